@@ -1,0 +1,3 @@
+from remanence.cli import main
+
+main()

@@ -1,0 +1,286 @@
+"""The pickle inside a torch zip, read as a description of tensors: a small machine that knows names and numbers only.
+
+`torch.load(weights_only=True)` has had remote-code-execution holes, mended in torch 2.6 and again in 2.10, so no
+unpickler is called here. An opcode outside `_STEPS`, or a global outside `_FUNCTIONS` and `_STORAGES`, is refused
+by name; the others build strings, numbers, tuples, dicts, `Storage` and `View`, and nothing is ever called.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from math import prod
+from pickletools import opcodes
+from typing import Any, TypeAlias, final
+
+import torch
+
+from remanence.errors import BadModelFile
+
+RESAVE = "save the model again, with `safetensors.torch.save_file` or `torch.save(model.state_dict(), path)`"
+_LARGEST_SIZE = 2**48  # of a shape or a stride: torch's own arithmetic stays far from overflow
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Storage:
+    """A run of `numel` numbers that the file claims to hold under `key`."""
+
+    key: str
+    dtype: torch.dtype
+    numel: int
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """A tensor as a file describes it: nothing is allocated for it, and nothing is true before `check`."""
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    def check(self, name: str) -> None:
+        check_shape(name, self.shape)
+        steps = (self.offset, *self.stride)
+        if len(steps) != len(self.shape) + 1 or not all(type(s) is int and 0 <= s <= _LARGEST_SIZE for s in steps):
+            raise BadModelFile(f"{shown(name)} has a negative or absurd offset or stride: {RESAVE}")
+        last = self.offset + sum((n - 1) * step for n, step in zip(self.shape, self.stride, strict=True))
+        # With stride 0 a view may claim any size over a single number; a weight has no more numbers than its storage.
+        count = prod(self.shape)
+        if count and max(count, last + 1) > self.storage.numel:
+            raise BadModelFile(
+                f"{shown(name)} of shape {shown(self.shape)} does not fit its storage of {shown(self.storage.numel)} "
+                f"numbers: {RESAVE}"
+            )
+
+
+def check_shape(name: str, shape: tuple[int, ...]) -> None:
+    if not name.isprintable():
+        raise BadModelFile(f"the name {shown(name)} is not printable: {RESAVE}")
+    if len(shape) > 32 or not all(type(n) is int for n in shape):  # not printed: nested tuples can be endless to print
+        raise BadModelFile(f"{shown(name)} has a shape of {len(shape)} entries, expected up to 32 integers: {RESAVE}")
+    # Zeros are left out of the product: torch multiplies the other sizes even where a tensor is empty.
+    if min(shape, default=0) < 0 or prod(n for n in shape if n) > _LARGEST_SIZE:
+        raise BadModelFile(f"{shown(name)} has the negative or absurd shape {shown(shape)}: {RESAVE}")
+
+
+def scan(stream: bytes) -> dict[str, View]:
+    """The tensors that the pickle `stream` names, refused unless it is a flat dict of plain tensors."""
+    try:
+        root = _run(stream)
+    except (IndexError, KeyError, ValueError) as error:  # an empty stack, an unset memo, a cut argument
+        if isinstance(error, BadModelFile):
+            raise
+        raise BadModelFile(f"its pickle is malformed or cut short ({type(error).__name__}): {RESAVE}") from None
+    return _flat(root)
+
+
+def shown(text: str | bytes | int | tuple[int, ...]) -> str:
+    """A stranger's words for an error message: escaped, so that they cannot steer a terminal, and short."""
+    quoted = repr(text)
+    return quoted if len(quoted) <= 80 else f"{quoted[:76]} ..."
+
+
+def listed(words: Sequence[str], most: int = 3) -> str:
+    """The first `most` words, and how many more there are."""
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
+
+
+_OPCODES = 250_000  # some 5500 tensors; more would take a hostile file over a second
+_STORAGES = {
+    "torch.DoubleStorage": torch.float64,
+    "torch.FloatStorage": torch.float32,
+    "torch.HalfStorage": torch.float16,
+    "torch.BFloat16Storage": torch.bfloat16,
+    "torch.LongStorage": torch.int64,
+    "torch.IntStorage": torch.int32,
+    "torch.ShortStorage": torch.int16,
+    "torch.CharStorage": torch.int8,
+    "torch.ByteStorage": torch.uint8,
+    "torch.BoolStorage": torch.bool,
+}
+_FUNCTIONS = {"collections.OrderedDict", "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_parameter"}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Global:
+    """The name of a function or a storage kind: the thing itself is never looked up."""
+
+    name: str
+
+
+@final
+@dataclass(kw_only=True)
+class _Machine:
+    stack: list[Any] = field(default_factory=list)
+    marks: list[int] = field(default_factory=list)
+    memo: dict[int, Any] = field(default_factory=dict)
+
+    def since_mark(self) -> list[Any]:
+        return self.top(len(self.stack) - self.marks.pop())
+
+    def top(self, count: int) -> list[Any]:
+        start = len(self.stack) - count
+        if count < 0 or start < 0:
+            raise IndexError("the stack is too short")
+        items = self.stack[start:]
+        del self.stack[start:]
+        return items
+
+
+def _run(stream: bytes) -> object:
+    source, machine = BytesIO(stream), _Machine()
+    for _ in range(_OPCODES):
+        name, argument = _next(source)
+        if name == "STOP":
+            return machine.stack.pop()
+        _STEPS[name](machine, argument)
+    raise BadModelFile(f"its pickle has more than {_OPCODES} opcodes, and a tensor needs 45: save it as safetensors")
+
+
+_KNOWN = {opcode.code.encode("latin-1"): opcode for opcode in opcodes}
+
+
+def _next(source: BytesIO) -> tuple[str, Any]:
+    # `genops` would read the argument before the opcode is judged, and warns on odd escapes in it: so opcode by opcode.
+    code = source.read(1)
+    known = _KNOWN.get(code)
+    if not code:
+        raise ValueError("no STOP")
+    if known is None or known.name not in _STEPS:
+        name = known.name if known else code.hex()
+        raise BadModelFile(f"its pickle uses the opcode {name}, which a plain state dict never needs: {RESAVE}")
+    if known.name == "GLOBAL":
+        return known.name, _read_global(source)
+    return known.name, known.arg.reader(source) if known.arg else None
+
+
+def _read_global(source: BytesIO) -> _Global:
+    words = [source.readline().removesuffix(b"\n").decode("utf-8", "backslashreplace") for _ in range(2)]
+    name = ".".join(words)
+    if name not in _FUNCTIONS and name not in _STORAGES:
+        raise BadModelFile(
+            f"its pickle asks for {shown(name)}, which a dict of plain dense real tensors never needs "
+            f"(nothing was run): {RESAVE}"
+        )
+    return _Global(name=name)
+
+
+def _reduce(machine: _Machine, _: object) -> None:
+    arguments, function = machine.stack.pop(), machine.stack.pop()
+    machine.stack.append(_describe(function, arguments))
+
+
+def _describe(function: object, arguments: object) -> object:
+    match function, arguments:
+        case _Global(name="collections.OrderedDict"), ():
+            return {}
+        case (
+            _Global(name="torch._utils._rebuild_tensor_v2"),
+            (Storage() as storage, int(offset), tuple(shape), tuple(stride), bool(), dict(hooks)),
+        ) if not hooks:
+            return View(storage=storage, offset=offset, shape=shape, stride=stride)
+        case _Global(name="torch._utils._rebuild_parameter"), (View() as view, bool(), dict(hooks)) if not hooks:
+            return view
+    name = function.name if isinstance(function, _Global) else f"a {type(function).__name__}"
+    raise BadModelFile(f"its pickle calls {name} in a way that plain weights never need: {RESAVE}")
+
+
+def _persistent_id(machine: _Machine, _: object) -> None:
+    match machine.stack.pop():
+        case ("storage", _Global(name=kind), str(key), str(), int(numel)) if kind in _STORAGES:
+            machine.stack.append(Storage(key=key, dtype=_STORAGES[kind], numel=numel))
+        case _:
+            raise BadModelFile(f"its pickle has a persistent id that is not a plain storage: {RESAVE}")
+
+
+def _build(machine: _Machine, _: object) -> None:
+    # Torch hangs `_metadata`, the layers' version numbers, on the dict; it is dropped, no attribute is ever set.
+    state, target = machine.stack.pop(), machine.stack[-1]
+    if not (isinstance(state, dict) and isinstance(target, dict)):
+        raise BadModelFile(f"its pickle uses BUILD on a {type(target).__name__}, which torch never does: {RESAVE}")
+
+
+def _set_items(machine: _Machine, items: list[Any]) -> None:
+    target = machine.stack[-1]
+    if not isinstance(target, dict) or len(items) % 2:
+        raise BadModelFile(f"its pickle sets items of a {type(target).__name__}: {RESAVE}")
+    for key, value in zip(items[::2], items[1::2], strict=True):
+        # Big integers could be chosen to collide, and a nested tuple takes exponential time to hash.
+        if not (type(key) is str or (type(key) is int and abs(key) < 2**31)):
+            raise BadModelFile(f"its pickle has a dict key of type {type(key).__name__}, expected str: {RESAVE}")
+        if key in target:
+            raise BadModelFile(f"its pickle names {shown(key)} twice: {RESAVE}")
+        target[key] = value
+
+
+def _append(machine: _Machine, items: list[Any]) -> None:
+    target = machine.stack[-1]
+    if not isinstance(target, list):
+        raise BadModelFile(f"its pickle appends to a {type(target).__name__}: {RESAVE}")
+    target.extend(items)
+
+
+_Step: TypeAlias = Callable[[_Machine, Any], None]
+
+
+def _push(machine: _Machine, argument: object) -> None:
+    machine.stack.append(argument)
+
+
+def _pushes(make: Callable[[], object]) -> _Step:
+    return lambda machine, _: machine.stack.append(make())
+
+
+def _remember(machine: _Machine, place: int) -> None:
+    machine.memo[place] = machine.stack[-1]
+
+
+_STEPS: dict[str, _Step] = {
+    "PROTO": lambda machine, version: None,
+    "STOP": lambda machine, _: None,
+    "MARK": lambda machine, _: machine.marks.append(len(machine.stack)),
+    "NONE": _pushes(lambda: None),
+    "NEWTRUE": _pushes(lambda: True),
+    "NEWFALSE": _pushes(lambda: False),
+    "EMPTY_TUPLE": _pushes(tuple),
+    "EMPTY_LIST": _pushes(list),
+    "EMPTY_DICT": _pushes(dict),
+    **dict.fromkeys(("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "GLOBAL"), _push),
+    "TUPLE": lambda machine, _: machine.stack.append(tuple(machine.since_mark())),
+    "TUPLE1": lambda machine, _: machine.stack.append(tuple(machine.top(1))),
+    "TUPLE2": lambda machine, _: machine.stack.append(tuple(machine.top(2))),
+    "TUPLE3": lambda machine, _: machine.stack.append(tuple(machine.top(3))),
+    "APPEND": lambda machine, _: _append(machine, machine.top(1)),
+    "APPENDS": lambda machine, _: _append(machine, machine.since_mark()),
+    "SETITEM": lambda machine, _: _set_items(machine, machine.top(2)),
+    "SETITEMS": lambda machine, _: _set_items(machine, machine.since_mark()),
+    **dict.fromkeys(("BINPUT", "LONG_BINPUT"), _remember),
+    **dict.fromkeys(("BINGET", "LONG_BINGET"), lambda machine, place: machine.stack.append(machine.memo[place])),
+    "BINPERSID": _persistent_id,
+    "REDUCE": _reduce,
+    "BUILD": _build,
+}
+
+
+def _flat(root: object) -> dict[str, View]:
+    if not isinstance(root, dict):
+        raise BadModelFile(f"it holds a {_kind(root)}, expected a dict from names to tensors: {RESAVE}")
+    others = {key: value for key, value in root.items() if not isinstance(value, View)}
+    if any(isinstance(value, dict) for value in others.values()):
+        raise BadModelFile(
+            f"it is a checkpoint with the keys {listed([shown(key) for key in root], 8)}, expected the weights alone: "
+            'save the inner dict by itself, as in `torch.save(checkpoint["state_dict"], path)`'
+        )
+    for key, value in others.items():
+        raise BadModelFile(f"its entry {shown(key)} is of type {_kind(value)}, expected a tensor: save without it")
+    if wrong := [key for key in root if not isinstance(key, str)]:
+        raise BadModelFile(f"its names must be strings, got {listed([shown(key) for key in wrong])}: {RESAVE}")
+    return root
+
+
+def _kind(value: object) -> str:
+    return "single tensor" if isinstance(value, View) else type(value).__name__.lstrip("_").lower()

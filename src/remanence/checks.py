@@ -1,0 +1,91 @@
+"""Reasons to doubt a result, in plain words. A check is a function from a finding to a caveat or None."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+from remanence.audit import Finding
+from remanence.metrics.evaluate import FPR, oriented
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Caveat:
+    code: str
+    text: str
+
+
+def caveats(finding: Finding) -> list[Caveat]:
+    """What every check has to say, in the order of CHECKS."""
+    return [caveat for check in CHECKS if (caveat := check(finding))]
+
+
+def nothing_found(finding: Finding) -> Caveat | None:
+    if finding.scores.found.any():
+        return None
+    text = "No record was found by this attack at this budget. A stronger attack or a longer one may find some."
+    return Caveat(code="nothing-found", text=text)
+
+
+def few_records(finding: Finding) -> Caveat | None:
+    if (n := len(finding.truth)) >= 30:
+        return None
+    share = finding.scores.share_found
+    text = (
+        f"Only {n} record{'s were' if n > 1 else ' was'} attacked: the share found could be anything "
+        f"from {share.low:.0%} to {share.high:.0%}."
+    )
+    return Caveat(code="few-records", text=text)
+
+
+def few_null_scores(finding: Finding) -> Caveat | None:
+    fewest = min(
+        len(finding.scores.nulls[name].values[finding.scores.primary.name]) for name in ("held_out", "unrelated")
+    )
+    if 1 / (1 + fewest) <= FPR:
+        return None
+    text = f"There are only {fewest} null scores, too few for a {FPR:.0%} false-positive rate: nothing can be found."
+    return Caveat(code="few-null-scores", text=text)
+
+
+def no_better_than_a_neighbour(finding: Finding) -> Caveat | None:
+    """The level that the informed-adversary papers compare with: a release that adds nothing to owning similar data."""
+    scores, metric = finding.scores, finding.scores.primary
+    ours, neighbour = (
+        oriented(metric, v[metric.name]) for v in (scores.values, scores.nulls["nearest_neighbour"].values)
+    )
+    if ours.nanmean() > neighbour.mean():
+        return None
+    text = (
+        f"On average the reconstructions come no closer ({metric.name}) than the nearest record an attacker could own: "
+        "what was read back may be the kind of record rather than the record."
+    )
+    return Caveat(code="no-better-than-a-neighbour", text=text)
+
+
+def unmatched_records(finding: Finding) -> Caveat | None:
+    if not (count := finding.scores.unmatched):
+        return None
+    text = (
+        f"{count} of {len(finding.truth)} records got no reconstruction; "
+        "they count as not found and are left out of the means."
+    )
+    return Caveat(code="unmatched-records", text=text)
+
+
+def broken_reconstructions(finding: Finding) -> Caveat | None:
+    broken = int((~finding.reconstruction.x.isfinite()).flatten(1).any(dim=1).sum())
+    if not broken:
+        return None
+    text = f"{broken} reconstructions hold values that are not finite: the attack diverged there and says nothing."
+    return Caveat(code="broken-reconstructions", text=text)
+
+
+CHECKS: tuple[Callable[[Finding], Caveat | None], ...] = (
+    nothing_found,
+    few_records,
+    few_null_scores,
+    no_better_than_a_neighbour,
+    unmatched_records,
+    broken_reconstructions,
+)

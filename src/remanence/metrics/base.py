@@ -1,0 +1,78 @@
+"""What a metric is: one name, a score per pair, a score for every pair, and which way is better."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias, final
+
+import torch
+from torch import Tensor
+
+from remanence.errors import BadInput
+
+Comparison: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """Candidates come first, truth second; records are floats in [0, 1]; the scores keep dtype and device."""
+
+    name: str
+    paired: Comparison = field(repr=False)  # (n, ...) and (n, ...) -> (n,)
+    pairwise: Comparison = field(repr=False)  # (m, ...) and (n, ...) -> (m, n)
+    higher_is_better: bool
+    needs_images: bool = False
+    good: float | None = None  # the level the literature calls a success, where it names one
+
+
+def paired(compare: Comparison) -> Comparison:
+    """Guard a comparison of the i-th candidate with the i-th truth record."""
+
+    @functools.wraps(compare)
+    def guarded(candidates: Tensor, truth: Tensor) -> Tensor:
+        check_records(candidates, truth)
+        if len(candidates) != len(truth):
+            raise BadInput(
+                f"`candidates` must be as many as the truth's {len(truth)} records to be compared one by one, "
+                f"got {len(candidates)}: match them first, or use `pairwise`"
+            )
+        return _compare(compare, candidates, truth)
+
+    return guarded
+
+
+def pairwise(compare: Comparison) -> Comparison:
+    """Guard a comparison of every candidate with every truth record."""
+
+    @functools.wraps(compare)
+    def guarded(candidates: Tensor, truth: Tensor) -> Tensor:
+        check_records(candidates, truth)
+        return _compare(compare, candidates, truth)
+
+    return guarded
+
+
+def check_records(candidates: Tensor, truth: Tensor) -> None:
+    for name, x in (("candidates", candidates), ("truth", truth)):
+        if not x.is_floating_point():
+            raise BadInput(f"`{name}` must hold floats in [0, 1], got {x.dtype}: divide 8-bit pixels by 255 first")
+        if x.ndim not in (2, 4):
+            raise BadInput(
+                f"`{name}` must be (n, features) or (n, channels, height, width), got {tuple(x.shape)}: "
+                "add the dimensions of size 1"
+            )
+    if candidates.shape[1:] != truth.shape[1:]:
+        raise BadInput(
+            f"`candidates` must hold records of the truth's shape {tuple(truth.shape[1:])}, "
+            f"got {tuple(candidates.shape[1:])}: resize them to it"
+        )
+
+
+# A candidate still attached to its attack's graph would keep every intermediate of every pair alive.
+@torch.no_grad()
+def _compare(compare: Comparison, candidates: Tensor, truth: Tensor) -> Tensor:
+    dtype = torch.promote_types(candidates.dtype, truth.dtype)
+    # Sums over thousands of pixels overflow or stall in half precision, and several kernels lack it on the CPU.
+    work = torch.promote_types(dtype, torch.float32)
+    return compare(candidates.to(work), truth.to(work)).to(dtype)

@@ -1,0 +1,118 @@
+"""The one place where reconstruction and truth meet: every score beside the level that chance reaches.
+
+A record is *found* when its matched score beats both nulls at a 1 % false-positive rate: (a) the same reconstructions
+against held-out records, (b) unrelated records in place of the reconstructions. See docs/evidence.md.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from torch import Tensor
+
+from remanence.errors import BadInput
+from remanence.metrics import null
+from remanence.metrics.base import Metric
+from remanence.metrics.matching import NONE, Matching, hungarian
+from remanence.metrics.null import Null, Values
+from remanence.metrics.pixel import MAE, MSE, NCC, PSNR
+from remanence.metrics.ssim import SKIMAGE, SSIM, SSIM3
+from remanence.metrics.statistics import Interval, Roc, binomial_share, bootstrap_mean, p_values, roc
+from remanence.types import Data, Reconstruction
+
+FPR = 0.01
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scores:
+    """Scores per record, in the order of the truth, and what they are worth. The first metric decides what is found."""
+
+    matching: str
+    metrics: tuple[Metric, ...]
+    candidates: int
+    index: Tensor  # the candidate of each record, -1 where there is none
+    values: Values
+    means: dict[str, Interval]
+    nulls: dict[str, Null]
+    p_held_out: Tensor
+    p_unrelated: Tensor
+    found: Tensor
+    share_found: Interval
+    roc: Roc  # records against held-out records
+    lookalike: Tensor  # the nearest record that the attacker could own
+
+    @property
+    def primary(self) -> Metric:
+        return self.metrics[0]
+
+    @property
+    def unmatched(self) -> int:
+        return int((self.index == NONE).sum())
+
+
+def evaluate(
+    reconstruction: Reconstruction,
+    truth: Data,
+    *,
+    unrelated: Data,
+    known: Data | None = None,
+    matching: Matching = hungarian,
+    metrics: Sequence[Metric] | None = None,
+    seed: int = 0,
+) -> Scores:
+    """Score `reconstruction` against `truth`, and nothing against it beside that.
+
+    `unrelated` are records of the same distribution that were never trained on; `known` the records that the attacker
+    could own, for the mean image and the nearest neighbour (`unrelated` where not given).
+    """
+    if len(truth) == 0:
+        raise BadInput("`truth` is empty: there is no record to look for")
+    metrics = tuple(metrics or default_metrics(truth))
+    known = known if known is not None and len(known) else unrelated
+    truth, unrelated, known = (
+        data.to(reconstruction.x.device, reconstruction.x.dtype) for data in (truth, unrelated, known)
+    )
+    x = reconstruction.x.detach()
+    index, values = null.matched(x, truth.x, matching, metrics)
+    lookalike, neighbour = null.nearest_neighbour(truth, known, metrics)
+    nulls = {
+        "held_out": null.held_out(x, truth, unrelated, matching, metrics, seed=seed),
+        "unrelated": null.unrelated_images(len(x), truth, unrelated, matching, metrics, seed=seed + 1),
+        "noise": null.noise(len(x), truth, matching, metrics, seed=seed + 2),
+        "mean_image": null.mean_image(truth, known, metrics),
+        "nearest_neighbour": neighbour,
+    }
+    score, against_held_out, against_unrelated = (
+        oriented(metrics[0], v[metrics[0].name]) for v in (values, nulls["held_out"].values, nulls["unrelated"].values)
+    )
+    p_held_out, p_unrelated = p_values(score, against_held_out), p_values(score, against_unrelated)
+    found = (p_held_out <= FPR) & (p_unrelated <= FPR)
+    return Scores(
+        matching=matching.name,
+        metrics=metrics,
+        candidates=len(x),
+        index=index,
+        values=values,
+        means={m.name: bootstrap_mean(values[m.name], seed=seed) for m in metrics},
+        nulls=nulls,
+        p_held_out=p_held_out,
+        p_unrelated=p_unrelated,
+        found=found,
+        share_found=binomial_share(int(found.sum()), len(truth)),
+        roc=roc(score, against_held_out),
+        lookalike=lookalike,
+    )
+
+
+def oriented(metric: Metric, values: Tensor) -> Tensor:
+    """The values of a metric turned so that larger is better."""
+    return values if metric.higher_is_better else -values
+
+
+def default_metrics(truth: Data) -> tuple[Metric, ...]:
+    """SSIM first where its window fits; squared error first for table rows and tiny images."""
+    pixels = (MSE, MAE, PSNR, NCC)
+    if truth.is_image and min(truth.shape[1:]) >= SKIMAGE.window:
+        return (SSIM, SSIM3, *pixels)
+    return pixels

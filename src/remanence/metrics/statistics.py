@@ -1,0 +1,76 @@
+"""How sure a number is: intervals, p-values against a null, the ROC. Everywhere here larger scores are better."""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """An estimate and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def bootstrap_mean(values: Tensor, *, seed: int, resamples: int = 2000) -> Interval:
+    """The mean of `values`, unscored (NaN) ones left out, with its percentile bootstrap interval over records."""
+    values = values[~values.isnan()].double().cpu()
+    if len(values) == 0:
+        return Interval(value=float("nan"), low=float("nan"), high=float("nan"))
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(len(values), (resamples, len(values)), generator=generator)
+    low, high = values[drawn].mean(dim=1).quantile(torch.tensor([0.025, 0.975], dtype=torch.double)).tolist()
+    return Interval(value=float(values.mean()), low=low, high=high)
+
+
+def binomial_share(count: int, total: int) -> Interval:
+    """`count` of `total` with the exact (Clopper-Pearson) interval."""
+    from scipy.stats import binomtest
+
+    exact = binomtest(count, total).proportion_ci(confidence_level=0.95, method="exact")
+    return Interval(value=count / total, low=float(exact.low), high=float(exact.high))
+
+
+def p_values(scores: Tensor, null: Tensor) -> Tensor:
+    """The share of null scores at least as good as each score, the score itself counted in: never below 1/(N + 1).
+
+    With that one added the test is exact for exchangeable scores; an unscored (NaN) record gets 1.
+    """
+    ordered = null[~null.isnan()].sort().values
+    beaten = torch.searchsorted(ordered, scores.nan_to_num(nan=-torch.inf))  # null scores strictly below
+    p = (1 + len(ordered) - beaten) / (1 + len(ordered))
+    return torch.where(scores.isnan(), torch.ones_like(p), p)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Roc:
+    """The share of records (`tpr`) and of null scores (`fpr`) above a falling threshold."""
+
+    fpr: tuple[float, ...]
+    tpr: tuple[float, ...]
+    at_1_percent: float | None
+    at_01_percent: float | None
+
+
+def roc(scores: Tensor, null: Tensor, *, points: int = 200) -> Roc:
+    """The ROC of `scores` against `null`, and its height where 1 % and 0.1 % of the null pass."""
+    p = p_values(scores, null)
+    levels = torch.logspace(-torch.tensor(float(len(null) + 1)).log10().item(), 0, points, dtype=torch.double)
+    tpr = (p.double()[:, None] <= levels + 1e-12).double().mean(dim=0)
+    return Roc(
+        fpr=tuple(levels.tolist()),
+        tpr=tuple(tpr.tolist()),
+        at_1_percent=_height(p, len(null), 0.01),
+        at_01_percent=_height(p, len(null), 0.001),
+    )
+
+
+def _height(p: Tensor, nulls: int, level: float) -> float | None:
+    """The share of p-values at most `level`; None where so few null scores could not show it."""
+    return None if 1 / (1 + nulls) > level else float((p <= level).double().mean())

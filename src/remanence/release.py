@@ -1,0 +1,242 @@
+"""Knowledge is a type: a victim is trained, a reveal function splits it into what is shown and what is withheld.
+
+The protocols form a lattice of knowledge; an attack asks in the signature of `run` for the least it needs. The records
+are what really leaves the house. `Case` ties a release to its truth, which `evaluate` opens and nobody else.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Protocol, TypeAlias, TypeVar, final, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from remanence.errors import BadInput
+from remanence.nets import apply
+from remanence.training.stacked import chunks, train_chunk
+from remanence.training.train import Training
+from remanence.types import Data, Params, concat
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+@runtime_checkable
+class KnowsFinal(Protocol):
+    @property
+    def model(self) -> nn.Module: ...
+    @property
+    def final(self) -> Params: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def num_classes(self) -> int: ...
+
+
+@runtime_checkable
+class KnowsTraining(KnowsFinal, Protocol):
+    @property
+    def initial(self) -> Params: ...
+    @property
+    def training(self) -> Training: ...
+
+
+@runtime_checkable
+class KnowsRest(KnowsTraining, Protocol):
+    @property
+    def fixed(self) -> Data: ...
+
+
+@runtime_checkable
+class KnowsGradient(Protocol):
+    @property
+    def model(self) -> nn.Module: ...
+    @property
+    def at(self) -> Params: ...
+    @property
+    def gradient(self) -> Params: ...
+    @property
+    def labels(self) -> Tensor | None: ...
+    @property
+    def batch_size(self) -> int | None: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WeightsOnly:
+    """A published model."""
+
+    withholds: ClassVar[str] = "every training record, the initial weights and the training recipe"
+    model: nn.Module
+    final: Params
+    shape: tuple[int, ...]
+    num_classes: int
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class InitialAndFinalWeights:
+    """A fine-tuned model beside the public one it started from."""
+
+    withholds: ClassVar[str] = "every training record"
+    model: nn.Module
+    final: Params
+    shape: tuple[int, ...]
+    num_classes: int
+    initial: Params
+    training: Training
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AllButOne:
+    """A published model, shown to an adversary who has every training record but one (Balle et al. 2022)."""
+
+    withholds: ClassVar[str] = "one training record; all the others are known"
+    model: nn.Module
+    final: Params
+    shape: tuple[int, ...]
+    num_classes: int
+    initial: Params
+    training: Training
+    fixed: Data
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Gradient:
+    """One federated update: the gradient of a batch at weights the server knows."""
+
+    withholds: ClassVar[str] = "the records of the batch"
+    model: nn.Module
+    at: Params
+    gradient: Params
+    labels: Tensor | None
+    batch_size: int | None
+    shape: tuple[int, ...]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Victim:
+    """Everything about a trained model, its private records included."""
+
+    model: nn.Module
+    training: Training
+    initial: Params
+    final: Params
+    fixed: Data
+    private: Data
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Case(Generic[R_co]):
+    """A release and the records it withholds."""
+
+    release: R_co
+    truth: Data
+
+
+Reveal: TypeAlias = Callable[[Victim], Case[R]]
+
+
+def train_victim(
+    model: nn.Module, training: Training, initial: Params, fixed: Data, private: Data, *, seed: int
+) -> Victim:
+    """One model trained on `fixed` and all of `private`."""
+    final_params = training(model, initial, concat([fixed, private]), seed=seed)
+    return Victim(model=model, training=training, initial=initial, final=final_params, fixed=fixed, private=private)
+
+
+def train_victims(
+    model: nn.Module, training: Training, initial: Params, fixed: Data, private: Data, *, seed: int
+) -> list[Victim]:
+    """For each record of `private` a model trained on `fixed` and that record, made just as the shadows are."""
+    victims = []
+    for chunk in chunks(private):
+        stacked = train_chunk(training, model, initial, fixed, chunk, seed=seed)
+        for k in range(len(chunk)):
+            weights = {name: p[k].clone() for name, p in stacked.items()}
+            target = chunk.take(slice(k, k + 1))
+            victims.append(
+                Victim(model=model, training=training, initial=initial, final=weights, fixed=fixed, private=target)
+            )
+    return victims
+
+
+def check_fit(victim: Victim) -> None:
+    """Refuse a victim that did not fit: what an attack reads from it would say nothing about a trained model."""
+    if not all(torch.isfinite(p).all() for p in victim.final.values()):
+        raise BadInput("the victim diverged (its weights are not finite): lower the learning rate")
+    data = concat([victim.fixed, victim.private])
+    before, after = (float(_loss(victim, params, data)) for params in (victim.initial, victim.final))
+    if not after < before:
+        raise BadInput(
+            f"the victim did not fit: its training loss went from {before:.4g} to {after:.4g}; "
+            "change the learning rate or train for more epochs"
+        )
+
+
+def _loss(victim: Victim, params: Params, data: Data) -> Tensor:
+    with torch.no_grad():
+        return victim.training.loss(apply(victim.model, params, data.x), data.y)
+
+
+def weights_only(victim: Victim) -> Case[WeightsOnly]:
+    release = WeightsOnly(
+        model=victim.model, final=victim.final, shape=victim.private.shape, num_classes=victim.private.num_classes
+    )
+    return Case(release=release, truth=victim.private)
+
+
+def initial_and_final(victim: Victim) -> Case[InitialAndFinalWeights]:
+    release = InitialAndFinalWeights(
+        model=victim.model,
+        final=victim.final,
+        shape=victim.private.shape,
+        num_classes=victim.private.num_classes,
+        initial=victim.initial,
+        training=victim.training,
+    )
+    return Case(release=release, truth=victim.private)
+
+
+def all_but_one(victim: Victim) -> Case[AllButOne]:
+    if len(victim.private) != 1:
+        raise BadInput(f"all_but_one() needs a victim with one private record, got {len(victim.private)}")
+    release = AllButOne(
+        model=victim.model,
+        final=victim.final,
+        shape=victim.private.shape,
+        num_classes=victim.private.num_classes,
+        initial=victim.initial,
+        training=victim.training,
+        fixed=victim.fixed,
+    )
+    return Case(release=release, truth=victim.private)
+
+
+def gradient_at_initial(victim: Victim) -> Case[Gradient]:
+    """The first update of a federated round: the gradient of the private batch at the initial weights."""
+    return _gradient_at(victim, victim.initial)
+
+
+def gradient_at_final(victim: Victim) -> Case[Gradient]:
+    """A late update: the gradient of the private batch at the trained weights."""
+    return _gradient_at(victim, victim.final)
+
+
+def _gradient_at(victim: Victim, at: Params) -> Case[Gradient]:
+    batch = victim.private
+    release = Gradient(
+        model=victim.model,
+        at=at,
+        gradient=victim.training.gradient(victim.model, at, batch.x, batch.y),
+        labels=None,
+        batch_size=len(batch),
+        shape=batch.shape,
+    )
+    return Case(release=release, truth=batch)

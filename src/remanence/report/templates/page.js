@@ -1,0 +1,31 @@
+"use strict";
+
+// The value a cell is sorted by; null where there is none, because empty cells stay last both ways.
+function valueOf(row, column, kind) {
+  const text = row.cells[column].textContent.trim();
+  if (kind !== "number") return text === "" ? null : text;
+  if (text === "inf" || text === "-inf") return text === "inf" ? Infinity : -Infinity;
+  const number = Number(text);
+  return text === "" || Number.isNaN(number) ? null : number;
+}
+
+function compare(a, b, sign) {
+  if (a === null || b === null) return (a === null) - (b === null);
+  if (typeof a === "string") return sign * a.localeCompare(b);
+  return a === b ? 0 : sign * (a < b ? -1 : 1);
+}
+
+function sortBy(header) {
+  const body = header.closest("table").tBodies[0];
+  const way = header.getAttribute("aria-sort") === "ascending" ? "descending" : "ascending";
+  const sign = way === "ascending" ? 1 : -1;
+  const keyed = Array.from(body.rows, (row) => [valueOf(row, header.cellIndex, header.dataset.kind), row]);
+  keyed.sort(([a], [b]) => compare(a, b, sign));
+  body.append(...keyed.map(([, row]) => row));
+  for (const other of header.parentElement.cells) other.setAttribute("aria-sort", "none");
+  header.setAttribute("aria-sort", way);
+}
+
+for (const button of document.querySelectorAll("table.sortable th button")) {
+  button.addEventListener("click", () => sortBy(button.closest("th")));
+}

@@ -1,0 +1,69 @@
+"""Run cells one after the other and write the folder after each, so that a break loses only the cell at hand."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+from remanence.errors import BadInput
+from remanence.experiment import Cell, run_cell
+from remanence.report import write_page
+from remanence.results import Record, Run, images, read_run, record, replace_file, rows, write_run
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Which cells these are, and where their results go."""
+
+    recipe: str
+    scale: str
+    seed: int
+    device: str
+    folder: Path
+    command: str
+    force: bool = False
+    redact: bool = False
+
+    @property
+    def page(self) -> Path:
+        return self.folder / "report.html"
+
+
+def run_job(cells: Sequence[Cell], job: Job) -> Iterator[Record]:
+    """The record of each cell as soon as it stands in the folder, the page with it."""
+    _claim_folder(job)
+    run = Run(records=[], rows=[], images={})
+    for cell in cells:
+        run = _with_cell(run, cell, job)
+        write_run(job.folder, run)
+        write_page(job.page, run, redact=job.redact)
+        yield run.records[-1]
+
+
+def _with_cell(run: Run, cell: Cell, job: Job) -> Run:
+    result = run_cell(cell, seed=job.seed, device=job.device)
+    made = record(result, recipe=job.recipe, scale=job.scale, seed=job.seed, command=job.command)
+    run = replace(run, records=[*run.records, made])
+    if job.redact:
+        return run
+    pictures = {f"{len(run.records) - 1}/{name}": x for name, x in images(result).items()}
+    return replace(run, rows=[*run.rows, *rows(result)], images={**run.images, **pictures})
+
+
+def _claim_folder(job: Job) -> None:
+    """Refuse, before any work, a folder that holds another run or cannot be written."""
+    if not job.force and (job.folder / "results.json").exists():
+        there = {(r["recipe"], r["scale"], r["seed"]) for r in read_run(job.folder).records}
+        if there - {(job.recipe, job.scale, job.seed)}:
+            raise BadInput(
+                f"`{job.folder}` holds the results of another run: choose a folder with `--out`, or `--force` to replace them"
+            )
+    try:
+        job.folder.mkdir(parents=True, exist_ok=True)
+        replace_file(job.folder / ".writable", lambda path: path.write_bytes(b""))
+        (job.folder / ".writable").unlink()
+    except OSError as error:
+        raise BadInput(
+            f"cannot write into `{job.folder}` ({error.strerror}): choose another folder with `--out`"
+        ) from None

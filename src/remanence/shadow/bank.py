@@ -1,0 +1,44 @@
+"""The shadow bank: pairs of weights and the one record that made the difference, made exactly as the victim was."""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from remanence.errors import BadInput
+from remanence.execution import Backend, Local
+from remanence.progress import track
+from remanence.release import KnowsRest
+from remanence.training.stacked import CHUNK, chunks, train_chunk
+from remanence.types import Data, Params
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ShadowBank:
+    """Row k of `weights` is the flat parameter vector of the model trained on the fixed set and `targets` k."""
+
+    weights: Tensor
+    targets: Data
+
+
+def build_bank(release: KnowsRest, public: Data, *, seed: int, backend: Backend | None = None) -> ShadowBank:
+    """Train one shadow for each public record, by the release's own recipe from its own initial weights."""
+    if len(public) == 0:
+        raise BadInput("`public` is empty: a shadow bank needs public records to train on")
+    public = public.to(release.fixed.x.device, release.fixed.x.dtype)
+
+    def shadows(targets: Data) -> Tensor:
+        return stack_weights(
+            train_chunk(release.training, release.model, release.initial, release.fixed, targets, seed=seed)
+        )
+
+    made = (backend or Local()).map(shadows, chunks(public))
+    count = -(-len(public) // CHUNK)
+    return ShadowBank(weights=torch.cat(list(track(made, total=count, label="shadow models"))), targets=public)
+
+
+def stack_weights(stacked: Params) -> Tensor:
+    """A stack of K models as K flat rows, in the order of the dict."""
+    return torch.cat([p.flatten(1) for p in stacked.values()], dim=1)

@@ -1,0 +1,55 @@
+"""Optimisers as pure init/update pairs: one step serves a victim and a stack of shadows, and can be differentiated."""
+
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, final
+
+import torch
+
+from remanence.types import Params
+
+State: TypeAlias = tuple[Params, ...]
+
+
+class Optimizer(Protocol):
+    def init(self, params: Params) -> State: ...
+
+    def update(self, params: Params, grads: Params, state: State, step: int) -> tuple[Params, State]: ...
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SGD:
+    """v <- momentum v + g; theta <- theta - lr v: torch's SGD without dampening or Nesterov."""
+
+    lr: float
+    momentum: float = 0.0
+
+    def init(self, params: Params) -> State:
+        return ({name: torch.zeros_like(p) for name, p in params.items()},) if self.momentum else ()
+
+    def update(self, params: Params, grads: Params, state: State, step: int) -> tuple[Params, State]:
+        if self.momentum:
+            grads = {name: self.momentum * state[0][name] + g for name, g in grads.items()}
+            state = (grads,)
+        return {name: p - self.lr * grads[name] for name, p in params.items()}, state
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Adam:
+    """Kingma and Ba 2015, with bias correction."""
+
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+    def init(self, params: Params) -> State:
+        return tuple({name: torch.zeros_like(p) for name, p in params.items()} for _ in range(2))
+
+    def update(self, params: Params, grads: Params, state: State, step: int) -> tuple[Params, State]:
+        first = {name: self.beta1 * state[0][name] + (1 - self.beta1) * g for name, g in grads.items()}
+        second = {name: self.beta2 * state[1][name] + (1 - self.beta2) * g * g for name, g in grads.items()}
+        rate, scale = self.lr / (1 - self.beta1 ** (step + 1)), 1 - self.beta2 ** (step + 1)
+        moved = {n: p - rate * first[n] / ((second[n] / scale).sqrt() + self.eps) for n, p in params.items()}
+        return moved, (first, second)

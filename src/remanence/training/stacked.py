@@ -1,0 +1,33 @@
+"""Many models that differ in one training record, trained at once."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from remanence.training.train import Training
+from remanence.types import Data, Params
+
+CHUNK = 64  # of one size everywhere, so that shadows and victims come out of the same kernels (METHODS 1.6)
+
+
+def train_chunk(
+    training: Training, model: nn.Module, initial: Params, fixed: Data, targets: Data, *, seed: int
+) -> Params:
+    """For each target the weights after training on `fixed` and that target; the stack is the leading dimension.
+
+    A chunk shorter than CHUNK is padded with its first target, so that every chunk has the same shape.
+    """
+    index = torch.arange(CHUNK).where(torch.arange(CHUNK) < len(targets), torch.tensor(0))
+
+    def one(x: Tensor, y: Tensor) -> Params:
+        return training.run(model, initial, torch.cat([fixed.x, x[None]]), torch.cat([fixed.y, y[None]]), seed=seed)
+
+    stacked: Params = vmap(one)(targets.x[index], targets.y[index])
+    return {name: p[: len(targets)] for name, p in stacked.items()}
+
+
+def chunks(targets: Data) -> Iterator[Data]:
+    for start in range(0, len(targets), CHUNK):
+        yield targets.take(slice(start, start + CHUNK))

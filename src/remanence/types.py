@@ -1,0 +1,90 @@
+"""The shared nouns: `Data` goes in, `Params` are trained, a `Reconstruction` comes out."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TypeAlias, final
+
+import torch
+from torch import Tensor
+
+from remanence.errors import BadInput
+
+Params: TypeAlias = dict[str, Tensor]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Data:
+    """Records `x` in [0, 1] with labels `y`: images are (n, channels, height, width), table rows (n, features)."""
+
+    x: Tensor
+    y: Tensor
+    num_classes: int
+    name: str = "data"
+
+    def __post_init__(self) -> None:
+        if not self.x.is_floating_point():
+            raise BadInput(
+                f"`x` of {self.name} must hold floats in [0, 1], got {self.x.dtype}: divide 8-bit pixels by 255 first"
+            )
+        if self.x.ndim not in (2, 4):
+            raise BadInput(
+                f"`x` of {self.name} must be (n, features) or (n, channels, height, width), got {tuple(self.x.shape)}"
+            )
+        if self.y.dtype != torch.int64 or self.y.shape != self.x.shape[:1]:
+            raise BadInput(
+                f"`y` of {self.name} must hold one int64 label for each of the {len(self.x)} records, "
+                f"got {self.y.dtype} of shape {tuple(self.y.shape)}"
+            )
+        if len(self.x):
+            self._check_values()
+
+    def _check_values(self) -> None:
+        low, high = (float(v) for v in torch.aminmax(self.x))
+        if not (low >= 0.0 and high <= 1.0):  # also refuses NaN
+            raise BadInput(
+                f"`x` of {self.name} must lie in [0, 1], got values from {low:g} to {high:g}: rescale it first"
+            )
+        first, last = int(self.y.min()), int(self.y.max())
+        if first < 0 or last >= self.num_classes:
+            raise BadInput(
+                f"labels of {self.name} must lie in 0..{self.num_classes - 1}, got {first}..{last}: "
+                "mend the labels or `num_classes`"
+            )
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one record."""
+        return tuple(self.x.shape[1:])
+
+    @property
+    def is_image(self) -> bool:
+        return self.x.ndim == 4
+
+    def take(self, index: Tensor | slice | list[int]) -> "Data":
+        return replace(self, x=self.x[index], y=self.y[index])
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Data":
+        return replace(self, x=self.x.to(device=device, dtype=dtype or self.x.dtype), y=self.y.to(device))
+
+
+def concat(parts: Iterable[Data]) -> Data:
+    """One `Data` of several with records of one shape; the name and the classes are the first one's."""
+    parts = list(parts)
+    shapes = {part.shape for part in parts}
+    if len(shapes) != 1:
+        raise BadInput(f"records of different shapes cannot be joined: {sorted(shapes)}")
+    return replace(parts[0], x=torch.cat([p.x for p in parts]), y=torch.cat([p.y for p in parts]))
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reconstruction:
+    """What an attack returns: candidates in [0, 1], and what it knows about them without the truth."""
+
+    x: Tensor
+    y: Tensor | None = None
+    objective: float | None = None  # the attack's own criterion at the end, lower is better

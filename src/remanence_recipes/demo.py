@@ -1,0 +1,71 @@
+"""The demo, and the first version of an audit: two small victims on one data set, one attack of each kind.
+
+remanence demo        two CPU cores: about 30 s
+expected              most of the 32 records of the gradients found, about half of the 100 single records
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from torch import nn
+
+from remanence.attacks import GradientMatching, RecoNN
+from remanence.data import Split, load, split
+from remanence.errors import BadInput
+from remanence.experiment import Cell, Scale
+from remanence.metrics import identity
+from remanence.nets import cnn, mlp
+from remanence.release import all_but_one, gradient_at_initial
+from remanence.training import Training
+from remanence.types import Data
+
+NETS = ("mlp", "cnn")
+FEWEST = 200  # below this no part of the split is large enough to say anything
+
+
+def digits(scale: Scale) -> Sequence[Cell]:
+    """scikit-learn's 8x8 digits, which need no download."""
+    return audit_cells(partial(load, "digits"), quick=scale == "smoke")
+
+
+def audit_cells(source: Callable[[], Data], *, net: str = "mlp", quick: bool = False) -> Sequence[Cell]:
+    """The demo's cells on any data: a federated gradient of eight records, and a model with one unknown record."""
+    wide, narrow = partial(_net, net, hidden=(256,)), partial(_net, net, hidden=(10,))
+    return [
+        Cell(
+            label="gradient of a batch",
+            split=partial(_cut, source, private=8 if quick else 32, public=0),
+            model=wide,
+            training=Training(epochs=20),
+            reveal=gradient_at_initial,
+            per_victim=8,
+            attack=GradientMatching(steps=200 if quick else 600, restarts=1),
+        ),
+        Cell(
+            label="all records but one",
+            split=partial(_cut, source, private=20 if quick else 100, public=100 if quick else 1000),
+            model=narrow,
+            training=Training(epochs=20 if quick else 100),
+            reveal=all_but_one,
+            per_victim=1,
+            attack=RecoNN(hidden=(100, 100), epochs=20) if quick else RecoNN(hidden=(500, 500)),
+            matching=identity,
+        ),
+    ]
+
+
+def _net(name: str, data: Data, *, hidden: tuple[int, ...]) -> nn.Module:
+    if name == "cnn":
+        return cnn(data.shape, data.num_classes)
+    return mlp(data.shape, data.num_classes, hidden=hidden)
+
+
+def _cut(source: Callable[[], Data], seed: int, *, private: int, public: int) -> Split:
+    """`private` and `public` records and 200 fixed ones, fewer of each from a small data set; the rest is held out."""
+    data = source()
+    if len(data) < FEWEST:
+        raise BadInput(f"{data.name} holds {len(data)} records, an audit needs at least {FEWEST}")
+    private, fixed = min(private, len(data) // 5), min(200, len(data) // 5)
+    public = min(public, len(data) // 3)
+    rest = len(data) - private - fixed - public
+    return split(data, private=private, fixed=fixed, public=public, test=min(rest, 2000), seed=seed)

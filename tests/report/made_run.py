@@ -1,0 +1,172 @@
+"""A run made by hand, with the shape of a real one: the page's tests need no attack."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from scipy.stats import beta
+from torch import Tensor
+
+from remanence.results import SCHEMA, Record, Row, Run, as_pixels
+
+BINS = 24
+MEANINGS = {
+    "held_out": "The same reconstructions against records that were never trained on.",
+    "unrelated": "Images of other records in place of the reconstructions.",
+    "noise": "Uniform noise in place of the reconstructions.",
+    "mean_image": "The mean of the public images in place of every reconstruction.",
+    "nearest_neighbour": "For each record the public image nearest to it.",
+}
+
+
+def made_run(
+    cells: Sequence[str] = ("weights only",),
+    *,
+    n: int = 16,
+    shape: tuple[int, ...] = (3, 12, 12),
+    leak: int = 14,
+) -> Run:
+    """One cell for each name; in the first `leak` of the `n` records are found, in every later one none."""
+    records: list[Record] = []
+    rows: list[Row] = []
+    images: dict[str, Tensor] = {}
+    for index, cell in enumerate(cells):
+        count = leak if index == 0 else 0
+        scores = made_scores(n, count, seed=index)
+        records.append(made_record(cell, scores, count))
+        rows += [made_row(cell, i, score, found=i < count) for i, score in enumerate(scores.tolist())]
+        images |= {f"{index}/{part}": x for part, x in made_images(scores, shape, seed=index).items()}
+    return Run(records=records, rows=rows, images=images)
+
+
+def made_scores(n: int, count: int, *, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    good = 0.55 + 0.42 * torch.rand(count, generator=generator)
+    return torch.cat([good, 0.1 + 0.2 * torch.rand(n - count, generator=generator)])
+
+
+def made_images(scores: Tensor, shape: tuple[int, ...], *, seed: int) -> dict[str, Tensor]:
+    """Smooth blobs; the worse the score, the more noise in the reconstruction."""
+    generator = torch.Generator().manual_seed(seed)
+    truth, other = (blobs(len(scores), shape, generator) for _ in range(2))
+    weight = scores.reshape(-1, *[1] * len(shape))
+    noisy = weight * truth + (1 - weight) * torch.rand(truth.shape, generator=generator)
+    parts = {"truth": truth, "reconstruction": noisy, "lookalike": 0.3 * truth + 0.7 * other}
+    return {part: as_pixels(x) for part, x in parts.items()}
+
+
+def blobs(n: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    if len(shape) == 1:
+        return torch.rand(n, *shape, generator=generator)
+    coarse = torch.rand(n, shape[0], 4, 4, generator=generator)
+    return torch.nn.functional.interpolate(coarse, size=shape[1:], mode="bicubic").clamp(0, 1)
+
+
+def made_row(cell: str, i: int, score: float, *, found: bool) -> Row:
+    matched = found or i % 9 != 8
+    return {
+        "cell": cell,
+        "record": str(i),
+        "label": str(i % 10),
+        "candidate": str(3 * i % 17) if matched else "",
+        "found": "yes" if found else "no",
+        "p_held_out": f"{0.0005 if found else 0.2 + i / 1000}",
+        "p_unrelated": f"{0.001 if found else 0.3}",
+        "ssim": f"{score:.6f}" if matched else "",
+        "mse": f"{(1 - score) ** 2 / 10:.8f}" if matched else "",
+    }
+
+
+def made_record(cell: str, scores: Tensor, count: int) -> Record:
+    n = len(scores)
+    return Record(
+        schema=SCHEMA,
+        recipe="demo.digits",
+        cell=cell,
+        scale="smoke",
+        seed=7,
+        command="remanence demo --out demo",
+        commit="0123abc" if count else None,
+        hardware={
+            "device": "cpu",
+            "threads": 1,
+            "platform": "Linux",
+            "python": "3.11.9",
+            "torch": "2.11.0",
+            "remanence": "0.1.0",
+        },
+        seconds=41.26,
+        release={
+            "kind": "WeightsOnly",
+            "shows": {"final": "the trained weights", "model": "an MLP 144-1000-1000-2", "shape": "3 x 12 x 12"},
+            "withholds": "The training records, their order, and the weights before training.",
+            "records": n,
+        },
+        attack="KKT(steps=5000, lr=0.01, slopes=(150.0, 200.0), search=Search(restarts=2, init='uniform'))",
+        matching="nearest_ncc",
+        scores=made_summary(scores, count),
+        nulls={name: made_null(meaning, 0.15 + i / 50) for i, (name, meaning) in enumerate(MEANINGS.items())},
+        claims=made_claims() if count else [],
+        caveats=made_caveats() if count else [],
+    )
+
+
+def made_claims() -> list[Any]:
+    names = ("quantity", "printed", "where", "measured", "holds")
+    return [
+        dict(zip(names, claim, strict=True))
+        for claim in (
+            ("mean SSIM of the best 10", 0.62, "Table 2, row 3", 0.604, True),
+            ("share above SSIM 0.4", 0.9, "Figure 5 (a)", 0.41, False),
+            ("records found of 500", 500, "Section 5.1", None, None),
+        )
+    ]
+
+
+def made_caveats() -> list[Any]:
+    return [
+        {"code": "few-records", "text": "Few records were withheld: the interval is wide."},
+        {"code": "tuned", "text": "The slope was chosen on another victim, but of the same data set."},
+    ]
+
+
+def made_summary(scores: Tensor, count: int) -> dict[str, Any]:
+    n = len(scores)
+    null = torch.linspace(0.0, 1.0, 2000).pow(1.5) * 0.42
+    tpr = [float((scores > level).float().mean()) for level in null.flip(0)]
+    counts = torch.histc(null, BINS, 0, 1).int()
+    return {
+        "records": n,
+        "candidates": 2 * n,
+        "unmatched": n // 9,
+        "primary": "ssim",
+        "metrics": {"ssim": made_metric(scores, up=True), "mse": made_metric((1 - scores) ** 2 / 10, up=False)},
+        "found": made_found(count, n),
+        "roc": {"fpr": [i / 2000 for i in range(2000)], "tpr": tpr}
+        | {"tpr_at_1_percent": count / n, "tpr_at_0.1_percent": None if count == 0 else count / n},
+        "histogram": {
+            "edges": [i / BINS for i in range(BINS + 1)],
+            "records": torch.histc(scores, BINS, 0, 1).int().tolist(),
+            "held_out": counts.tolist(),
+            "unrelated": counts.roll(1).tolist(),
+        },
+    }
+
+
+def made_found(count: int, n: int) -> dict[str, Any]:
+    low = float(beta.ppf(0.025, count, n - count + 1)) if count else 0.0
+    high = float(beta.ppf(0.975, count + 1, n - count)) if count < n else 1.0
+    return {"count": count, "share": count / n, "low": low, "high": high, "fpr": 0.01}
+
+
+def made_metric(scores: Tensor, *, up: bool) -> dict[str, Any]:
+    quantiles = torch.quantile(scores, torch.tensor([0.1, 0.5, 0.9])).tolist()
+    mean = float(scores.mean())
+    return {"mean": mean, "low": mean * 0.93, "high": mean * 1.06, "higher_is_better": up} | dict(
+        zip(("p10", "median", "p90"), quantiles, strict=True)
+    )
+
+
+def made_null(meaning: str, mean: float) -> dict[str, Any]:
+    levels = {"ssim": {"mean": mean, "at_1_percent": 2.5 * mean}, "mse": {"mean": mean / 2, "at_1_percent": mean / 5}}
+    return {"meaning": meaning, "count": 2000, "metrics": levels}

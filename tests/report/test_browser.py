@@ -1,0 +1,232 @@
+"""The page as a reader meets it, in headless Chromium."""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from made_run import made_run
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from remanence.report import render
+
+pytestmark = pytest.mark.xdist_group("browser")  # one browser, on one worker
+
+HOSTILE = "<img src=x onerror=alert(1)>\"'&.npz"
+Open = Callable[..., Page]
+
+
+def chromium() -> str:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    if found := next(filter(None, map(shutil.which, names)), None):
+        return found
+    pytest.fail("the page's tests need a Chromium on PATH: install one, e.g. `apt-get install chromium`")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
+    contexts = []
+
+    def open_it(html: str, *, width: int = 1200, listen: Callable[[Page], None] = lambda page: None) -> Page:
+        path = tmp_path / "page.html"
+        path.write_text(html, encoding="utf-8")
+        contexts.append(browser.new_context(viewport={"width": width, "height": 900}))
+        page = contexts[-1].new_page()
+        listen(page)
+        page.goto(path.as_uri())
+        return page
+
+    yield open_it
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture(scope="module")
+def html() -> str:
+    return render(made_run([HOSTILE, "x" * 300], n=30))
+
+
+def test_a_missing_browser_fails_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(pytest.fail.Exception, match="apt-get install chromium"):
+        chromium()
+
+
+def test_quiet_console_and_no_request(open_page: Open, html: str) -> None:
+    heard: list[str] = []
+    asked: list[str] = []
+
+    def listen(page: Page) -> None:
+        page.on("console", lambda message: heard.append(message.text))
+        page.on("pageerror", lambda error: heard.append(str(error)))
+        page.on("dialog", lambda dialog: heard.append(dialog.message))
+        page.on("request", lambda request: asked.append(request.url))
+
+    page = open_page(html, listen=listen)
+    page.wait_for_load_state("networkidle")
+    assert heard == []
+    assert {url for url in asked if not url.startswith("data:")} == {page.url}
+    broken = "[...document.images].filter(image => !image.naturalWidth || !image.alt).length"
+    assert page.evaluate(broken) == 0
+
+
+def test_hostile_name_is_shown_as_text(open_page: Open, html: str) -> None:
+    page = open_page(html)
+    assert page.locator("h2#cell-1").inner_text() == HOSTILE
+    assert page.locator('img[src="x"]').count() == 0
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "<script>window.hit = 1</script>",
+        "<img src=x onerror='window.hit = 1'>",
+        "<svg onload='window.hit = 1'></svg>",
+        "<iframe srcdoc='<script>parent.hit = 1</script>'></iframe>",
+        "<script src='data:text/javascript,window.hit=1'></script>",
+    ],
+)
+def test_policy_stops_what_escaping_would_miss(open_page: Open, html: str, payload: str) -> None:
+    page = open_page(html.replace("<main>", f"<main>{payload}"))
+    assert page.evaluate("window.hit") is None
+    sort_by(page, "ssim")  # while the page's own script does run
+    assert page.locator("th[aria-sort=ascending]").count() == 1
+
+
+def test_policy_stops_styles_and_remote_pictures(open_page: Open, html: str) -> None:
+    payload = "<style>body { display: none }</style><img src='http://127.0.0.1:9/x.png'>"
+    blocked: list[str] = []
+    page = open_page(
+        html.replace("<main>", f"<main>{payload}"),
+        listen=lambda page: page.on("console", lambda message: blocked.append(message.text)),
+    )
+    assert page.locator("h1").is_visible()
+    assert len([text for text in blocked if "Content Security Policy" in text]) == 2
+
+
+def header(page: Page, name: str) -> int:
+    names = page.locator("table.sortable").first.locator("thead th").all_inner_texts()
+    return [text.strip() for text in names].index(name)
+
+
+def sort_by(page: Page, name: str) -> None:
+    page.locator("table.sortable").first.locator("thead button").nth(header(page, name)).click()
+
+
+def column(page: Page, name: str) -> list[str]:
+    cells = page.locator("table.sortable").first.locator(f"tbody tr td:nth-child({header(page, name) + 1})")
+    return [text.strip() for text in cells.all_inner_texts()]
+
+
+@pytest.mark.parametrize("name", ["record", "candidate", "ssim", "mse", "p, held out"])
+def test_numbers_sort_as_numbers_both_ways(open_page: Open, html: str, name: str) -> None:
+    page = open_page(html)
+    before = column(page, name)
+    values, empty = [float(text) for text in before if text], [""] * before.count("")
+    for reverse in (False, True):
+        sort_by(page, name)
+        after = column(page, name)
+        assert [float(text) for text in after if text] == sorted(values, reverse=reverse)
+        assert after[len(values) :] == empty  # last, whichever way
+
+
+def test_rows_move_as_a_whole(open_page: Open, html: str) -> None:
+    page = open_page(html)
+    pairs = set(zip(column(page, "record"), column(page, "ssim"), strict=True))
+    sort_by(page, "ssim")
+    assert set(zip(column(page, "record"), column(page, "ssim"), strict=True)) == pairs
+
+
+def test_odd_numbers_sort_in_their_place(open_page: Open) -> None:
+    run = made_run(n=6, leak=6)
+    for row, text in zip(run.rows, ["1e-05", "inf", "nan", "10.5", "9", "-inf"], strict=True):
+        row["psnr"] = text
+    page = open_page(render(run))
+    sort_by(page, "psnr")
+    assert column(page, "psnr") == ["-inf", "1e-05", "9", "10.5", "inf", "nan"]
+
+
+def test_keyboard_sorts_text_and_says_so(open_page: Open, html: str) -> None:
+    page = open_page(html)
+    place = header(page, "found")
+    button = page.locator("table.sortable").first.locator("thead button").nth(place)
+    for key, way in (("Enter", "ascending"), ("Space", "descending")):
+        button.press(key)
+        assert page.locator("table.sortable").first.locator("thead th").nth(place).get_attribute("aria-sort") == way
+        assert column(page, "found") == sorted(column(page, "found"), reverse=way == "descending")
+    assert page.locator("th[aria-sort=ascending]").count() == 0
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (20,)])
+def test_phone_does_not_scroll_sideways(open_page: Open, shape: tuple[int, ...]) -> None:
+    run = made_run([HOSTILE, "x" * 300], n=30, shape=shape)
+    run.records[0]["attack"] = "Attack(name='" + "y" * 400 + "')"
+    page = open_page(render(run), width=375)
+    assert page.evaluate("document.documentElement.scrollWidth") == 375
+    wider = "box => box.scrollWidth > box.clientWidth"
+    wide = page.evaluate(f"[...document.querySelectorAll('.box')].filter({wider}).length")
+    assert wide > 0  # the tables scroll inside their boxes
+
+
+def colour(page: Page, selector: str, name: str) -> tuple[float, ...]:
+    text = page.locator(selector).first.evaluate("(element, name) => getComputedStyle(element)[name]", name)
+    return tuple(float(part) for part in re.findall(r"[\d.]+", text))
+
+
+def luminance(rgb: tuple[float, ...]) -> float:
+    """WCAG 2.2, relative luminance."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in rgb[:3])]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(a: tuple[float, ...], b: tuple[float, ...]) -> float:
+    dark, light = sorted((luminance(a), luminance(b)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_dark_mode_is_dark_and_both_are_readable(open_page: Open, html: str) -> None:
+    page = open_page(html)
+    grounds = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        ground = colour(page, "html", "backgroundColor")
+        grounds.append(luminance(ground))
+        for selector, name in (("h1", "color"), (".note", "color"), ("a", "color"), ("svg.figure text", "fill")):
+            assert contrast(colour(page, selector, name), ground) >= 4.5, (scheme, selector)
+        assert contrast(colour(page, "svg .curve", "stroke"), ground) >= 3, scheme
+    assert grounds[0] > 0.8 > 0.1 > grounds[1]
+
+
+def test_print_has_no_controls_and_whole_tables(open_page: Open, html: str) -> None:
+    page = open_page(html)
+    page.emulate_media(media="print", color_scheme="dark")
+    arrow = "getComputedStyle(document.querySelector('.sortable button'), '::after').content"
+    assert page.evaluate(arrow) == "none"
+    assert page.evaluate("getComputedStyle(document.querySelector('.tall')).maxHeight") == "none"
+    assert luminance(colour(page, "body", "color")) < 0.1  # dark ink, even for a reader who works by night
+
+
+def test_headings_and_language(open_page: Open, html: str) -> None:
+    page = open_page(html)
+    levels = page.evaluate("[...document.querySelectorAll('h1,h2,h3,h4')].map(h => +h.tagName[1])")
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    assert page.locator("html").get_attribute("lang") == "en"
+    assert page.evaluate("document.compatMode") == "CSS1Compat"
+
+
+def test_redacted_page_has_no_picture_and_no_row(open_page: Open) -> None:
+    page = open_page(render(made_run(), redact=True))
+    assert page.locator("img, .sortable, .gallery, .values").count() == 0
+    assert page.locator("svg.figure").count() == 2
+    assert page.get_by_text("This page is redacted").is_visible()

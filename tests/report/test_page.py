@@ -1,0 +1,224 @@
+"""What the page says, read as text; how it behaves is in test_browser.py."""
+
+import base64
+import hashlib
+import re
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from made_run import MEANINGS, made_run
+
+from remanence.errors import BadInput
+from remanence.report import render, verdict
+from remanence.results import Run, read_run, write_run
+
+SPACE, DASH = "\N{NO-BREAK SPACE}", "\N{EN DASH}"
+HOSTILE = "<img src=x onerror=alert(1)>\"'&.npz"
+
+
+def changed(run: Run, **fields: Any) -> Run:
+    """`run` with fields of its first record replaced."""
+    return replace(run, records=[{**run.records[0], **fields}, *run.records[1:]])  # type: ignore[typeddict-item]
+
+
+def with_scores(run: Run, **fields: Any) -> Run:
+    return changed(run, scores=run.records[0]["scores"] | fields)
+
+
+def test_verdict_says_share_interval_and_chance() -> None:
+    said = verdict(made_run(n=16, leak=14).records[0]).replace(SPACE, " ").replace(DASH, "-")
+    assert said == "14 of 16 records were found (88 %, 95 % interval 62-98 %) where chance finds 1 %."
+
+
+def test_verdict_of_one_record() -> None:
+    assert verdict(made_run(n=16, leak=1).records[0]).startswith("1 of 16 records was found")
+
+
+def test_nothing_found_is_not_called_safe() -> None:
+    page = render(made_run(leak=0))
+    assert "No record was found at this budget" in page
+    assert "This is not a proof of safety" in page
+    assert not re.search(r"\bsafe\b", page, re.IGNORECASE)
+
+
+def test_verdict_without_an_interval() -> None:
+    found = {"count": 0, "share": None, "low": None, "high": None, "fpr": 0.01}
+    assert "No record was found" in render(with_scores(made_run(), found=found))
+
+
+def test_page_of_a_run_read_back_is_the_same(tmp_path: Path) -> None:
+    run = made_run(["one", "two"])
+    for row in run.rows_of("two"):
+        row["lpips"] = "0.25"  # a column that the other cell does not have
+    write_run(tmp_path, run)
+    assert render(read_run(tmp_path)) == render(run)
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8), (20,)])
+def test_redacted_page_has_counts_and_curves_only(shape: tuple[int, ...]) -> None:
+    run = made_run(shape=shape)
+    page = render(run, redact=True)
+    assert "This page is redacted" in page
+    assert "data:image" not in page
+    assert "Every record" not in page
+    assert "Record 0" not in page
+    assert "14 of 16 records were found" in page
+    assert 'class="curve"' in page
+    assert page == render(replace(run, rows=[], images={}))
+
+
+def test_page_with_records_says_that_it_is_personal_data() -> None:
+    page = render(made_run())
+    assert "Treat this page as personal data" in page
+    assert "This page is redacted" not in page
+
+
+def test_rows_without_pictures() -> None:
+    page = render(replace(made_run(), images={}))
+    assert "Every record" in page
+    assert "holds no pictures" in page
+    assert "data:image" not in page
+
+
+def test_page_of_a_thousand_records_can_be_mailed() -> None:
+    run = made_run(n=1000, shape=(3, 32, 32), leak=400)
+    noise = torch.randint(0, 256, (1000, 3, 32, 32), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    page = render(replace(run, images=dict.fromkeys(run.images, noise)))  # noise: the worst a PNG can meet
+    assert len(page.encode()) < 5_000_000
+    assert page.count("<tr><td") == 1000
+
+
+@pytest.mark.parametrize(("n", "best", "worst"), [(1, 1, 0), (5, 3, 2), (16, 8, 8), (24, 12, 12), (100, 12, 12)])
+def test_gallery_shows_the_best_and_the_worst_once(n: int, best: int, worst: int) -> None:
+    run = made_run(n=n, leak=n)
+    page = render(run)
+    shown = [int(place) for place in re.findall(r'<span class="who">Record (\d+)', page)]
+    scores = [float(row["ssim"]) for row in run.rows]
+    order = sorted(range(n), key=lambda i: -scores[i])
+    assert shown == order[:best] + order[::-1][:worst]
+    assert page.count("data:image/png") == 3 * (best + worst)
+
+
+def test_gallery_follows_a_metric_where_lower_is_better() -> None:
+    run = with_scores(made_run(leak=16), primary="mse")
+    shown = re.findall(r'<span class="who">Record (\d+)', render(run))
+    assert int(shown[0]) == min(range(16), key=lambda i: float(run.rows[i]["mse"]))
+    assert "lower is better" in render(run)
+
+
+def test_record_without_a_match_shows_no_picture_of_it() -> None:
+    page = render(made_run(n=10, leak=2))  # record 8 has no candidate
+    assert page.count("data:image/png") == 3 * 10 - 1
+    assert page.count("no match</span>") == 1
+    assert "no score" in page
+
+
+def test_table_rows_are_shown_as_values() -> None:
+    run = made_run(n=30, shape=(20,))
+    page = render(run)
+    assert "data:image" not in page
+    assert "The first 12 of 20 features are shown" in page
+    assert len(re.findall(r'<span class="who">Record', page)) == 12
+    best = max(range(30), key=lambda i: float(run.rows[i]["ssim"] or 0))
+    cells = "".join(f'<td class="num">{value:.3f}</td>' for value in run.images["0/truth"][best, :12].tolist())
+    assert f'<tr><th scope="row">truth</th>{cells}</tr>' in page
+
+
+def test_unequal_rows_and_pictures_are_refused() -> None:
+    run = made_run()
+    with pytest.raises(BadInput, match=r"has 15 rows in scores\.csv and 16 in images"):
+        render(replace(run, rows=run.rows[1:]))
+
+
+def test_every_null_stands_beside_the_scores_with_its_meaning() -> None:
+    page = render(made_run())
+    table = page[page.index('<table class="levels">') :]
+    assert [table.index(meaning) for meaning in MEANINGS.values()] == sorted(map(table.index, MEANINGS.values()))
+    assert "Paired by <code>nearest_ncc</code>" in page
+
+
+def test_too_few_null_scores_are_named() -> None:
+    run = made_run()
+    roc = run.records[0]["scores"]["roc"]
+    assert "too few null scores to say" not in render(run)
+    page = render(with_scores(run, roc=roc | {"tpr_at_1_percent": None, "tpr_at_0.1_percent": None}))
+    assert page.count("too few null scores to say") == 2
+
+
+def test_levels_that_are_missing_are_dashes() -> None:
+    run = made_run()
+    nulls = {name: {"meaning": "None.", "count": 0, "metrics": {}} for name in MEANINGS}
+    assert f"1&nbsp;%: {DASH}" in render(changed(run, nulls=nulls))
+
+
+def test_claims_say_whether_they_hold() -> None:
+    page = render(made_run())
+    assert [word in page for word in ("<td>holds</td>", "<td>does not hold</td>", "<td>other scale</td>")] == [True] * 3
+    assert "Beside the printed numbers" not in render(made_run(leak=0))
+
+
+def test_attack_is_a_table_of_fields_and_always_the_raw_call() -> None:
+    page = render(made_run())
+    assert "<dt>slopes</dt><dd><code>(150.0, 200.0)</code></dd>" in page
+    assert f"<pre><code>{escape(made_run().records[0]['attack'])}</code></pre>".replace("&#x27;", "&#39;") in page
+
+
+@pytest.mark.parametrize("attack", ["<function attack at 0x7f>", "KKT", "a\0b", "(" * 5000, ""])
+def test_attack_that_does_not_read_as_a_call_is_shown_raw(attack: str) -> None:
+    page = render(changed(made_run(), attack=attack))
+    assert f"<pre><code>{escape(attack)}</code></pre>" in page
+    assert "with these settings" not in page
+
+
+def test_provenance_is_complete() -> None:
+    page = render(made_run(["one", "two"]))
+    facts = page[page.index("Where this comes from") :]
+    for word in (
+        "remanence demo --out demo",
+        "0123abc",
+        "41.3",
+        "Linux",
+        "2.11.0",
+        "<dt>schema</dt><dd>1",
+        "not known",
+    ):
+        assert word in facts
+
+
+def test_policy_names_the_hashes_of_what_is_inlined() -> None:
+    page = render(made_run())
+    policy = re.findall(r'Content-Security-Policy" content="([^"]+)"', page)[0].replace("&#39;", "'")
+    for tag in ("style", "script"):
+        (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none'; img-src data:;")
+    assert not re.search(r"\sstyle=|\son\w+=", re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL))
+
+
+def test_everything_from_a_record_is_escaped() -> None:
+    run = made_run([HOSTILE])
+    record = run.records[0]
+    texts = dict.fromkeys(("recipe", "scale", "command", "commit", "attack", "matching"), HOSTILE)
+    run = changed(
+        run,
+        **texts,
+        hardware={HOSTILE: HOSTILE},
+        release={"kind": HOSTILE, "shows": {HOSTILE: HOSTILE}, "withholds": HOSTILE, "records": HOSTILE},
+        claims=[dict.fromkeys(record["claims"][0], HOSTILE)],
+        caveats=[{"code": HOSTILE, "text": HOSTILE}],
+        scores=record["scores"] | {"primary": HOSTILE, "metrics": {HOSTILE: record["scores"]["metrics"]["ssim"]}},
+        nulls={name: {"meaning": HOSTILE, "count": HOSTILE, "metrics": {}} for name in MEANINGS},
+    )
+    rows = [dict.fromkeys(row, HOSTILE) | {HOSTILE: HOSTILE} for row in run.rows]
+    page = render(replace(run, rows=rows), title=HOSTILE)
+    assert "<img src=x" not in page
+    assert page.count("&lt;img src=x") > 50
+
+
+def test_run_without_records() -> None:
+    assert "This run holds no result" in render(Run(records=[], rows=[], images={}))
