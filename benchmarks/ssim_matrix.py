@@ -3,8 +3,8 @@
     python benchmarks/ssim_matrix.py                  # 1,000 x 1,000 images of 3x32x32, 200 reference calls
     python benchmarks/ssim_matrix.py --ours 200 --count 50
 
-The reference is timed on `--count` pairs and given per pair: a million of its calls take minutes to an hour. Its scores
-are compared with ours on those pairs before anything is printed.
+The reference is timed on `--count` pairs and given per pair: a million of its calls take ten minutes and more. Its
+scores are compared with ours on those pairs before anything is printed.
 """
 
 import argparse

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from remanence.experiment import Cell
     from remanence.results import Record
-    from remanence.runs import Job
 
 app = typer.Typer(
     name="remanence",
@@ -71,20 +70,19 @@ def _fail(error: Exception) -> NoReturn:
 @app.command()
 def demo(out: Out = None, seed: Seed = 0, force: Force = False, redact: Redact = False, as_json: Json = False) -> None:
     """Audit two small models on embedded data and write a page: under a minute on two cores."""
-    from remanence.runs import Job
     from remanence_recipes.demo import digits
 
-    job = Job(
-        recipe="demo.digits",
-        scale="small",
+    _run(
+        digits("small"),
+        "demo.digits",
+        "small",
+        out or Path("runs/demo"),
         seed=seed,
         device="cpu",
-        folder=out or Path("runs/demo"),
-        command=_command(),
         force=force,
         redact=redact,
+        as_json=as_json,
     )
-    _run(digits("small"), job, as_json=as_json)
 
 
 @app.command()
@@ -104,7 +102,6 @@ def audit(
 ) -> None:
     """Train the demo's victims on your data, attack them, and write a page."""
     from remanence.data import load
-    from remanence.runs import Job
     from remanence_recipes.demo import NETS, audit_cells
 
     if net not in NETS:
@@ -115,17 +112,17 @@ def audit(
         if name not in names:
             raise unknown("attack", name, names)
     chosen = [cell for name, cell in names.items() if name in (attack or names)]
-    job = Job(
-        recipe=f"audit {data}",
-        scale="small",
+    _run(
+        chosen,
+        f"audit {data}",
+        "small",
+        out or Path("runs") / f"audit-{Path(data).stem}",
         seed=seed,
         device=device,
-        folder=out or Path("runs") / f"audit-{Path(data).stem}",
-        command=_command(),
         force=force,
         redact=redact,
+        as_json=as_json,
     )
-    _run(chosen, job, as_json=as_json)
 
 
 @app.command()
@@ -141,7 +138,6 @@ def run(
 ) -> None:
     """Run a recipe: one figure or table of a paper, its printed numbers beside ours."""
     from remanence.experiment import SCALES
-    from remanence.runs import Job
     from remanence_recipes import RECIPES
 
     if recipe not in RECIPES:
@@ -150,17 +146,17 @@ def run(
     if scale not in named:
         raise unknown("scale", scale, SCALES)
     cells = RECIPES[recipe](named[scale])
-    job = Job(
-        recipe=recipe,
-        scale=scale,
+    _run(
+        cells,
+        recipe,
+        scale,
+        out or Path("runs") / f"{recipe}-{scale}",
         seed=seed,
         device=device,
-        folder=out or Path("runs") / f"{recipe}-{scale}",
-        command=_command(),
         force=force,
         redact=redact,
+        as_json=as_json,
     )
-    _run(cells, job, as_json=as_json)
 
 
 @app.command()
@@ -228,11 +224,32 @@ def data_fetch(name: Annotated[str, typer.Argument(help="A named data set.")]) -
         print(path)
 
 
-def _run(cells: "Sequence[Cell]", job: "Job", *, as_json: bool) -> None:
+def _run(
+    cells: "Sequence[Cell]",
+    recipe: str,
+    scale: str,
+    folder: Path,
+    *,
+    seed: int,
+    device: str,
+    force: bool,
+    redact: bool,
+    as_json: bool,
+) -> None:
     """Run the cells, say what each gave as soon as it is written, and end with the path of the page."""
     from remanence.report import verdict
-    from remanence.runs import run_job
+    from remanence.runs import Job, run_job
 
+    job = Job(
+        recipe=recipe,
+        scale=scale,
+        seed=seed,
+        device=device,
+        folder=folder,
+        command=shlex.join(["remanence", *sys.argv[1:]]),
+        force=force,
+        redact=redact,
+    )
     records: list[Record] = []
     try:
         for record in run_job(cells, job):
@@ -240,14 +257,10 @@ def _run(cells: "Sequence[Cell]", job: "Job", *, as_json: bool) -> None:
             if not as_json:
                 print(f"{record['cell']}: {verdict(record)}", flush=True)
     except KeyboardInterrupt:
-        kept = f"; those finished are in `{job.folder}`" if records else ""
+        kept = f"; what is finished is in `{folder}`" if records else ""
         print(f"interrupted after {len(records)} of {len(cells)} cells{kept}", file=sys.stderr)
         raise SystemExit(1) from None
     print(json.dumps(records, indent=1) if as_json else job.page)
-
-
-def _command() -> str:
-    return shlex.join(["remanence", *sys.argv[1:]])
 
 
 def _first_line(described: object) -> str:

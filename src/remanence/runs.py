@@ -57,7 +57,8 @@ def _claim_folder(job: Job) -> None:
         there = {(r["recipe"], r["scale"], r["seed"]) for r in read_run(job.folder).records}
         if there - {(job.recipe, job.scale, job.seed)}:
             raise BadInput(
-                f"`{job.folder}` holds the results of another run: choose a folder with `--out`, or `--force` to replace them"
+                f"`{job.folder}` holds the results of another run: "
+                "choose another folder with `--out`, or replace them with `--force`"
             )
     try:
         job.folder.mkdir(parents=True, exist_ok=True)

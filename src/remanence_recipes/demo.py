@@ -39,7 +39,7 @@ def audit_cells(source: Callable[[], Data], *, net: str = "mlp", quick: bool = F
             training=Training(epochs=20),
             reveal=gradient_at_initial,
             per_victim=8,
-            attack=GradientMatching(steps=200 if quick else 600, restarts=1),
+            attack=GradientMatching(steps=200 if quick else 400, restarts=1),
         ),
         Cell(
             label="all records but one",

@@ -188,8 +188,9 @@ def _in_words(value: object) -> str:
 
 
 def _layer(layer: nn.Module) -> str:
-    inside = layer.extra_repr()
-    return f"{type(layer).__name__}({inside})" if inside else type(layer).__name__
+    weight = getattr(layer, "weight", None)
+    shape = f" {'x'.join(map(str, reversed(weight.shape)))}" if isinstance(weight, Tensor) else ""
+    return f"{type(layer).__name__}{shape}"
 
 
 def _hardware(device: torch.device) -> dict[str, Any]:

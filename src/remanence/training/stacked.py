@@ -9,7 +9,7 @@ from torch.func import vmap
 from remanence.training.train import Training
 from remanence.types import Data, Params
 
-CHUNK = 64  # of one size everywhere, so that shadows and victims come out of the same kernels (METHODS 1.6)
+CHUNK = 128  # of one size everywhere, so that shadows and victims come out of the same kernels (METHODS 1.6)
 
 
 def train_chunk(
@@ -19,10 +19,11 @@ def train_chunk(
 
     A chunk shorter than CHUNK is padded with its first target, so that every chunk has the same shape.
     """
+    batches = list(training.batches(len(fixed) + 1, seed))  # drawn out here: the stack shares them
     index = torch.arange(CHUNK).where(torch.arange(CHUNK) < len(targets), torch.tensor(0))
 
     def one(x: Tensor, y: Tensor) -> Params:
-        return training.run(model, initial, torch.cat([fixed.x, x[None]]), torch.cat([fixed.y, y[None]]), seed=seed)
+        return training.run(model, initial, torch.cat([fixed.x, x[None]]), torch.cat([fixed.y, y[None]]), batches)
 
     stacked: Params = vmap(one)(targets.x[index], targets.y[index])
     return {name: p[: len(targets)] for name, p in stacked.items()}

@@ -3,7 +3,7 @@
 A plain call trains the victim; `torch.func.vmap` over it trains a stack of shadows; autograd runs through it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, final
 
@@ -42,12 +42,12 @@ class Training:
     loss: Loss = CrossEntropy()
 
     def __call__(self, model: nn.Module, initial: Params, data: Data, *, seed: int = 0) -> Params:
-        return self.run(model, initial, data.x, data.y, seed=seed)
+        return self.run(model, initial, data.x, data.y, self.batches(len(data), seed))
 
-    def run(self, model: nn.Module, initial: Params, x: Tensor, y: Tensor, *, seed: int) -> Params:
-        """The same on bare tensors, so that it can be stacked."""
+    def run(self, model: nn.Module, initial: Params, x: Tensor, y: Tensor, batches: Iterable[Tensor | None]) -> Params:
+        """The same on bare tensors and drawn batches, so that it can be stacked: nothing random happens in here."""
         params, state = initial, self.optimizer.init(initial)
-        for step, batch in enumerate(self._batches(len(x), seed)):
+        for step, batch in enumerate(batches):
             grads = self.gradient(model, params, *((x, y) if batch is None else (x[batch], y[batch])))
             if self.weight_decay:
                 grads = {name: g + self.weight_decay * params[name] for name, g in grads.items()}
@@ -63,7 +63,8 @@ class Training:
         gradient: Params = grad(objective)(params)
         return gradient
 
-    def _batches(self, records: int, seed: int) -> Iterator[Tensor | None]:
+    def batches(self, records: int, seed: int) -> Iterator[Tensor | None]:
+        """The records of each step in turn; None stands for all of them."""
         generator = torch.Generator().manual_seed(seed)
         for _ in range(self.epochs):
             if self.batch_size is None or self.batch_size >= records:

@@ -1,0 +1,181 @@
+"""The contract that every attack keeps. A new attack joins by one row of ROWS and gets every check below."""
+
+import dataclasses
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import remanence
+from remanence import (
+    Attack,
+    Case,
+    Data,
+    GradientMatching,
+    NotEnoughKnowledge,
+    RecoNN,
+    ShadowAttack,
+    Training,
+    Victim,
+    all_but_one,
+    build_bank,
+    gradient_at_initial,
+    initial_and_final,
+    initial_params,
+    mlp,
+    train_victim,
+    weights_only,
+)
+from remanence.attacks import ATTACKS
+from remanence.data import Split
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    attack: Attack[Any] | ShadowAttack
+    records: int  # private records of the victim
+    reveal: Callable[[Victim], Case[Any]]
+    poorer: Callable[[Victim], Case[Any]]  # a release that does not show enough
+    missing: str  # what the refusal must name
+
+
+ROWS = [
+    Row(GradientMatching(steps=20, restarts=2), 3, gradient_at_initial, weights_only, "`gradient`"),
+    Row(RecoNN(hidden=(16,), epochs=3), 1, all_but_one, initial_and_final, "`fixed`"),
+]
+by_attack = pytest.mark.parametrize("row", ROWS, ids=lambda row: type(row.attack).__name__)
+PLACES = [("cpu", torch.float32), ("cpu", torch.float64)]
+if torch.cuda.is_available():
+    PLACES += [("cuda", torch.float32)]
+
+
+def victim(row: Row, parts: Split, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Victim:
+    fixed, private = parts.fixed.to(device, dtype), parts.private.take(slice(0, row.records)).to(device, dtype)
+    model = mlp(private.shape, private.num_classes, hidden=(6,))
+    initial = {name: p.to(private.x) for name, p in initial_params(model, seed=0).items()}
+    return train_victim(model, Training(epochs=5), initial, fixed, private, seed=0)
+
+
+def run(row: Row, release: Any, public: Data, seed: int = 0) -> Tensor:
+    attack = row.attack
+    if isinstance(attack, ShadowAttack):
+        attack = attack.fit(build_bank(release, public.take(slice(0, 40)), seed=0), seed=seed)
+    assert isinstance(attack, Attack)
+    return attack.run(release, seed=seed).x
+
+
+def test_every_attack_has_a_row() -> None:
+    assert {type(row.attack) for row in ROWS} == set(ATTACKS)
+
+
+@by_attack
+def test_is_frozen_with_defaults_for_every_field(row: Row) -> None:
+    default = type(row.attack)()
+    for field in dataclasses.fields(default):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(default, field.name, None)
+
+
+@by_attack
+def test_repr_is_the_call_that_makes_it(row: Row) -> None:
+    assert eval(repr(row.attack), vars(remanence)) == row.attack
+
+
+@by_attack
+def test_is_repeatable_and_follows_its_seed(row: Row, parts: Split) -> None:
+    release = row.reveal(victim(row, parts)).release
+    first, again, other = (run(row, release, parts.public, seed) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@by_attack
+def test_leaves_the_global_generators_alone(row: Row, parts: Split) -> None:
+    release = row.reveal(victim(row, parts)).release
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1]  # noqa: NPY002
+    run(row, release, parts.public)
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1] == random.getstate()
+    assert np.array_equal(before[2], np.random.get_state()[1])  # noqa: NPY002
+
+
+@by_attack
+@pytest.mark.parametrize(("device", "dtype"), PLACES, ids=str)
+def test_device_and_dtype_follow_the_release(row: Row, parts: Split, device: str, dtype: torch.dtype) -> None:
+    x = run(row, row.reveal(victim(row, parts, device, dtype)).release, parts.public)
+    assert x.dtype == dtype
+    assert x.device.type == device
+
+
+@by_attack
+def test_returns_plain_records_in_the_unit_box(row: Row, parts: Split) -> None:
+    case = row.reveal(victim(row, parts))
+    x = run(row, case.release, parts.public)
+    assert x.shape == case.truth.x.shape
+    assert x.isfinite().all()
+    assert x.min() >= 0
+    assert x.max() <= 1
+    assert not x.requires_grad
+
+
+@by_attack
+def test_leaves_the_release_as_it_was(row: Row, parts: Split) -> None:
+    release = row.reveal(victim(row, parts)).release
+    before = [(tensor, tensor.clone()) for tensor in tensors_in(release)]
+    run(row, release, parts.public)
+    assert before
+    assert all(torch.equal(tensor, copy) and not tensor.requires_grad for tensor, copy in before)
+
+
+@by_attack
+def test_refuses_a_poorer_release_and_names_what_is_missing(row: Row, parts: Split) -> None:
+    made = victim(row, parts)
+    attack = row.attack
+    if isinstance(attack, ShadowAttack):
+        attack = attack.fit(build_bank(row.reveal(made).release, parts.public.take(slice(0, 40)), seed=0), seed=0)
+    assert isinstance(attack, Attack)
+    with pytest.raises(NotEnoughKnowledge, match=row.missing) as refusal:
+        attack.run(row.poorer(made).release, seed=0)
+    assert type(row.attack).__name__ in str(refusal.value)
+
+
+@by_attack
+def test_no_withheld_record_is_within_reach_of_the_release(row: Row, parts: Split) -> None:
+    case = row.reveal(victim(row, parts))
+    assert not holds_any(tensors_in(case.release), case.truth.x)
+    assert holds_any(tensors_in(case), case.truth.x)  # the search does find it where it is
+
+
+def holds_any(found: list[Tensor], records: Tensor) -> bool:
+    """Whether a withheld record stands anywhere in the tensors, as a row or as a stretch of their numbers."""
+    size = records[0].numel()
+    for tensor in found:
+        if tensor.numel() >= size and tensor.is_floating_point():
+            windows = tensor.detach().flatten().unfold(0, size, 1)
+            if any((windows == record.flatten()).all(dim=1).any() for record in records):
+                return True
+    return False
+
+
+def tensors_in(thing: object, seen: set[int] | None = None) -> list[Tensor]:
+    """Every tensor that can be reached from `thing` through fields, containers, modules, methods and closures."""
+    seen = set() if seen is None else seen
+    if id(thing) in seen or isinstance(thing, str | int | float | type | None):
+        return []
+    seen.add(id(thing))
+    if isinstance(thing, Tensor):
+        return [thing] if thing.device.type != "meta" else []
+    inside: list[object] = []
+    if isinstance(thing, dict):
+        inside += thing.values()
+    elif isinstance(thing, list | tuple | set):
+        inside += thing
+    elif isinstance(thing, nn.Module) or hasattr(thing, "__dict__"):
+        inside += vars(thing).values()
+    inside += [cell.cell_contents for cell in getattr(thing, "__closure__", None) or ()]
+    inside += [getattr(thing, "__self__", None)]
+    return [tensor for part in inside for tensor in tensors_in(part, seen)]
