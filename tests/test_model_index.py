@@ -155,7 +155,7 @@ def test_two_64_bit_directories_are_refused(tmp_path: Path) -> None:
     content += wide_end(first, len(records + others)) + second
     content += wide_end(second, place + 56) + struct.pack("<4sLQL", b"PK\x06\x07", 0, place, 1)
     (tmp_path / "two.pt").write_bytes(content + end(second, 2**32 - 1))
-    refused(tmp_path / "two.pt", "zip readers take differently")
+    refused(tmp_path / "two.pt")  # by us, or by the zipfile of a newer Python
 
 
 def test_names_that_differ_in_case_are_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The page as a reader meets it, in headless Chromium."""
 
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -22,7 +23,11 @@ def chromium() -> str:
     names = ("chromium", "chromium-browser", "google-chrome")
     if found := next(filter(None, map(shutil.which, names)), None):
         return found
-    pytest.fail("the page's tests need a Chromium on PATH: install one, e.g. `apt-get install chromium`")
+    reason = "the page's tests need a Chromium on PATH: install one, e.g. `apt-get install chromium`"
+    # a newcomer's machine may have none; where the project is judged nothing may be passed over
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +61,12 @@ def html() -> str:
     return render(made_run([HOSTILE, "x" * 300], n=30))
 
 
-def test_a_missing_browser_fails_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_browser_is_named_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="apt-get install chromium"):
+        chromium()
+    monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="apt-get install chromium"):
         chromium()
 

@@ -4,7 +4,7 @@ Nulls are drawn with the labels of the truth, so that an attack which learnt a r
 the null level.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
@@ -45,10 +45,10 @@ def held_out(
 ) -> Null:
     """Null (a)."""
     draws = _draws(truth.y, unrelated, len(truth), seed)
-    values = [matched(candidates, unrelated.x[drawn], matching, metrics)[1] for drawn in draws]
+    trials = ((candidates, unrelated.x[drawn]) for drawn in draws)
     return Null(
         meaning="the same reconstructions, scored against equally many held-out records that were never trained on",
-        values=_joined(values),
+        values=_pooled(trials, matching, metrics),
     )
 
 
@@ -58,10 +58,10 @@ def unrelated_images(
     """Null (b)."""
     labels = truth.y[torch.arange(count, device=truth.y.device) % len(truth)]
     draws = _draws(labels, unrelated, len(truth), seed)
-    values = [matched(unrelated.x[drawn], truth.x, matching, metrics)[1] for drawn in draws]
+    trials = ((unrelated.x[drawn], truth.x) for drawn in draws)
     return Null(
         meaning="unrelated records of the same classes, as many as there are reconstructions, in their place",
-        values=_joined(values),
+        values=_pooled(trials, matching, metrics),
     )
 
 
@@ -88,6 +88,16 @@ def nearest_neighbour(truth: Data, known: Data, metrics: Sequence[Metric]) -> tu
     return nearest, Null(meaning=meaning, values={m.name: m.paired(nearest, truth.x) for m in metrics})
 
 
+def _pooled(trials: Iterable[tuple[Tensor, Tensor]], matching: Matching, metrics: Sequence[Metric]) -> Values:
+    """The scores of all matched pairs of all trials (candidates, truth), each metric called once."""
+    ours, theirs = [], []
+    for candidates, truth in trials:
+        index = matching(candidates, truth)
+        ours.append(candidates[index[index != NONE]])
+        theirs.append(truth[index != NONE])
+    return {metric.name: metric.paired(torch.cat(ours), torch.cat(theirs)) for metric in metrics}
+
+
 def _draws(labels: Tensor, pool: Data, scores_each: int, seed: int) -> Iterator[Tensor]:
     """Draws from `pool` without replacement, record i of the label `labels[i]` as far as the pool has it."""
     if len(pool) < len(labels):
@@ -109,7 +119,3 @@ def _draw(labels: Tensor, pool: Tensor, generator: torch.Generator) -> Tensor:
     left = order[~torch.isin(order, drawn)]
     drawn[drawn < 0] = left[: int((drawn < 0).sum())]
     return drawn
-
-
-def _joined(values: Sequence[Values]) -> Values:
-    return {name: torch.cat([value[name] for value in values]) for name in values[0]}

@@ -43,7 +43,7 @@ def p_values(scores: Tensor, null: Tensor) -> Tensor:
     """
     ordered = null[~null.isnan()].sort().values
     beaten = torch.searchsorted(ordered, scores.nan_to_num(nan=-torch.inf))  # null scores strictly below
-    p = (1 + len(ordered) - beaten) / (1 + len(ordered))
+    p = (1 + len(ordered) - beaten).double() / (1 + len(ordered))  # in float32, 20 of 2000 would be above 1 %
     return torch.where(scores.isnan(), torch.ones_like(p), p)
 
 
@@ -60,9 +60,9 @@ class Roc:
 
 def roc(scores: Tensor, null: Tensor, *, points: int = 200) -> Roc:
     """The ROC of `scores` against `null`, and its height where 1 % and 0.1 % of the null pass."""
-    p = p_values(scores, null)
+    p = p_values(scores, null).cpu()
     levels = torch.logspace(-torch.tensor(float(len(null) + 1)).log10().item(), 0, points, dtype=torch.double)
-    tpr = (p.double()[:, None] <= levels + 1e-12).double().mean(dim=0)
+    tpr = (p[:, None] <= levels * (1 + 1e-12)).double().mean(dim=0)
     return Roc(
         fpr=tuple(levels.tolist()),
         tpr=tuple(tpr.tolist()),

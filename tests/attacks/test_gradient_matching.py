@@ -1,0 +1,83 @@
+import dataclasses
+
+import pytest
+import torch
+
+from remanence import L2, Cosine, Data, GradientMatching, NotEnoughKnowledge, Training, Victim, gradient_at_initial
+from remanence.attacks.gradient_matching import infer_labels, total_variation
+from remanence.data import Split
+from remanence.nets import initial_params, mlp
+from remanence.release import Gradient
+
+
+def release_of(batch: Data, fixed: Data, hidden: int = 64) -> Gradient:
+    model = mlp(batch.shape, batch.num_classes, hidden=(hidden,))
+    initial = initial_params(model, seed=0)
+    made = Victim(model=model, training=Training(), initial=initial, final=initial, fixed=fixed, private=batch)
+    return gradient_at_initial(made).release
+
+
+@pytest.mark.parametrize("distance", [Cosine(), L2()], ids=repr)
+def test_finds_the_images_and_labels_of_a_batch(parts: Split, distance: Cosine | L2) -> None:
+    batch = parts.private.take(slice(0, 4))
+    attack = GradientMatching(distance=distance, steps=300, restarts=1, tv=0)
+    found = attack.run(release_of(batch, parts.fixed), seed=0)
+    assert found.y is not None
+    assert found.y.tolist() == sorted(batch.y.tolist())
+    error = (torch.cdist(batch.x.flatten(1), found.x.flatten(1)) ** 2 / 64).min(dim=1).values
+    # the images the attack never saw differ from one another by 0.05 and more
+    assert error.max() < 0.01
+
+
+def test_works_on_table_rows(parts: Split) -> None:
+    batch = Data(x=parts.private.x[:2].flatten(1), y=parts.private.y[:2], num_classes=10)
+    fixed = Data(x=parts.fixed.x.flatten(1), y=parts.fixed.y, num_classes=10)
+    found = GradientMatching(steps=200, restarts=1).run(release_of(batch, fixed), seed=0)
+    assert (torch.cdist(batch.x, found.x) ** 2 / 64).min(dim=1).values.max() < 0.01
+
+
+def test_the_label_of_one_record_is_exact(parts: Split) -> None:
+    for k in range(20):
+        record = parts.public.take(slice(k, k + 1))
+        noise = torch.rand(1, 16, *record.shape, generator=torch.Generator().manual_seed(k))
+        assert infer_labels(release_of(record, parts.fixed), noise).tolist() == [record.y.tolist()]
+
+
+def test_labels_are_exact_for_any_batch_once_the_mean_softmax_is(parts: Split) -> None:
+    """bias gradient = mean softmax - frequencies: with the true images in hand the counts have no error left."""
+    batch = parts.public.take(slice(0, 30))  # every class several times
+    assert infer_labels(release_of(batch, parts.fixed), batch.x[None]).tolist() == [sorted(batch.y.tolist())]
+
+
+def test_given_labels_are_used(parts: Split) -> None:
+    batch = parts.private.take(slice(0, 3))
+    release = dataclasses.replace(release_of(batch, parts.fixed), labels=batch.y, batch_size=None)
+    found = GradientMatching(steps=5).run(release, seed=0)
+    assert found.y is not None
+    assert torch.equal(found.y, batch.y)
+
+
+def test_says_what_it_lacks(parts: Split) -> None:
+    release = release_of(parts.private.take(slice(0, 2)), parts.fixed)
+    with pytest.raises(NotEnoughKnowledge, match="`batch_size`"):
+        GradientMatching(steps=5).run(dataclasses.replace(release, batch_size=None), seed=0)
+    without_bias = {name: g for name, g in release.gradient.items() if name != "3.bias"}
+    with pytest.raises(NotEnoughKnowledge, match="release `labels`"):
+        GradientMatching(steps=5).run(dataclasses.replace(release, gradient=without_bias), seed=0)
+
+
+def test_of_several_restarts_the_one_with_the_lowest_objective_is_returned(parts: Split) -> None:
+    release = release_of(parts.private.take(slice(0, 3)), parts.fixed)
+    attack = GradientMatching(steps=20, restarts=4, label_rounds=0)
+    found = attack.run(release, seed=0)
+    generator = torch.Generator().manual_seed(0)
+    labels = infer_labels(release, torch.rand(4, 256, *release.shape, generator=generator))
+    x, reached = attack._search(release, labels, 20, generator)
+    assert found.objective == pytest.approx(float(reached.min()))
+    assert torch.equal(found.x, x[reached.argmin()])
+
+
+def test_total_variation_is_the_mean_absolute_difference() -> None:
+    x = torch.tensor([[0.0, 1.0], [0.5, 0.5]])[None, None]
+    assert float(total_variation(x)) == pytest.approx((1 + 0) / 2 + (0.5 + 0.5) / 2)
+    assert float(total_variation(torch.rand(3, 5))) == 0

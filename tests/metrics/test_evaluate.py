@@ -1,0 +1,144 @@
+"""Calibration: a planted leak is found, planted nothing is not, and neither are a mean image or a known class."""
+
+import pytest
+import torch
+
+from remanence import Data, Matching, Reconstruction, Scores, evaluate
+from remanence.data import split
+from remanence.errors import BadInput
+from remanence.metrics import MATCHINGS, MSE, NCC, SSIM, greedy_ssim, hungarian, identity, nearest_ncc
+from remanence.metrics.null import _draw, matched
+
+SEEDS = range(20)
+
+
+def planted(digits: Data, candidates: str, matching: Matching, seed: int, records: int = 100) -> Scores:
+    parts = split(digits, private=records, fixed=0, public=400, test=800, seed=seed)
+    truth = parts.private.x
+    noise = torch.randn(truth.shape, generator=torch.Generator().manual_seed(seed))
+    classes = torch.stack([parts.public.x[parts.public.y == label].mean(dim=0) for label in range(10)])
+    x = {
+        "truth plus small noise": (truth + 0.02 * noise).clamp(0, 1),
+        "unrelated": parts.public.x[:records],
+        "twice as many unrelated": parts.public.x[: 2 * records],
+        "mean image": parts.public.x.mean(dim=0).expand_as(truth),
+        "class means": classes[parts.private.y],
+    }[candidates]
+    return evaluate(Reconstruction(x=x), parts.private, unrelated=parts.test, matching=matching, seed=seed)
+
+
+def share_found(scores: list[Scores]) -> float:
+    return float(torch.cat([score.found for score in scores]).float().mean())
+
+
+@pytest.mark.parametrize("matching", MATCHINGS, ids=lambda matching: matching.name)
+def test_a_planted_leak_is_found(digits: Data, matching: Matching) -> None:
+    scores = [planted(digits, "truth plus small noise", matching, seed) for seed in range(3)]
+    assert share_found(scores) >= 0.99
+
+
+@pytest.mark.parametrize("matching", MATCHINGS, ids=lambda matching: matching.name)
+def test_planted_nothing_is_not_found(digits: Data, matching: Matching) -> None:
+    scores = [planted(digits, "unrelated", matching, seed, records=50) for seed in SEEDS]
+    assert share_found(scores) <= 0.015
+
+
+@pytest.mark.parametrize("matching", [nearest_ncc, hungarian], ids=lambda matching: matching.name)
+def test_more_candidates_than_records_do_not_help_nothing(digits: Data, matching: Matching) -> None:
+    scores = [planted(digits, "twice as many unrelated", matching, seed, records=50) for seed in SEEDS]
+    assert share_found(scores) <= 0.015
+
+
+@pytest.mark.parametrize("candidates", ["mean image", "class means"])
+def test_an_attack_that_knows_only_the_kind_of_record_finds_nothing(digits: Data, candidates: str) -> None:
+    scores = [planted(digits, candidates, identity, seed) for seed in range(10)]
+    assert share_found(scores) <= 0.015
+
+
+def test_every_score_stands_beside_five_null_levels(digits: Data) -> None:
+    scores = planted(digits, "truth plus small noise", hungarian, 0)
+    assert set(scores.nulls) == {"held_out", "unrelated", "noise", "mean_image", "nearest_neighbour"}
+    for null in scores.nulls.values():
+        assert set(null.values) == set(scores.values)
+        assert float(scores.values["ssim"].mean()) > float(null.values["ssim"].nanmean())
+    assert scores.matching == "hungarian"
+    assert scores.primary is SSIM
+    assert scores.share_found.low <= scores.share_found.value <= scores.share_found.high
+
+
+def test_the_nearest_neighbour_is_the_nearest_known_record(digits: Data) -> None:
+    parts = split(digits, private=10, fixed=0, public=100, test=200, seed=0)
+    scores = evaluate(Reconstruction(x=parts.test.x[:10]), parts.private, unrelated=parts.test, known=parts.public)
+    naive = [min(range(100), key=lambda j: float((parts.public.x[j] - r).square().mean())) for r in parts.private.x]
+    assert torch.equal(scores.lookalike, parts.public.x[naive])
+    assert torch.allclose(
+        scores.nulls["mean_image"].values["mse"],
+        (parts.public.x.mean(dim=0) - parts.private.x).square().flatten(1).mean(dim=1),
+        atol=1e-6,
+    )
+
+
+def test_fewer_candidates_than_records_leave_records_unmatched(digits: Data) -> None:
+    parts = split(digits, private=10, fixed=0, public=10, test=200, seed=0)
+    scores = evaluate(Reconstruction(x=parts.private.x[:6]), parts.private, unrelated=parts.test, matching=greedy_ssim)
+    assert scores.unmatched == 4
+    assert scores.found[:6].all()
+    assert not scores.found[6:].any()
+    assert scores.values["mse"][6:].isnan().all()
+    assert scores.means["mse"].value == pytest.approx(0, abs=1e-9)
+
+
+def test_a_diverged_candidate_is_not_found_and_spoils_nothing(digits: Data) -> None:
+    parts = split(digits, private=10, fixed=0, public=10, test=200, seed=0)
+    x = parts.private.x.clone()
+    x[3] = torch.nan
+    scores = evaluate(Reconstruction(x=x), parts.private, unrelated=parts.test, matching=identity)
+    assert scores.found.tolist() == [k != 3 for k in range(10)]
+    assert scores.means["ssim"].value == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_evaluation_goes_where_the_reconstruction_is(digits: Data, device: str, dtype: torch.dtype) -> None:
+    parts = split(digits, private=40, fixed=0, public=10, test=200, seed=0)
+    found = Reconstruction(x=parts.private.x.to(device, dtype))
+    scores = evaluate(found, parts.private, unrelated=parts.test, known=parts.public)
+    assert scores.values["ssim"].device.type == device
+    assert scores.values["ssim"].dtype == dtype
+    assert scores.found.all()
+
+
+def test_table_rows_are_scored_by_squared_error_first() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = Data(x=torch.rand(300, 6, generator=generator), y=torch.zeros(300).long(), num_classes=1)
+    truth = rows.take(slice(0, 30))
+    scores = evaluate(Reconstruction(x=truth.x + 0.001), truth, unrelated=rows.take(slice(30, 300)))
+    assert scores.primary is MSE
+    assert NCC in scores.metrics
+    assert scores.share_found.value == 1.0
+
+
+def test_too_few_unrelated_records_and_an_empty_truth_are_refused(digits: Data) -> None:
+    found = Reconstruction(x=digits.x[:10])
+    with pytest.raises(BadInput, match="at least as many records as are compared, 10, got 5"):
+        evaluate(found, digits.take(slice(0, 10)), unrelated=digits.take(slice(10, 15)))
+    with pytest.raises(BadInput, match="`truth` is empty"):
+        evaluate(found, digits.take(slice(0, 0)), unrelated=digits)
+
+
+def test_null_draws_follow_the_labels_without_replacement() -> None:
+    generator = torch.Generator().manual_seed(0)
+    pool = torch.tensor([0] * 5 + [1] * 5 + [2] * 2)
+    labels = torch.tensor([1, 0, 2, 2, 2, 1])
+    for _ in range(20):
+        drawn = _draw(labels, pool, generator)
+        assert len(set(drawn.tolist())) == len(labels)
+        assert pool[drawn][[0, 1, 5]].tolist() == [1, 0, 1]
+        assert sorted(pool[drawn][[2, 3, 4]].tolist())[1:] == [2, 2]  # the third 2 has to be something else
+
+
+def test_matched_scores_are_those_of_the_matched_pairs(digits: Data) -> None:
+    order = torch.randperm(8, generator=torch.Generator().manual_seed(0))
+    index, values = matched(digits.x[:8][order], digits.x[:8], hungarian, (MSE,))
+    assert torch.equal(order[index], torch.arange(8))
+    assert values["mse"].tolist() == [0.0] * 8

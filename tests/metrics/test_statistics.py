@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import beta, bootstrap
+
+from remanence.metrics.statistics import binomial_share, bootstrap_mean, p_values, roc
+
+
+def test_the_bootstrap_agrees_with_scipy() -> None:
+    values = torch.rand(60, generator=torch.Generator().manual_seed(0)) ** 2
+    ours = bootstrap_mean(values, seed=0, resamples=5000)
+    theirs = bootstrap(
+        (values.numpy(),), np.mean, n_resamples=5000, method="percentile", rng=np.random.default_rng(0)
+    ).confidence_interval
+    assert ours.value == pytest.approx(float(values.mean()))
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.004)
+
+
+def test_the_bootstrap_leaves_unscored_records_out() -> None:
+    values = torch.tensor([1.0, torch.nan, 3.0])
+    assert bootstrap_mean(values, seed=0).value == 2.0
+    assert np.isnan(bootstrap_mean(values[1:2], seed=0).value)
+
+
+@given(total=st.integers(1, 300), data=st.data())
+def test_the_binomial_interval_is_clopper_pearson(total: int, data: st.DataObject) -> None:
+    count = data.draw(st.integers(0, total))
+    ours = binomial_share(count, total)
+    assert ours.low == pytest.approx(beta.ppf(0.025, count, total - count + 1) if count else 0.0, abs=1e-9)
+    assert ours.high == pytest.approx(beta.ppf(0.975, count + 1, total - count) if count < total else 1.0, abs=1e-9)
+
+
+@given(
+    scores=st.lists(st.integers(0, 20), min_size=1, max_size=20),
+    null=st.lists(st.integers(0, 20), min_size=1, max_size=50),
+)
+def test_p_values_count_the_null_scores_at_least_as_good(scores: list[int], null: list[int]) -> None:
+    ours = p_values(torch.tensor(scores).float(), torch.tensor(null).float())
+    naive = [(1 + sum(n >= s for n in null)) / (1 + len(null)) for s in scores]
+    assert ours.tolist() == pytest.approx(naive)
+
+
+def test_an_unscored_record_has_p_one() -> None:
+    assert p_values(torch.tensor([torch.nan]), torch.tensor([0.0])).tolist() == [1.0]
+
+
+def test_the_roc_is_the_share_of_p_values_below_each_level() -> None:
+    generator = torch.Generator().manual_seed(0)
+    null, scores = torch.randn(1999, generator=generator), torch.randn(500, generator=generator) + 1
+    curve = roc(scores, null)
+    threshold = null.sort(descending=True).values
+    assert curve.at_1_percent == pytest.approx(float((scores > threshold[19]).float().mean()))  # 1 + 19 of 2000
+    assert curve.at_01_percent == pytest.approx(float((scores > threshold[1]).float().mean()))
+    assert list(curve.tpr) == sorted(curve.tpr)
+    assert curve.tpr[-1] == 1.0
+
+
+def test_the_roc_is_silent_where_the_null_is_too_small() -> None:
+    curve = roc(torch.tensor([1.0]), torch.zeros(500))
+    assert curve.at_1_percent == 1.0
+    assert curve.at_01_percent is None

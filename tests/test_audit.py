@@ -1,0 +1,124 @@
+"""The whole walk, and the caveats that an audit owes its reader."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from remanence import (
+    Case,
+    Cell,
+    Claim,
+    Data,
+    Finding,
+    GradientMatching,
+    Reconstruction,
+    Training,
+    audit,
+    evaluate,
+    gradient_at_initial,
+    mlp,
+    run_cell,
+)
+from remanence.checks import caveats
+from remanence.data import Split
+from remanence.errors import BadInput
+from remanence.metrics import MSE, SSIM, Matching, hungarian, identity
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay:
+    """An attack that returns what it is told, whatever the release."""
+
+    x: torch.Tensor
+
+    def run(self, release: object, *, seed: int) -> Reconstruction:
+        return Reconstruction(x=self.x)
+
+
+def finding(x: torch.Tensor, parts: Split, matching: Matching = hungarian, truth: Data | None = None) -> Finding:
+    truth = truth or parts.private
+    return audit(
+        [Case(release=None, truth=truth)], Replay(x), public=parts.public, unrelated=parts.test, matching=matching
+    )
+
+
+def codes(found: Finding) -> set[str]:
+    return {caveat.code for caveat in caveats(found)}
+
+
+def test_several_releases_are_scored_together(parts: Split) -> None:
+    cases = [Case(release=None, truth=parts.private.take(slice(k, k + 1))) for k in range(3)]
+    found = audit(cases, Replay(parts.private.x[:1]), public=parts.public, unrelated=parts.test, matching=identity)
+    assert len(found.truth) == 3
+    assert found.scores.found.tolist() == [True, False, False]
+    with pytest.raises(BadInput, match="`cases` is empty"):
+        audit([], Replay(parts.private.x), public=parts.public, unrelated=parts.test)
+
+
+def test_a_clean_leak_raises_no_caveat(parts: Split) -> None:
+    assert codes(finding(parts.private.x, parts)) == set()
+
+
+def test_nothing_found_is_said_and_is_no_proof(parts: Split) -> None:
+    found = finding(parts.public.x.mean(dim=0).expand_as(parts.private.x), parts, identity)
+    assert codes(found) == {"nothing-found", "no-better-than-a-neighbour"}
+
+
+def test_few_records_few_nulls_unmatched_and_broken_are_said(parts: Split) -> None:
+    assert codes(finding(parts.private.x[:5], parts, truth=parts.private.take(slice(0, 5)))) == {"few-records"}
+    assert codes(finding(parts.private.x[:35], parts)) == {"unmatched-records"}
+    broken = parts.private.x.clone()
+    broken[0] = torch.nan
+    assert codes(finding(broken, parts, identity)) == {"broken-reconstructions"}
+    found = finding(parts.private.x, parts)
+    few = {
+        name: dataclasses.replace(null, values={metric: v[:50] for metric, v in null.values.items()})
+        for name, null in found.scores.nulls.items()
+    }
+    assert "few-null-scores" in codes(dataclasses.replace(found, scores=dataclasses.replace(found.scores, nulls=few)))
+
+
+def cell(parts: Split, **changes: object) -> Cell:
+    plain = Cell(
+        label="gradient",
+        split=lambda seed: dataclasses.replace(parts, private=parts.private.take(slice(seed, seed + 6))),
+        model=lambda data: mlp(data.shape, data.num_classes, hidden=(64,)),
+        training=Training(epochs=5),
+        reveal=gradient_at_initial,
+        per_victim=3,
+        attack=GradientMatching(steps=150, restarts=1),
+    )
+    return dataclasses.replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def test_a_cell_walks_from_split_to_scores(parts: Split) -> None:
+    result = run_cell(cell(parts), seed=2)
+    assert torch.equal(result.finding.truth.x, parts.private.x[2:8])
+    assert result.finding.reconstruction.x.shape == (6, 1, 8, 8)
+    again = evaluate(
+        result.finding.reconstruction, result.finding.truth, unrelated=parts.test, known=parts.public, seed=2
+    )
+    assert torch.equal(again.values["ssim"], result.finding.scores.values["ssim"])
+    assert result.finding.scores.share_found.value > 0.5
+
+
+def test_a_choice_made_with_the_truth_in_hand_is_said(parts: Split) -> None:
+    result = run_cell(cell(parts, tuned_on_truth=True, attack=GradientMatching(steps=5)))
+    assert "tuned-on-truth" in {caveat.code for caveat in result.caveats}
+
+
+@pytest.mark.parametrize(
+    ("metric", "measured", "holds"),
+    [(MSE, 0.5, True), (MSE, 1.05, True), (MSE, 1.2, False), (SSIM, 0.95, True), (SSIM, 0.8, False)],
+)
+def test_a_claim_holds_when_ours_is_no_worse(metric: object, measured: float, holds: bool) -> None:
+    assert Claim(metric=metric, printed=1.0, where="nowhere", rtol=0.1).holds(measured) is holds  # type: ignore[arg-type]
+
+
+def test_cuda_is_refused_where_there_is_none(parts: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(BadInput, match="no CUDA: use `cpu`"):
+        run_cell(cell(parts), device="cuda")
+    with pytest.raises(BadInput, match="got `gpu please`"):
+        run_cell(cell(parts), device="gpu please")

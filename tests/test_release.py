@@ -1,0 +1,95 @@
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from remanence import (
+    SGD,
+    Case,
+    Training,
+    Victim,
+    all_but_one,
+    gradient_at_final,
+    gradient_at_initial,
+    initial_and_final,
+    initial_params,
+    mlp,
+    train_victim,
+    train_victims,
+    weights_only,
+)
+from remanence.data import Split
+from remanence.errors import BadInput
+from remanence.release import KnowsFinal, KnowsGradient, KnowsRest, KnowsTraining, check_fit
+
+LATTICE = [
+    (weights_only, {KnowsFinal}),
+    (initial_and_final, {KnowsFinal, KnowsTraining}),
+    (all_but_one, {KnowsFinal, KnowsTraining, KnowsRest}),
+    (gradient_at_initial, {KnowsGradient}),
+    (gradient_at_final, {KnowsGradient}),
+]
+
+
+def victim(parts: Split, records: int = 1, training: Training | None = None) -> Victim:
+    model = mlp(parts.fixed.shape, 10)
+    private = parts.private.take(slice(0, records))
+    return train_victim(
+        model, training or Training(epochs=20), initial_params(model, seed=0), parts.fixed, private, seed=0
+    )
+
+
+@pytest.mark.parametrize(("reveal", "known"), LATTICE)
+def test_each_release_shows_what_its_protocols_say(
+    parts: Split, reveal: Callable[[Victim], Case[Any]], known: set[type]
+) -> None:
+    case = reveal(victim(parts))
+    knowledge = (KnowsFinal, KnowsTraining, KnowsRest, KnowsGradient)
+    assert {protocol for protocol in knowledge if isinstance(case.release, protocol)} == known
+    assert torch.equal(case.truth.x, parts.private.x[:1])
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        case.release.model = None
+
+
+def test_the_gradient_is_that_of_the_mean_loss_of_the_private_batch(parts: Split) -> None:
+    made = victim(parts, records=4)
+    release = gradient_at_final(made).release
+    real = mlp(parts.fixed.shape, 10).to_empty(device="cpu")
+    real.load_state_dict(made.final)
+    cross_entropy(real(made.private.x), made.private.y).backward()
+    for name, parameter in real.named_parameters():
+        assert parameter.grad is not None
+        assert torch.allclose(release.gradient[name], parameter.grad, atol=1e-6)
+    assert release.batch_size == 4
+    assert release.labels is None
+
+
+def test_all_but_one_wants_one_private_record(parts: Split) -> None:
+    with pytest.raises(BadInput, match="one private record, got 2"):
+        all_but_one(victim(parts, records=2))
+
+
+def test_victims_trained_together_equal_victims_trained_alone(parts: Split) -> None:
+    model, training = mlp(parts.fixed.shape, 10), Training(epochs=10)
+    initial = initial_params(model, seed=0)
+    together = train_victims(model, training, initial, parts.fixed, parts.private.take(slice(0, 3)), seed=0)
+    assert [len(made.private) for made in together] == [1, 1, 1]
+    for k, made in enumerate(together):
+        assert torch.equal(made.private.x[0], parts.private.x[k])
+        alone = train_victim(model, training, initial, parts.fixed, made.private, seed=0)
+        assert all(torch.allclose(made.final[name], p, atol=1e-5) for name, p in alone.final.items())
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "says"), [(SGD(lr=0.0), "did not fit"), (SGD(lr=1e30), "diverged"), (SGD(lr=300.0), "did not fit")]
+)
+def test_a_victim_that_did_not_fit_is_refused(parts: Split, optimizer: SGD, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        check_fit(victim(parts, training=Training(optimizer=optimizer, epochs=5)))
+
+
+def test_a_victim_that_fits_passes(parts: Split) -> None:
+    check_fit(victim(parts))
