@@ -8,7 +8,10 @@ from typing import final
 from remanence.errors import BadInput
 from remanence.experiment import Cell, run_cell
 from remanence.report import write_page
-from remanence.results import Record, Run, images, read_run, record, replace_file, rows, write_run
+from remanence.results import Record, Run, check_writable, images, read_records, record, rows, write_run
+
+
+FILES = ("results.json", "scores.csv", "images.safetensors", "report.html")
 
 
 @final
@@ -32,7 +35,7 @@ class Job:
 
 def run_job(cells: Sequence[Cell], job: Job) -> Iterator[Record]:
     """The record of each cell as soon as it stands in the folder, the page with it."""
-    _claim_folder(job)
+    _check_folder(cells, job)
     run = Run(records=[], rows=[], images={})
     for cell in cells:
         run = _with_cell(run, cell, job)
@@ -51,20 +54,20 @@ def _with_cell(run: Run, cell: Cell, job: Job) -> Run:
     return replace(run, rows=[*run.rows, *rows(result)], images={**run.images, **pictures})
 
 
-def _claim_folder(job: Job) -> None:
-    """Refuse, before any work, a folder that holds another run or cannot be written."""
-    if not job.force and (job.folder / "results.json").exists():
-        there = {(r["recipe"], r["scale"], r["seed"]) for r in read_run(job.folder).records}
-        if there - {(job.recipe, job.scale, job.seed)}:
-            raise BadInput(
-                f"`{job.folder}` holds the results of another run: "
-                "choose another folder with `--out`, or replace them with `--force`"
-            )
-    try:
-        job.folder.mkdir(parents=True, exist_ok=True)
-        replace_file(job.folder / ".writable", lambda path: path.write_bytes(b""))
-        (job.folder / ".writable").unlink()
-    except OSError as error:
+def _check_folder(cells: Sequence[Cell], job: Job) -> None:
+    """Refuse, before any work, a folder that cannot be written or holds what these cells do not make again."""
+    check_writable(job.folder)
+    if not job.force and any((job.folder / name).exists() for name in FILES) and not _made_again(cells, job):
         raise BadInput(
-            f"cannot write into `{job.folder}` ({error.strerror}): choose another folder with `--out`"
-        ) from None
+            f"`{job.folder}` holds the results of another run: "
+            "choose another folder with `--out`, or replace them with `--force`"
+        )
+
+
+def _made_again(cells: Sequence[Cell], job: Job) -> bool:
+    ours = {(job.recipe, job.scale, job.seed, cell.label, repr(cell.attack)) for cell in cells}
+    try:
+        there = {(r["recipe"], r["scale"], r["seed"], r["cell"], r["attack"]) for r in read_records(job.folder)}
+    except BadInput:
+        return False
+    return there <= ours

@@ -9,8 +9,11 @@ from typing import final, get_args
 
 import torch
 
+from remanence.data.arrays import from_npz, read_cifar, read_idx
 from remanence.data.fetch import KnownFile, Source, fetch
-from remanence.data.formats import Part, from_csv, from_image_folder, from_npz, read_cifar, read_idx
+from remanence.data.images import from_image_folder
+from remanence.data.reading import Part
+from remanence.data.tables import from_csv
 from remanence.errors import BadInput, unknown
 from remanence.types import Data, concat
 

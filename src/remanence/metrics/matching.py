@@ -33,6 +33,7 @@ class Matching:
 
 
 def _identity(candidates: Tensor, truth: Tensor) -> Tensor:
+    """The k-th reconstruction belongs to the k-th record: one release for each record (RecoNN)."""
     if len(candidates) != len(truth):
         raise BadInput(
             f"`candidates` must be as many as the truth's {len(truth)} records for the matching `identity`, "

@@ -125,7 +125,7 @@ def percent(share: object) -> str:
     """A share as the reader says it, with more digits near nothing and near all, where rounding would mislead."""
     if isinstance(share, bool) or not isinstance(share, (int, float)):
         return number(share)
-    digits = ".2g" if share < 0.1 else ".0f" if share <= 0.99 else ".4g"
+    digits = ".2g" if share < 0.1 else ".0f" if share <= 0.99 else ".3g"
     return f"{100 * share:{digits}}{PERCENT}"
 
 

@@ -1,4 +1,4 @@
-from remanence.results.folder import Row, Run, read_run, replace_file, write_run
+from remanence.results.folder import Row, Run, check_writable, read_records, read_run, replace_file, write_run
 from remanence.results.record import as_pixels, images, record, rows
 from remanence.results.schema import SCHEMA, Record, parse_records
 
@@ -8,8 +8,10 @@ __all__ = [
     "Row",
     "Run",
     "as_pixels",
+    "check_writable",
     "images",
     "parse_records",
+    "read_records",
     "read_run",
     "record",
     "replace_file",

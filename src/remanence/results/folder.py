@@ -5,13 +5,17 @@ checked on reading, so that a page is never drawn from something else.
 """
 
 import csv
+import errno
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TypeAlias, final
 
+import torch
 from torch import Tensor
 
 from remanence.errors import BadInput
@@ -35,41 +39,74 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    path = folder / "results.json"
-    if not path.is_file():
-        raise BadInput(f"`{folder}` is not a run folder: there is no results.json in it")
-    records = parse_records(path.read_text(encoding="utf-8"), where=str(path))
-    return Run(records=records, rows=_read_rows(folder / "scores.csv"), images=_read_images(folder))
+    records = read_records(folder)
+    with _reading(folder / "scores.csv") as path:
+        rows = _read_rows(path)
+    with _reading(folder / "images.safetensors") as path:
+        images = _read_images(path)
+    return Run(records=records, rows=rows, images=images)
+
+
+def read_records(folder: Path) -> list[Record]:
+    with _reading(folder / "results.json") as path:
+        if not path.is_file():
+            raise BadInput(
+                f"`{folder}` is not a run folder (there is no results.json in it): "
+                "give the folder that demo, audit or run wrote"
+            )
+        return parse_records(path.read_text(encoding="utf-8"), where=str(path))
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[Path]:
+    """Whatever a damaged file raises becomes one sentence that names it."""
+    from safetensors import SafetensorError
+
+    try:
+        yield path
+    except BadInput:
+        raise
+    except (ValueError, csv.Error, SafetensorError) as error:
+        raise BadInput(f"`{path}` is damaged ({error}): make the run again") from None
 
 
 def _read_rows(path: Path) -> list[Row]:
     if not path.is_file():
         return []
     with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+        rows = list(csv.DictReader(file))
+    for i, row in enumerate(rows):
+        if "cell" not in row or None in row or None in row.values():
+            raise ValueError(f"row {i} does not fit its header, or there is no column `cell`")
+    return rows
 
 
-def _read_images(folder: Path) -> dict[str, Tensor]:
+def _read_images(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
-    path = folder / "images.safetensors"
-    return load_file(path) if path.is_file() else {}
+    images = load_file(path) if path.is_file() else {}
+    for name, x in images.items():
+        if (x.dtype, x.ndim) not in ((torch.uint8, 4), (torch.float32, 2)):
+            raise ValueError(f"`{name}` holds neither 8-bit images nor float rows")
+    return images
 
 
 def write_run(folder: Path, run: Run) -> None:
-    """Write the three files of a run; a redacted run (without images) leaves no picture behind."""
+    """Write the files of a run; a redacted one (without rows and images) leaves none of an earlier run behind."""
     from safetensors.torch import save
 
-    folder.mkdir(parents=True, exist_ok=True)
-    images = folder / "images.safetensors"
-    if run.images:
-        stored = {name: image.contiguous() for name, image in run.images.items()}
-        replace_file(images, lambda path: path.write_bytes(save(stored)))
-    else:
-        images.unlink(missing_ok=True)
-    replace_file(folder / "scores.csv", lambda path: _write_rows(path, run.rows))
+    stored = {name: image.contiguous() for name, image in run.images.items()}
+    _write_or_remove(folder / "images.safetensors", stored, lambda path: path.write_bytes(save(stored)))
+    _write_or_remove(folder / "scores.csv", run.rows, lambda path: _write_rows(path, run.rows))
     text = json.dumps(run.records, indent=1, allow_nan=False) + "\n"
     replace_file(folder / "results.json", lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def _write_or_remove(path: Path, content: Sized, write: Callable[[Path], object]) -> None:
+    if len(content):
+        replace_file(path, write)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _write_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -80,12 +117,28 @@ def _write_rows(path: Path, rows: Sequence[Row]) -> None:
         writer.writerows(rows)
 
 
+def check_writable(folder: Path) -> None:
+    """Refuse, before any work, a folder that cannot be made or filled; nothing is left in it or made yet."""
+    try:
+        nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        with TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        if error.errno == errno.ENOSPC:  # the place is right
+            raise
+        raise BadInput(f"cannot write into `{folder}` ({error.strerror}): choose another place with `--out`") from None
+
+
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file beside `path`, then give it its name; on any error `path` is as before."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)
         temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = str(path), None  # the name that the caller knows
         raise

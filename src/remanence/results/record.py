@@ -212,9 +212,12 @@ def _hardware(device: torch.device) -> dict[str, Any]:
 
 def _commit() -> str | None:
     """The commit of the code that ran, marked when it was changed since; None outside a checkout."""
+    checkout = Path(__file__).parents[3]
+    if not (checkout / ".git").exists():  # an installed copy may lie inside the checkout of another project
+        return None
     call = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
-        done = subprocess.run(call, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(call, cwd=checkout, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -1,8 +1,9 @@
 """What a record is, and the check that something read is one. The fields are described in docs/records.md."""
 
 import json
-from collections.abc import Sequence
-from typing import Any, TypedDict
+from collections.abc import Iterator
+from types import NoneType
+from typing import Any, Never, TypedDict
 
 from remanence.errors import BadInput
 
@@ -46,64 +47,110 @@ class Record(TypedDict):
 def parse_records(text: str, *, where: str) -> list[Record]:
     """The records in `text`, each checked against the schema."""
     try:
-        found = json.loads(text)
-    except json.JSONDecodeError as error:
+        found = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"`{where}` is not JSON ({error}): make the run again") from None
     if not isinstance(found, list):
-        raise BadInput(f"`{where}` must hold a list of records, got {type(found).__name__}")
+        raise BadInput(f"`{where}` must hold a list of records, got {_word(found)}: make the run again")
     for i, record in enumerate(found):
         _check_record(record, f"record {i} of `{where}`")
     return found
 
 
-_FIELDS: dict[str, tuple[type, ...]] = {
-    "schema": (int,),
-    "recipe": (str,),
-    "cell": (str,),
-    "scale": (str,),
-    "seed": (int,),
-    "command": (str,),
-    "commit": (str, type(None)),
-    "hardware": (dict,),
-    "seconds": (int, float),
-    "release": (dict,),
-    "attack": (str,),
-    "matching": (str,),
-    "scores": (dict,),
-    "nulls": (dict,),
-    "claims": (list,),
-    "caveats": (list,),
+def _refuse(constant: str) -> Never:
+    raise ValueError(f"{constant} is no number")
+
+
+# A kind is words for a plain value, [kind] for a list, {name: kind} for an object of exactly these fields ("*": any).
+_WORDS: dict[str, type] = {"text": str, "integer": int, "number": float, "true/false": bool, "null": NoneType}
+_METRIC = {
+    **dict.fromkeys(("mean", "low", "high", "median", "p10", "p90"), "number or null"),
+    "higher_is_better": "true/false",
 }
-_INSIDE: dict[str, tuple[str, ...]] = {
-    "release": ("kind", "shows", "withholds", "records"),
-    "scores": ("records", "candidates", "unmatched", "primary", "metrics", "found", "roc", "histogram"),
-    "nulls": ("held_out", "unrelated", "noise", "mean_image", "nearest_neighbour"),
+_NULL = {
+    "meaning": "text",
+    "count": "integer",
+    "metrics": {"*": {"mean": "number or null", "at_1_percent": "number or null"}},
 }
-_LISTED: dict[str, tuple[str, ...]] = {
-    "claims": ("quantity", "printed", "where", "measured", "holds"),
-    "caveats": ("code", "text"),
+_SCORES = {
+    "records": "integer",
+    "candidates": "integer",
+    "unmatched": "integer",
+    "primary": "text",
+    "metrics": {"*": _METRIC},
+    "found": {"count": "integer", "share": "number", "low": "number", "high": "number", "fpr": "number"},
+    "roc": {
+        "fpr": ["number"],
+        "tpr": ["number"],
+        "tpr_at_1_percent": "number or null",
+        "tpr_at_0.1_percent": "number or null",
+    },
+    "histogram": {"edges": ["number"], "records": ["integer"], "held_out": ["integer"], "unrelated": ["integer"]},
+}
+_RECORD: dict[str, Any] = {
+    "schema": "integer",
+    "recipe": "text",
+    "cell": "text",
+    "scale": "text",
+    "seed": "integer",
+    "command": "text",
+    "commit": "text or null",
+    "hardware": {"threads": "integer"} | dict.fromkeys(("device", "platform", "python", "torch", "remanence"), "text"),
+    "seconds": "number",
+    "release": {"kind": "text", "shows": {"*": "text"}, "withholds": "text", "records": "integer"},
+    "attack": "text",
+    "matching": "text",
+    "scores": _SCORES,
+    "nulls": dict.fromkeys(("held_out", "unrelated", "noise", "mean_image", "nearest_neighbour"), _NULL),
+    "claims": [
+        {
+            "quantity": "text",
+            "printed": "number",
+            "where": "text",
+            "measured": "number or null",
+            "holds": "true/false or null",
+        }
+    ],
+    "caveats": [{"code": "text", "text": "text"}],
 }
 
 
 def _check_record(record: Any, where: str) -> None:
-    if not isinstance(record, dict):
-        raise BadInput(f"{where} must be an object, got {type(record).__name__}")
-    if record.get("schema") != SCHEMA:
+    if isinstance(record, dict) and record.get("schema") != SCHEMA:
         raise BadInput(f"{where} has schema {record.get('schema')!r}, this version reads {SCHEMA}: make the run again")
-    for name, types in _FIELDS.items():
-        if not isinstance(record.get(name, _FIELDS), types):
-            got = type(record[name]).__name__ if name in record else "nothing"
-            raise BadInput(f"{where}: `{name}` must be {' or '.join(t.__name__ for t in types)}, got {got}")
-    for name, keys in _INSIDE.items():
-        _check_keys(record[name], keys, f"{where}: `{name}`")
-    for name, keys in _LISTED.items():
-        for entry in record[name]:
-            _check_keys(entry, keys, f"{where}: an entry of `{name}`")
-    if unknown := sorted(set(record) - set(_FIELDS)):
-        raise BadInput(f"{where} has unknown fields: {', '.join(unknown)}")
+    for fault in _faults(record, _RECORD, ""):
+        raise BadInput(f"{where} {fault}: make the run again")
+    if (primary := record["scores"]["primary"]) not in record["scores"]["metrics"]:
+        raise BadInput(f"{where} has no metric `{primary}`, which its `scores.primary` names: make the run again")
 
 
-def _check_keys(value: Any, keys: Sequence[str], where: str) -> None:
-    missing = [key for key in keys if not isinstance(value, dict) or key not in value]
-    if missing:
-        raise BadInput(f"{where} lacks {', '.join(missing)}")
+def _faults(value: Any, kind: Any, path: str) -> Iterator[str]:
+    """What is wrong with `value`, as the rest of a sentence about the record."""
+    if isinstance(kind, str):
+        if not _is(value, kind):
+            yield f"has {_word(value)} for `{path}`, expected {kind}"
+    elif not isinstance(value, type(kind)):
+        yield f"has {_word(value)} for `{path}`, expected {_word(kind)}" if path else f"is {_word(value)}, no object"
+    elif isinstance(kind, list):
+        for i, item in enumerate(value):
+            yield from _faults(item, kind[0], f"{path}[{i}]")
+    else:
+        yield from _object_faults(value, kind, f"{path}." if path else "")
+
+
+def _object_faults(value: dict[str, Any], kind: dict[str, Any], prefix: str) -> Iterator[str]:
+    kinds = dict.fromkeys(value, kind["*"]) if "*" in kind else kind
+    for name in sorted(kinds.keys() ^ value.keys()):
+        yield f"{'lacks' if name in kinds else 'has the unknown field'} `{prefix}{name}`"
+    for name in kinds:
+        yield from _faults(value[name], kinds[name], prefix + name)
+
+
+def _is(value: Any, kind: str) -> bool:
+    kinds = [_WORDS[word] for word in kind.split(" or ")]
+    return type(value) in kinds or (type(value) is int and float in kinds)  # by `type`, as True is an int
+
+
+def _word(value: Any) -> str:
+    names = {kind: word for word, kind in _WORDS.items()} | {dict: "an object", list: "a list"}
+    return names[type(value)]

@@ -1,6 +1,5 @@
-"""The readers against bytes written here by hand, and their refusals."""
+"""IDX, CIFAR and .npz files and datasets, written by hand here and read back."""
 
-import csv
 import gzip
 import struct
 from collections.abc import Iterator
@@ -10,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from remanence.data.formats import from_csv, from_dataset, from_image_folder, from_npz, read_cifar, read_idx
+from remanence.data import from_dataset, from_npz, read_cifar, read_idx
 from remanence.errors import BadInput
 
 PIXELS = [[[0, 51, 102], [153, 204, 255]], [[1, 2, 3], [4, 5, 6]]]  # two images of 2 x 3
@@ -198,165 +196,6 @@ def test_npz_wrong_keys_and_single_array(tmp_path: Path) -> None:
         np.save(file, np.zeros(3))
     with pytest.raises(BadInput, match="single array"):
         from_npz(tmp_path / "b.npz")
-
-
-def put(folder: Path, name: str, pixels: Any, mode: str | None = None) -> Path:
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    image = Image.fromarray(np.asarray(pixels, np.uint8))
-    (image.convert(mode) if mode else image).save(path)
-    return path
-
-
-def test_image_folder_sorts_classes_and_keeps_grey(tmp_path: Path) -> None:
-    put(tmp_path, "zebra/1.png", [[0, 51], [102, 255]])
-    put(tmp_path, "ant/2.PNG", [[1, 1], [1, 1]])
-    put(tmp_path, "ant/10.bmp", [[2, 2], [2, 2]])
-    (tmp_path / "ant" / "Thumbs.db").write_bytes(b"junk")
-    (tmp_path / ".hidden").mkdir()
-    data = from_image_folder(tmp_path)
-    assert data.x.shape == (3, 1, 2, 2)
-    assert data.x.dtype == torch.float32
-    assert (data.x[:, 0, 0, 0] * 255).round().tolist() == [2, 1, 0]  # ant/10, ant/2, zebra/1
-    torch.testing.assert_close(data.x[2, 0], torch.tensor([[0.0, 0.2], [0.4, 1.0]]))
-    assert data.y.tolist() == [0, 0, 1]
-    assert (data.num_classes, data.name) == (2, tmp_path.name)
-
-
-def test_one_colour_image_makes_all_colour(tmp_path: Path) -> None:
-    put(tmp_path, "a/grey.png", [[51, 51]])
-    put(tmp_path, "b/colour.png", [[[255, 0, 51], [0, 255, 0]]])
-    x = from_image_folder(tmp_path).x
-    assert x.shape == (2, 3, 1, 2)
-    torch.testing.assert_close(x[0], torch.full((3, 1, 2), 0.2))
-    torch.testing.assert_close(x[1, :, 0, 0], torch.tensor([1.0, 0.0, 0.2]))
-
-
-def test_palette_alpha_jpeg_and_webp(tmp_path: Path) -> None:
-    palette = Image.new("P", (8, 8), 1)
-    palette.putpalette([0, 0, 0, 255, 0, 0])
-    (tmp_path / "a").mkdir()
-    palette.save(tmp_path / "a" / "1.png", transparency=b"\x80\xff")
-    put(tmp_path, "a/2.png", np.full((8, 8, 4), (255, 0, 0, 7)))
-    put(tmp_path, "a/3.jpeg", np.full((8, 8, 3), (255, 0, 0)))
-    put(tmp_path, "a/4.webp", np.full((8, 8, 3), (255, 0, 0)))
-    grey = Image.new("L", (8, 8), 255)
-    grey.save(tmp_path / "a" / "5.png", transparency=3)
-    x = from_image_folder(tmp_path).x
-    expected = torch.tensor([1.0, 0.0, 0.0]).view(3, 1, 1).expand(4, 3, 8, 8)
-    torch.testing.assert_close(x[:4], expected, atol=0.03, rtol=0)  # the lossy two are near, not equal
-    assert x[4].min() == 1.0
-
-
-def test_image_folder_refuses_two_sizes(tmp_path: Path) -> None:
-    for name, shape in {"a/1.png": (2, 3), "a/2.png": (2, 3), "b/3.png": (4, 5), "b/4.png": (6, 7)}.items():
-        put(tmp_path, name, np.zeros(shape))
-    with pytest.raises(BadInput, match=r"\(3, 2\) for .*1\.png and \(5, 4\) for .*3\.png: resize"):
-        from_image_folder(tmp_path)
-
-
-def test_image_folder_refuses_emptiness(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="one sub-folder"):
-        from_image_folder(tmp_path)
-    put(tmp_path, "full/1.png", [[1]])
-    (tmp_path / "hollow").mkdir()
-    with pytest.raises(BadInput, match=r"class folder .*hollow"):
-        from_image_folder(tmp_path)
-    with pytest.raises(BadInput, match="nowhere does not exist"):
-        from_image_folder(tmp_path / "nowhere")
-
-
-def test_image_folder_names_unreadable_files(tmp_path: Path) -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3))
-    path = put(tmp_path, "a/1.png", noise)
-    whole = path.read_bytes()
-    Image.new("L", (64, 64)).save(tmp_path / "disguised.gif")  # whole, but not of the formats that are allowed
-    disguised = (tmp_path / "disguised.gif").read_bytes()
-    for content in (b"", b"junk", whole[:40], whole[: len(whole) // 2], disguised):
-        path.write_bytes(content)
-        with pytest.raises(BadInput, match=r"1\.png cannot be read as an image"):
-            from_image_folder(tmp_path)
-
-
-def test_image_folder_refuses_sixteen_bits(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    Image.fromarray(np.full((2, 2), 40_000, np.uint16)).save(tmp_path / "a" / "1.png")
-    with pytest.raises(BadInput, match=r"1\.png must have 8 bits"):
-        from_image_folder(tmp_path)
-
-
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("factor", [0.6, 0.2])  # Pillow only warns up to twice its limit, then raises
-def test_image_folder_refuses_decompression_bombs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float
-) -> None:
-    put(tmp_path, "a/1.png", np.zeros((10, 10)))
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", int(100 * factor))
-    with pytest.raises(BadInput, match=r"1\.png .* decompression bomb"):
-        from_image_folder(tmp_path)
-
-
-def table(path: Path, *rows: str) -> Path:
-    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
-    return path
-
-
-def test_csv_scales_columns_and_sorts_classes(tmp_path: Path) -> None:
-    path = table(tmp_path / "t.csv", "age,kind,height,same", "20,dog,-1,7", "30,cat,0,7", "40, dog ,3,7", "")
-    data = from_csv(path, "kind")
-    assert data.x.dtype == torch.float32
-    assert data.x.tolist() == [[0.0, 0.0, 0.0], [0.5, 0.25, 0.0], [1.0, 1.0, 0.0]]
-    assert data.y.tolist() == [1, 0, 1]
-    assert (data.num_classes, data.name, data.is_image) == (2, "t", False)
-
-
-@pytest.mark.parametrize(
-    ("cells", "expected"), [("2 0 1", [2, 0, 1]), ("2.0 0.0 1.0", [2, 0, 1]), ("2 0 x", [1, 0, 2])]
-)
-def test_csv_numeric_labels_stay_and_names_are_sorted(tmp_path: Path, cells: str, expected: list[int]) -> None:
-    rows = [f"{i},{cell}" for i, cell in enumerate(cells.split())]
-    data = from_csv(table(tmp_path / "t.csv", "a,y", *rows), "y")
-    assert data.y.tolist() == expected
-    assert data.num_classes == 3
-
-
-def test_csv_reads_what_spreadsheets_write(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    with path.open("w", newline="", encoding="utf-8-sig") as file:
-        csv.writer(file, quoting=csv.QUOTE_ALL).writerows([["y", "a, b"], ["no", "1e1"], ["yes", "2e1"]])
-    data = from_csv(path, "y")
-    assert data.x.tolist() == [[0.0], [1.0]]
-    assert data.y.tolist() == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (["a,b,y", "1,2,0", "1,two,0"], r"row 3, column `b` of .*t\.csv must be a finite number, got 'two'"),
-        (["a,b,y", "1,,0"], "row 2, column `b` .* got ''"),
-        (["a,b,y", "nan,1,0"], "row 2, column `a` .* got 'nan'"),
-        (["a,b,y", "1,2,0", "1,2"], "row 3 .* 3 values .* got 2"),
-        (["a,b,y"], "then rows"),
-        ([""], "then rows"),
-        (["y", "1"], "at least two different column names"),
-        (["a,a,y", "1,2,0"], "at least two different column names"),
-        (["a,b,y", "1,2,0.5"], "class numbers or names, got 0.5"),
-        (["a,b,y", "1,2,1e300"], "class numbers or names"),
-        (["a,b,y", "1,2,"], "label column `y` .* no gaps"),
-        (["a,b,y", "1,2,-1"], "labels of t must lie"),
-    ],
-)
-def test_csv_refusals(tmp_path: Path, rows: list[str], message: str) -> None:
-    with pytest.raises(BadInput, match=message):
-        from_csv(table(tmp_path / "t.csv", *rows), "y")
-
-
-def test_csv_suggests_the_label_and_names_broken_files(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="unknown label column `speces`: did you mean `species`"):
-        from_csv(table(tmp_path / "t.csv", "a,species", "1,x"), "speces")
-    (tmp_path / "u.csv").write_bytes("a,y\n1,é\n".encode("utf-16"))
-    with pytest.raises(BadInput, match=r"u\.csv cannot be read as a CSV file"):
-        from_csv(tmp_path / "u.csv", "y")
 
 
 class Listed(Dataset[Any]):

@@ -1,0 +1,135 @@
+"""Arrays of records become `Data`: IDX and CIFAR files, .npz files, and any map-style `Dataset`."""
+
+import gzip
+import math
+import operator
+import struct
+from collections.abc import Sequence, Sized
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset
+
+from remanence.data.reading import Array, Part, as_floats, as_tensor, check_one_size, reading
+from remanence.errors import BadInput
+from remanence.types import Data
+
+_NPZ_KEYS = (("x", "y"), ("images", "labels"))
+
+
+def read_idx(images_path: Path | str, labels_path: Path | str, *, num_classes: int, name: str) -> Data:
+    """Grey images and their labels from a pair of IDX files, the format of MNIST, gzipped or plain."""
+    images, labels = _idx(Path(images_path), ndim=3), _idx(Path(labels_path), ndim=1)
+    if len(images) != len(labels):
+        raise BadInput(
+            f"{images_path} and {labels_path} must hold as many labels as images, got {len(images)} images and "
+            f"{len(labels)} labels: take both files from one data set"
+        )
+    return Data(x=as_floats(as_tensor(images[:, None])), y=as_tensor(labels).long(), num_classes=num_classes, name=name)
+
+
+def _idx(path: Path, ndim: int) -> Array:
+    with reading(path, "an IDX file"):
+        raw = path.read_bytes()
+        raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    head, magic = 4 * (1 + ndim), 0x0800 + ndim
+    if len(raw) < head or int.from_bytes(raw[:4], "big") != magic:
+        raise BadInput(
+            f"{path} must be an IDX file of bytes with {ndim} axes (magic {magic:#010x}), "
+            f"got one that starts with 0x{raw[:4].hex()}: are images and labels swapped?"
+        )
+    shape = struct.unpack(f">{ndim}I", raw[4:head])
+    if len(raw) - head != math.prod(shape):
+        raise BadInput(
+            f"{path} must hold {math.prod(shape)} bytes for its shape {shape}, got {len(raw) - head}: "
+            "the file is cut or damaged, fetch it again"
+        )
+    return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
+
+
+def read_cifar(paths: Sequence[Path | str], *, label_bytes: Literal[1, 2], num_classes: int, name: str) -> Data:
+    """32x32 colour images from CIFAR's binary batches; of CIFAR-100's two label bytes the fine one is the second."""
+    rows = np.concatenate([_cifar_rows(Path(path), label_bytes + 3 * 32 * 32) for path in paths])
+    pixels = rows[:, label_bytes:].reshape(-1, 3, 32, 32)
+    labels = as_tensor(rows[:, label_bytes - 1]).long()
+    return Data(x=as_floats(as_tensor(pixels)), y=labels, num_classes=num_classes, name=name)
+
+
+def _cifar_rows(path: Path, width: int) -> Array:
+    with reading(path, "a CIFAR batch"):
+        raw = path.read_bytes()
+    if not raw or len(raw) % width:
+        raise BadInput(
+            f"{path} must hold whole CIFAR records of {width} bytes, got {len(raw)} bytes: "
+            "the file is cut, or `label_bytes` (1 for CIFAR-10, 2 for CIFAR-100) is wrong"
+        )
+    return np.frombuffer(raw, np.uint8).reshape(-1, width)
+
+
+def from_npz(path: Path | str, *, part: Part = "all") -> Data:
+    """Arrays `x`, `y` or `images`, `labels` of a .npz file; where it has them, `x_test`, `y_test` are the test part."""
+    path = Path(path)
+    with reading(path, "a .npz file"), path.open("rb") as raw:
+        file = np.load(raw, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise BadInput(f"{path} must be a .npz file, got a single array: write it with numpy.savez(path, x=x, y=y)")
+        with file:
+            pairs = _npz_pairs(path, file.files, part)
+            labels = {y: file[y] for _, y in pairs["all"]}
+            images = np.concatenate([_channels_first(path, file[x]) for x, _ in pairs[part]])
+            every, y = np.concatenate(list(labels.values())), np.concatenate([labels[y] for _, y in pairs[part]])
+    if every.dtype.kind not in "iu":
+        raise BadInput(f"the labels of {path} must be integers, got {every.dtype}: number the classes from 0")
+    num_classes = int(every.max(initial=0)) + 1
+    return Data(x=as_floats(as_tensor(images)), y=as_tensor(y).long(), num_classes=num_classes, name=path.stem)
+
+
+def _npz_pairs(path: Path, keys: list[str], part: Part) -> dict[Part, list[tuple[str, str]]]:
+    train = [pair for pair in _NPZ_KEYS if set(pair) <= set(keys)][:1]
+    test = [(f"{x}_test", f"{y}_test") for x, y in train if {f"{x}_test", f"{y}_test"} <= set(keys)]
+    if not train or (part == "test" and not test):
+        wanted = " or ".join(f"`{x}` and `{y}`" for x, y in _NPZ_KEYS)
+        suffix = ", and for a test part the same with `_test`" if part == "test" else ""
+        raise BadInput(f"{path} must hold arrays {wanted}{suffix}, got {', '.join(keys) or 'none'}: rename the arrays")
+    return {"train": train, "test": test, "all": train + test}
+
+
+def _channels_first(path: Path, array: Array) -> Array:
+    if array.dtype.kind not in "fiub":
+        raise BadInput(f"the images of {path} must be numbers, got {array.dtype}: save bytes or floats in [0, 1]")
+    if array.ndim == 3:
+        return array[:, None]
+    if array.ndim != 4 or array.shape[1] in (1, 3):
+        return array
+    if array.shape[-1] not in (1, 3):
+        raise BadInput(
+            f"the images of {path} must have 1 or 3 channels on their second or last axis, got {array.shape}: "
+            "drop the other channels, or build `Data` from a tensor"
+        )
+    return array.transpose(0, 3, 1, 2)
+
+
+def from_dataset(dataset: Dataset[Any], num_classes: int | None = None) -> Data:
+    """Any map-style `torch.utils.data.Dataset` of (tensor, int) pairs, read once from the first to the last."""
+    name = type(dataset).__name__
+    if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized) or not len(dataset):
+        raise BadInput(f"`dataset` must be map-style with at least one record, got {name}: give it a length and items")
+    records, labels = zip(*[_pair(name, i, dataset[i]) for i in range(len(dataset))], strict=True)
+    check_one_size([f"record {i}" for i in range(len(records))], [tuple(record.shape) for record in records])
+    classes = max(labels) + 1 if num_classes is None else num_classes
+    return Data(x=as_floats(torch.stack(records)), y=torch.tensor(labels), num_classes=classes, name=name)
+
+
+def _pair(name: str, i: int, item: Any) -> tuple[Tensor, int]:
+    try:
+        record, label = item
+        index = operator.index(label)
+    except (TypeError, ValueError):
+        got = [type(value).__name__ for value in item] if isinstance(item, tuple) else type(item).__name__
+        raise BadInput(f"item {i} of {name} must be a pair (tensor, int), got {got}: map it") from None
+    if not isinstance(record, Tensor):
+        raise BadInput(f"record {i} of {name} must be a tensor, got {type(record).__name__}: transform it to one")
+    return record.detach().cpu(), index

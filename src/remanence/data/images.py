@@ -1,0 +1,74 @@
+"""A folder of images, one sub-folder for each class, becomes `Data`."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from remanence.data.reading import Array, as_floats, as_tensor, check_one_size, reading
+from remanence.errors import BadInput
+from remanence.types import Data
+
+if TYPE_CHECKING:
+    import PIL.Image
+
+_IMAGES = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".webp": "WEBP"}
+_GREY = ("1", "L", "LA")
+_COLOUR = ("P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
+
+
+def from_image_folder(path: Path | str) -> Data:
+    """Images of one size from one sub-folder for each class; the sorted names of the sub-folders are the classes."""
+    files = _class_files(Path(path))
+    sizes, modes = zip(*[_header(file) for file, _ in files], strict=True)
+    check_one_size([str(file) for file, _ in files], sizes)
+    mode = "L" if set(modes) <= set(_GREY) else "RGB"
+    pixels = np.stack([_pixels(file, mode) for file, _ in files])
+    y = torch.tensor([label for _, label in files])
+    return Data(x=as_floats(as_tensor(pixels)), y=y, num_classes=int(y[-1]) + 1, name=Path(path).resolve().name)
+
+
+def _class_files(folder: Path) -> list[tuple[Path, int]]:
+    with reading(folder, "a folder"):
+        classes = sorted(sub for sub in folder.iterdir() if sub.is_dir() and not sub.name.startswith("."))
+        found = [sorted(file for file in sub.iterdir() if file.suffix.lower() in _IMAGES) for sub in classes]
+    if not classes:
+        raise BadInput(f"{folder} must hold one sub-folder of images for each class, got no sub-folder: make them")
+    for sub, files in zip(classes, found, strict=True):
+        if not files:
+            raise BadInput(f"the class folder {sub} must hold {', '.join(_IMAGES)} files, got none: fill or remove it")
+    return [(file, label) for label, files in enumerate(found) for file in files]
+
+
+def _header(file: Path) -> tuple[tuple[int, int], str]:
+    with _opened(file) as image:
+        if image.mode not in _GREY + _COLOUR:
+            raise BadInput(f"{file} must have 8 bits for each channel, got pixels of mode {image.mode}: convert it")
+        return image.size, image.mode
+
+
+def _pixels(file: Path, mode: str) -> Array:
+    with _opened(file) as image:
+        # Pillow warns about a palette with transparency unless it goes through RGBA
+        image = image.convert("RGBA") if image.mode in ("P", "PA") else image
+        pixels = np.asarray(image.convert(mode))
+    return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator["PIL.Image.Image"]:
+    from PIL import Image
+
+    with reading(file, "an image"), warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        try:
+            # a closed list of formats, so that a disguised file never reaches a decoder that runs programs
+            with Image.open(file, formats=sorted(set(_IMAGES.values()))) as image:
+                yield image
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+            limit = Image.MAX_IMAGE_PIXELS
+            raise BadInput(f"{file} must have at most {limit} pixels, got a decompression bomb: remove it") from error

@@ -1,0 +1,79 @@
+"""A CSV table with a named label column becomes `Data`."""
+
+import csv
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from remanence.data.reading import as_tensor, reading
+from remanence.errors import BadInput, unknown
+from remanence.types import Data
+
+
+def from_csv(path: Path | str, label: str) -> Data:
+    """A table with a header: numeric columns scaled to [0, 1] each, and the column `label` as the classes."""
+    path = Path(path)
+    header, rows = _table(path)
+    if label not in header:
+        raise unknown("label column", label, header)
+    at = header.index(label)
+    features = [column for column in range(len(header)) if column != at]
+    cells = [[_number(path, line, header[column], row[column]) for column in features] for line, row in rows]
+    y, num_classes = _classes(path, label, [row[at] for _, row in rows])
+    return Data(x=_min_max(np.array(cells)), y=torch.tensor(y), num_classes=num_classes, name=path.stem)
+
+
+def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    with reading(path, "a CSV file"), path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file)
+        lines = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
+    if len(lines) < 2 or len(lines[0][1]) < 2 or len(set(lines[0][1])) < len(lines[0][1]):
+        raise BadInput(
+            f"{path} must hold a header of at least two different column names and then rows, got {len(lines)} lines "
+            f"and the header {lines[0][1] if lines else []}: separate columns with commas and name each once"
+        )
+    header = lines[0][1]
+    for line, row in lines[1:]:
+        if len(row) != len(header):
+            raise BadInput(f"row {line} of {path} needs {len(header)} values like the header, got {len(row)}: mend it")
+    return header, lines[1:]
+
+
+def _number(path: Path, line: int, column: str, cell: str) -> float:
+    value = _as_float(cell)
+    if value is None or not math.isfinite(value):
+        raise BadInput(
+            f"row {line}, column `{column}` of {path} must be a finite number, got {cell!r}: "
+            "mend the value, or drop or encode the column"
+        )
+    return value
+
+
+def _classes(path: Path, label: str, cells: list[str]) -> tuple[list[int], int]:
+    if "" in cells:
+        raise BadInput(f"the label column `{label}` of {path} must have no gaps, got {cells.count('')}: drop the rows")
+    numbers = [number for cell in cells if (number := _as_float(cell)) is not None]
+    if len(numbers) < len(cells):
+        index = {name: i for i, name in enumerate(sorted(set(cells)))}
+        return [index[cell] for cell in cells], len(index)
+    odd = [number for number in numbers if not number.is_integer() or abs(number) >= 2**31]
+    if odd:
+        raise BadInput(f"the label column `{label}` of {path} must hold class numbers or names, got {odd[0]:g}: bin it")
+    return [int(number) for number in numbers], int(max(numbers)) + 1
+
+
+def _as_float(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+def _min_max(values: NDArray[np.float64]) -> Tensor:
+    low, high = values.min(axis=0), values.max(axis=0)
+    span = np.where(high > low, high - low, 1.0)  # a constant column carries nothing and becomes 0
+    return as_tensor((values - low) / span)
