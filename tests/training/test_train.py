@@ -8,7 +8,8 @@ from torch.nn.functional import cross_entropy, interpolate
 from remanence import SGD, Adam, Data, Params, Training, cnn, initial_params, mlp
 from remanence.data import Split
 from remanence.training import Optimizer
-from remanence.training.stacked import CHUNK, chunks, train_chunk
+from remanence.training.shared_mlp import can_share, train_sharing
+from remanence.training.stacked import CHUNK, _train_by_vmap, chunks, train_chunk
 from remanence.types import concat
 
 OPTIMIZERS: list[Optimizer] = [SGD(lr=0.3), SGD(lr=0.2, momentum=0.9), Adam(lr=0.01)]
@@ -115,3 +116,24 @@ def test_autograd_runs_through_the_training(parts: Split) -> None:
     step[1, 0, 3, 3] = 1e-5
     by_difference = (final_norm(data.x + step) - final_norm(data.x - step)) / 2e-5
     assert slope[1, 0, 3, 3] == pytest.approx(float(by_difference), rel=1e-5)
+
+
+def test_plain_mlps_share_their_first_layer_and_nothing_else_does(parts: Split) -> None:
+    full, mini = Training(), Training(batch_size=8)
+    assert can_share(full, mlp(parts.fixed.shape, 10, hidden=(5, 4)), 61)
+    assert not can_share(mini, mlp(parts.fixed.shape, 10), 61)
+    assert not can_share(full, cnn((1, 12, 12), 10), 61)
+    assert not can_share(full, nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Softmax(dim=1), nn.Linear(10, 3)), 61)
+    assert not can_share(full, nn.Sequential(nn.Flatten(), nn.Linear(64, 10, bias=False)), 61)
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+@pytest.mark.parametrize("hidden", [(), (6,), (6, 5, 4)])
+def test_sharing_agrees_with_vmap(parts: Split, hidden: tuple[int, ...], weight_decay: float) -> None:
+    fixed, targets = (d.to("cpu", torch.float64) for d in (parts.fixed, parts.private.take(slice(0, 3))))
+    model, training = mlp(fixed.shape, 10, hidden=hidden), Training(epochs=5, weight_decay=weight_decay)
+    initial = {name: p.double() for name, p in initial_params(model, seed=0).items()}
+    shared = train_sharing(training, model, initial, fixed, targets)
+    mapped = _train_by_vmap(training, model, initial, fixed, targets, seed=0)
+    assert list(shared) == list(mapped)
+    assert all(torch.allclose(shared[name], mapped[name], atol=1e-12) for name in mapped)
