@@ -12,13 +12,19 @@ from remanence import (
     Data,
     Finding,
     GradientMatching,
+    NotEnoughKnowledge,
+    RecoNN,
     Reconstruction,
     Training,
+    all_but_one,
     audit,
     evaluate,
     gradient_at_initial,
+    initial_params,
     mlp,
     run_cell,
+    train_victim,
+    weights_only,
 )
 from remanence.checks import caveats
 from remanence.data import Split
@@ -56,6 +62,24 @@ def test_several_releases_are_scored_together(parts: Split) -> None:
         audit([], Replay(parts.private.x), public=parts.public, unrelated=parts.test)
 
 
+def test_a_learning_attack_on_a_poorer_release_says_what_is_missing(parts: Split) -> None:
+    model = mlp(parts.fixed.shape, 10)
+    initial = initial_params(model, seed=0)
+    victim = train_victim(model, Training(epochs=2), initial, parts.fixed, parts.private, seed=0)
+    with pytest.raises(NotEnoughKnowledge, match=r"`fixed`.* which a WeightsOnly release does not show"):
+        audit([weights_only(victim)], RecoNN(), public=parts.public, unrelated=parts.test)
+
+
+def test_the_nearest_neighbour_is_looked_for_in_all_that_the_attacker_owns(parts: Split) -> None:
+    model = mlp(parts.fixed.shape, 10)
+    initial, target = initial_params(model, seed=0), parts.private.take(slice(0, 1))
+    case = all_but_one(train_victim(model, Training(epochs=2), initial, parts.fixed, target, seed=0))
+    found = audit([case], Replay(target.x), public=parts.public, unrelated=parts.test)
+    owned = torch.cat([parts.public.x, parts.fixed.x])
+    nearest = owned[(owned - target.x).square().flatten(1).mean(dim=1).argmin()]
+    assert torch.equal(found.scores.lookalike[0], nearest)
+
+
 def test_a_clean_leak_raises_no_caveat(parts: Split) -> None:
     assert codes(finding(parts.private.x, parts)) == set()
 
@@ -68,6 +92,8 @@ def test_nothing_found_is_said_and_is_no_proof(parts: Split) -> None:
 def test_few_records_few_nulls_unmatched_and_broken_are_said(parts: Split) -> None:
     assert codes(finding(parts.private.x[:5], parts, truth=parts.private.take(slice(0, 5)))) == {"few-records"}
     assert codes(finding(parts.private.x[:35], parts)) == {"unmatched-records"}
+    small = dataclasses.replace(parts, test=parts.test.take(slice(0, 100)))
+    assert codes(finding(parts.private.x, small)) == {"small-held-out-pool"}
     broken = parts.private.x.clone()
     broken[0] = torch.nan
     assert codes(finding(broken, parts, identity)) == {"broken-reconstructions"}

@@ -23,14 +23,14 @@ def test_row_k_is_the_model_trained_on_the_fixed_set_and_target_k(release: AllBu
     for k in (0, 127, 128, len(parts.public) - 1):  # both sides of the first chunk's end, and the last, padded chunk
         target = parts.public.take(slice(k, k + 1))
         alone = release.training(release.model, release.initial, concat([release.fixed, target]))
-        flat = torch.cat([p.flatten() for p in alone.values()])
+        flat = torch.cat([alone[name].flatten() for name in sorted(alone)])
         assert torch.allclose(bank.weights[k], flat, atol=1e-5)
         assert torch.equal(bank.targets.x[k], target.x[0])
 
 
 def test_the_released_model_lies_where_its_own_shadow_would(release: AllButOne, parts: Split) -> None:
     bank = build_bank(release, parts.private.take(slice(0, 3)), seed=0)
-    flat = torch.cat([p.flatten() for p in release.final.values()])
+    flat = torch.cat([release.final[name].flatten() for name in sorted(release.final)])
     distance = (bank.weights - flat).norm(dim=1)
     assert distance[0] < 1e-4 < distance[1:].min()
 

@@ -11,7 +11,7 @@ from remanence.attacks import Attack, ShadowAttack
 from remanence.errors import BadInput
 from remanence.execution import Backend
 from remanence.metrics import Matching, Metric, Scores, evaluate, hungarian
-from remanence.release import Case
+from remanence.release import Case, KnowsRest
 from remanence.shadow import build_bank
 from remanence.types import Data, Reconstruction, concat
 
@@ -55,7 +55,8 @@ def audit(
     found = _joined([ready.run(case.release, seed=seed + i) for i, case in enumerate(cases)])
     seconds = perf_counter() - start
     truth = concat(case.truth for case in cases)
-    scores = evaluate(found, truth, unrelated=unrelated, known=public, matching=matching, metrics=metrics, seed=seed)
+    owned = concat([public, cases[0].release.fixed]) if isinstance(cases[0].release, KnowsRest) else public
+    scores = evaluate(found, truth, unrelated=unrelated, known=owned, matching=matching, metrics=metrics, seed=seed)
     return Finding(
         release=cases[0].release,
         attack=attack,

@@ -48,6 +48,18 @@ def few_null_scores(finding: Finding) -> Caveat | None:
     return Caveat(code="few-null-scores", text=text)
 
 
+def small_held_out_pool(finding: Finding) -> Caveat | None:
+    """Draws from a small pool repeat its records, and a class that runs out is filled up from other classes."""
+    drawn, pool = max(len(finding.truth), finding.scores.candidates), finding.scores.held_out
+    if pool >= 5 * drawn:
+        return None
+    text = (
+        f"The null levels were drawn from only {pool} held-out records for {drawn} at a time: "
+        "they are less certain than their number of scores suggests. Hold more records out."
+    )
+    return Caveat(code="small-held-out-pool", text=text)
+
+
 def no_better_than_a_neighbour(finding: Finding) -> Caveat | None:
     """The level that the informed-adversary papers compare with: a release that adds nothing to owning similar data."""
     scores, metric = finding.scores, finding.scores.primary
@@ -85,6 +97,7 @@ CHECKS: tuple[Callable[[Finding], Caveat | None], ...] = (
     nothing_found,
     few_records,
     few_null_scores,
+    small_held_out_pool,
     no_better_than_a_neighbour,
     unmatched_records,
     broken_reconstructions,

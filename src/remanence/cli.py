@@ -4,9 +4,11 @@ Exit codes: 0 done, 1 it failed (disk, network, interrupted, a defect of ours), 
 """
 
 import json
+import os
 import shlex
 import sys
 from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -23,17 +25,16 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="remanence",
     help="How much of the training data can be read back from what was released?",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     epilog="`--debug` anywhere on the line shows the traceback of an error.",
 )
-data_app = typer.Typer(help="Named data sets: what is here, and how to get the rest.", no_args_is_help=True)
+data_app = typer.Typer(help="Named data sets: what is here, and how to get the rest.")
 app.add_typer(data_app, name="data")
 
 Out = Annotated[Path | None, typer.Option("--out", help="Folder of the run.  [default: runs/NAME]")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Every random choice follows from it.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Every random choice follows from it.")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the results of another run in the folder.")]
 Redact = Annotated[
@@ -47,29 +48,48 @@ def main() -> None:
     """Run the command line; an error is one or two lines unless `--debug` is given."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a sign that the terminal lacks must not cost a result
     try:
-        app(args=arguments, prog_name="remanence")
-    except Exception as error:
+        if app(args=arguments or ["--help"], prog_name="remanence", standalone_mode=False):
+            raise KeyboardInterrupt  # typer takes it and returns a code instead; no command returns anything
+        sys.stdout.flush()
+    except (Exception, KeyboardInterrupt) as error:
         if debug:
             raise
         _fail(error)
 
 
-def _fail(error: Exception) -> NoReturn:
-    if isinstance(error, BadInput):
-        text, code = str(error), 2
-    elif isinstance(error, OSError):
-        where = f": `{error.filename}`" if error.filename else ""
-        text, code = f"{error.strerror or error}{where}", 1
-    else:
-        text, code = f"{type(error).__name__}: {error}\nThis is a defect of remanence: `--debug` shows where.", 1
-    print(f"error: {text}", file=sys.stderr)
+def _fail(error: BaseException) -> NoReturn:
+    text, code = _told(error)
+    try:
+        sys.stdout.flush()
+    except OSError:  # or the interpreter tries once more on its way out, and tells it in its own words
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if not isinstance(error, BrokenPipeError):  # `remanence list | head` has read enough
+        print(f"error: {text}", file=sys.stderr)
     raise SystemExit(code)
+
+
+def _told(error: BaseException) -> tuple[str, int]:
+    """What went wrong and how to go on, and the exit code."""
+    if isinstance(error, BadInput):
+        return str(error), 2
+    if hasattr(error, "format_message"):  # typer's own, whose class it does not export
+        command = getattr(getattr(error, "ctx", None), "command_path", "remanence")
+        return f"{error.format_message()}\n`{command} --help` shows what can be given.", 2
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return "interrupted", 1
+    if isinstance(error, OSError):
+        where = f" (`{error.filename}`)" if error.filename else ""
+        return f"{error.strerror}{where}: put that right and repeat the command" if error.strerror else str(error), 1
+    first = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {first}\nThis is a defect of remanence: `--debug` shows where.", 1
 
 
 @app.command()
 def demo(out: Out = None, seed: Seed = 0, force: Force = False, redact: Redact = False, as_json: Json = False) -> None:
-    """Audit two small models on embedded data and write a page: under a minute on two cores."""
+    """Audit two small models on embedded data and write a page. It takes under a minute on two cores."""
     from remanence_recipes.demo import digits
 
     _run(
@@ -100,21 +120,21 @@ def audit(
     redact: Redact = False,
     as_json: Json = False,
 ) -> None:
-    """Train the demo's victims on your data, attack them, and write a page."""
+    """Train small victims on your data, attack them, and write a page."""
     from remanence.data import load
     from remanence_recipes.demo import NETS, audit_cells
 
     if net not in NETS:
         raise unknown("net", net, NETS)
     cells = audit_cells(partial(load, data, label=label), net=net)
-    names = {type(cell.attack).__name__: cell for cell in cells}
+    names = [type(cell.attack).__name__ for cell in cells]
     for name in attack or []:
         if name not in names:
             raise unknown("attack", name, names)
-    chosen = [cell for name, cell in names.items() if name in (attack or names)]
+    chosen = [cell for name, cell in zip(names, cells, strict=True) if name in (attack or names)]
     _run(
         chosen,
-        f"audit {data}",
+        shlex.join(["audit", data, *(["--label", label] if label else []), "--net", net]),
         "small",
         out or Path("runs") / f"audit-{Path(data).stem}",
         seed=seed,
@@ -127,7 +147,7 @@ def audit(
 
 @app.command()
 def run(
-    recipe: Annotated[str, typer.Argument(help="The name of a recipe: `remanence list` shows them.")],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="The name of a recipe: `remanence list` shows them.")],
     scale: Scale = "small",
     out: Out = None,
     seed: Seed = 0,
@@ -136,7 +156,7 @@ def run(
     redact: Redact = False,
     as_json: Json = False,
 ) -> None:
-    """Run a recipe: one figure or table of a paper, its printed numbers beside ours."""
+    """Run a recipe: one figure or table of a paper. Its printed numbers stand beside ours."""
     from remanence.experiment import SCALES
     from remanence_recipes import RECIPES
 
@@ -161,16 +181,19 @@ def run(
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="A run folder, as demo, audit and run write it.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A run folder, as demo, audit and run write it.")],
     out: Annotated[Path | None, typer.Option("--out", help="The page.  [default: FOLDER/report.html]")] = None,
     redact: Redact = False,
 ) -> None:
     """Draw the page of a run again from its records alone."""
     from remanence.report import write_page
-    from remanence.results import read_run
+    from remanence.results import check_writable, read_run
 
-    page = out or folder / "report.html"
-    write_page(page, read_run(folder), redact=redact)
+    run = read_run(folder)
+    page = out or folder
+    page = page / "report.html" if page.is_dir() else page
+    check_writable(page.parent)
+    write_page(page, run, redact=redact)
     print(page)
 
 
@@ -210,18 +233,22 @@ def data_list(as_json: Json = False) -> None:
         ]
         print(json.dumps(rows, indent=1))
         return
+    width = max(len(entry.description) for entry in list_named())
     for entry in list_named():
         state = str(entry.where) if entry.present and entry.where else "embedded" if entry.present else "not here"
-        print(f"{entry.name:<14} {entry.description:<60} {state}")
+        print(f"{entry.name:<14} {entry.description:<{width}}  {state}")
 
 
 @data_app.command("fetch")
-def data_fetch(name: Annotated[str, typer.Argument(help="A named data set.")]) -> None:
-    """Download a data set from its canonical address and verify it; a broken download goes on where it stopped."""
+def data_fetch(name: Annotated[str, typer.Argument(metavar="NAME", help="A named data set.")]) -> None:
+    """Download a data set from its canonical address. It is verified; a broken download goes on where it stopped."""
     from remanence.data import fetch_named
 
-    for path in fetch_named(name):
+    paths = fetch_named(name)
+    for path in paths:
         print(path)
+    if not paths:
+        print(f"{name} comes with an installed package: there is nothing to fetch", file=sys.stderr)
 
 
 def _run(

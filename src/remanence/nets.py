@@ -46,7 +46,7 @@ def cnn(shape: Sequence[int], num_classes: int, *, activation: type[nn.Module] =
 
 
 def initial_params(model: nn.Module, *, seed: int) -> Params:
-    """Truncated normal weights with sigma = 1/sqrt(fan_in), cut at two sigma, and zero biases (METHODS 1.3)."""
+    """Truncated normal weights with sigma = 1/sqrt(fan_in), cut at two sigma, and zero biases: haiku's default."""
     generator = torch.Generator().manual_seed(seed)
     params: Params = {}
     for path, module in model.named_modules():

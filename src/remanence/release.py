@@ -11,10 +11,10 @@ from typing import ClassVar, Generic, Protocol, TypeAlias, TypeVar, final, runti
 import torch
 from torch import Tensor, nn
 
-from remanence.errors import BadInput
+from remanence.errors import BadInput, NotEnoughKnowledge
 from remanence.nets import apply
 from remanence.training.stacked import chunks, train_chunk
-from remanence.training.train import Training
+from remanence.training.train import Loss, Training
 from remanence.types import Data, Params, concat
 
 R = TypeVar("R")
@@ -61,6 +61,16 @@ class KnowsGradient(Protocol):
     def batch_size(self) -> int | None: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
+    @property
+    def loss(self) -> Loss: ...
+
+
+def require(release: object, knowledge: type, *, by: str) -> None:
+    """Refuse a release that shows less than the protocol `knowledge`, naming who needs more and what is missing."""
+    asked = [name for cls in knowledge.__mro__ for name, member in vars(cls).items() if isinstance(member, property)]
+    if missing := [name for name in asked if not hasattr(release, name)]:
+        names = ", ".join(f"`{name}`" for name in missing)
+        raise NotEnoughKnowledge(f"{by} needs {names}, which a {type(release).__name__} release does not show")
 
 
 @final
@@ -116,6 +126,7 @@ class Gradient:
     labels: Tensor | None
     batch_size: int | None
     shape: tuple[int, ...]
+    loss: Loss
 
 
 @final
@@ -238,5 +249,6 @@ def _gradient_at(victim: Victim, at: Params) -> Case[Gradient]:
         labels=None,
         batch_size=len(batch),
         shape=batch.shape,
+        loss=victim.training.loss,
     )
     return Case(release=release, truth=batch)

@@ -10,7 +10,6 @@ from remanence.experiment import Cell, run_cell
 from remanence.report import write_page
 from remanence.results import Record, Run, check_writable, images, read_records, record, rows, write_run
 
-
 FILES = ("results.json", "scores.csv", "images.safetensors", "report.html")
 
 
@@ -59,8 +58,7 @@ def _check_folder(cells: Sequence[Cell], job: Job) -> None:
     check_writable(job.folder)
     if not job.force and any((job.folder / name).exists() for name in FILES) and not _made_again(cells, job):
         raise BadInput(
-            f"`{job.folder}` holds the results of another run: "
-            "choose another folder with `--out`, or replace them with `--force`"
+            f"`{job.folder}` holds other results: choose another folder with `--out`, or replace them with `--force`"
         )
 
 

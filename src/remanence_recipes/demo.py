@@ -24,7 +24,7 @@ FEWEST = 200  # below this no part of the split is large enough to say anything
 
 
 def digits(scale: Scale) -> Sequence[Cell]:
-    """scikit-learn's 8x8 digits, which need no download."""
+    """The demo: two small victims on scikit-learn's 8x8 digits, which need no download."""
     return audit_cells(partial(load, "digits"), quick=scale == "smoke")
 
 
@@ -63,9 +63,18 @@ def _net(name: str, data: Data, *, hidden: tuple[int, ...]) -> nn.Module:
 def _cut(source: Callable[[], Data], seed: int, *, private: int, public: int) -> Split:
     """`private` and `public` records and 200 fixed ones, fewer of each from a small data set; the rest is held out."""
     data = source()
-    if len(data) < FEWEST:
-        raise BadInput(f"{data.name} holds {len(data)} records, an audit needs at least {FEWEST}")
-    private, fixed = min(private, len(data) // 5), min(200, len(data) // 5)
-    public = min(public, len(data) // 3)
-    rest = len(data) - private - fixed - public
+    count = _check(data)
+    private, fixed = min(private, count // 5), min(200, count // 5)
+    public = min(public, count // 3)
+    rest = count - private - fixed - public
     return split(data, private=private, fixed=fixed, public=public, test=min(rest, 2000), seed=seed)
+
+
+def _check(data: Data) -> int:
+    """How many different records there are to cut, if they are enough; `split` drops exact copies."""
+    count = len({hash(row.tobytes()) for row in (data.x.flatten(1) + 0.0).numpy()})  # -0.0 is 0.0, as for `split`
+    if count < FEWEST:
+        raise BadInput(f"{data.name} holds {count} different records, an audit needs at least {FEWEST}: add some")
+    if len(data.y.unique()) < 2:
+        raise BadInput(f"{data.name} holds records of one class only, a victim learns to tell two or more: add another")
+    return count

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 import torch
 
@@ -53,6 +55,16 @@ def test_beats_the_nearest_neighbour_on_digits(digits: Data, parts: Split) -> No
     owned = torch.cat([parts.public.x, parts.fixed.x]).flatten(1)
     neighbour = (torch.cdist(targets.x.flatten(1), owned) ** 2 / 64).min(dim=1).values.mean()
     assert error < neighbour
+
+
+def test_the_order_of_the_names_does_not_matter(parts: Split) -> None:
+    model, training = mlp(parts.fixed.shape, 10), Training(epochs=3)
+    target = parts.private.take(slice(0, 1))
+    victim = train_victims(model, training, initial_params(model, seed=0), parts.fixed, target, seed=0)[0]
+    release = all_but_one(victim).release
+    turned = dataclasses.replace(release, final=dict(reversed(release.final.items())))
+    fitted = RecoNN(hidden=(8,), epochs=2).fit(build_bank(release, parts.public, seed=0), seed=0)
+    assert torch.equal(fitted.run(release, seed=0).x, fitted.run(turned, seed=0).x)
 
 
 def test_coordinates_that_only_hold_rounding_noise_are_silenced() -> None:

@@ -1,9 +1,9 @@
 """The attacks, one file per paper. A new one joins `ATTACKS` and the contract table in tests/test_contract.py."""
 
-from remanence.attacks.base import Attack, ShadowAttack, require
+from remanence.attacks.base import Attack, ShadowAttack
 from remanence.attacks.gradient_matching import L2, Cosine, GradientMatching
 from remanence.attacks.reconn import FittedRecoNN, RecoNN
 
 ATTACKS = (GradientMatching, RecoNN)
 
-__all__ = ["ATTACKS", "L2", "Attack", "Cosine", "FittedRecoNN", "GradientMatching", "RecoNN", "ShadowAttack", "require"]
+__all__ = ["ATTACKS", "L2", "Attack", "Cosine", "FittedRecoNN", "GradientMatching", "RecoNN", "ShadowAttack"]

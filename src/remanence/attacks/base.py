@@ -6,7 +6,6 @@ It draws from a generator of its own, follows the device and dtype of the releas
 
 from typing import Protocol, TypeVar, runtime_checkable
 
-from remanence.errors import NotEnoughKnowledge
 from remanence.release import KnowsRest
 from remanence.shadow import ShadowBank
 from remanence.types import Reconstruction
@@ -24,13 +23,3 @@ class ShadowAttack(Protocol):
     """An attack that learns first; `fit` returns another type, so that "not fitted" is a type error."""
 
     def fit(self, bank: ShadowBank, *, seed: int) -> Attack[KnowsRest]: ...
-
-
-def require(release: object, knowledge: type, *, attack: object) -> None:
-    """Refuse a release that shows less than the protocol `knowledge` asks for, naming what is missing."""
-    asked = [name for cls in knowledge.__mro__ for name, member in vars(cls).items() if isinstance(member, property)]
-    if missing := [name for name in asked if not hasattr(release, name)]:
-        names = ", ".join(f"`{name}`" for name in missing)
-        raise NotEnoughKnowledge(
-            f"{type(attack).__name__} needs {names}, which a {type(release).__name__} release does not show"
-        )

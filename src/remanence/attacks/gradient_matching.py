@@ -11,13 +11,13 @@ from typing import Protocol, final
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
-from torch.nn.functional import cosine_similarity, cross_entropy
+from torch.nn.functional import cosine_similarity
 
-from remanence.attacks.base import require
 from remanence.errors import NotEnoughKnowledge
 from remanence.nets import apply
 from remanence.progress import track
-from remanence.release import KnowsGradient
+from remanence.release import KnowsGradient, require
+from remanence.training import CrossEntropy
 from remanence.types import Params, Reconstruction
 
 
@@ -54,7 +54,7 @@ class GradientMatching:
     label_rounds: int = 2  # not in the papers: short searches that sharpen the inferred labels, each a fifth of `steps`
 
     def run(self, release: KnowsGradient, *, seed: int) -> Reconstruction:
-        require(release, KnowsGradient, attack=self)
+        require(release, KnowsGradient, by=type(self).__name__)
         generator = torch.Generator().manual_seed(seed)
         if release.labels is not None:
             labels = release.labels.expand(self.restarts, -1)
@@ -71,11 +71,11 @@ class GradientMatching:
         self, release: KnowsGradient, labels: Tensor, steps: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         """Candidates (restart, record, ...) for `labels` (restart, record), and the objective each restart reached."""
-        sent = _flat(release.gradient)
+        sent = _flat({name: release.gradient[name] for name in release.at})
 
         def objective(candidates: Tensor, labels: Tensor) -> Tensor:
             def loss(params: Params) -> Tensor:
-                return cross_entropy(apply(release.model, params, candidates), labels)
+                return release.loss(apply(release.model, params, candidates), labels)
 
             return self.distance(sent, _flat(grad(loss)(release.at))) + self.tv * total_variation(candidates)
 
@@ -101,10 +101,12 @@ def infer_labels(release: KnowsGradient, looks_like: Tensor) -> Tensor:
     """
     if release.batch_size is None:
         raise NotEnoughKnowledge("GradientMatching needs `batch_size` to know how many records to look for")
-    bias = list(release.gradient.values())[-1]
-    if bias.ndim != 1:
+    last = [name for name, _ in release.model.named_parameters()][-1]
+    bias = release.gradient[last]
+    if bias.ndim != 1 or not isinstance(release.loss, CrossEntropy):
         raise NotEnoughKnowledge(
-            "GradientMatching reads labels off the last layer's bias, which this model lacks: release `labels` as well"
+            "GradientMatching reads labels off the gradient of the last layer's bias under cross-entropy, "
+            "which this release lacks: it must show `labels`"
         )
     logits = apply(release.model, release.at, looks_like.flatten(0, 1).to(bias))
     softmax = logits.unflatten(0, looks_like.shape[:2]).softmax(dim=-1).mean(dim=1)

@@ -10,11 +10,10 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks.base import require
 from remanence.errors import BadInput
 from remanence.nets import apply, initial_params, mlp
 from remanence.progress import track
-from remanence.release import KnowsRest
+from remanence.release import KnowsRest, require
 from remanence.shadow import ShadowBank, stack_weights
 from remanence.types import Params, Reconstruction
 
@@ -55,7 +54,7 @@ class RecoNN:
     ) -> Params:
         leaves = {name: p.requires_grad_() for name, p in params.items()}
         optimizer = torch.optim.RMSprop(leaves.values(), lr=self.lr, alpha=0.9)
-        # the paper keeps the rate constant; lowering it to zero halves the error (BASELINES)
+        # the paper keeps the rate constant; lowered to zero it reads more (MNIST, one bank: MSE 0.0138 -> 0.0134)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.epochs)
         best, lowest = params, float("inf")
         for _ in track(range(self.epochs), total=self.epochs, label="reconstructor"):
@@ -82,7 +81,7 @@ class FittedRecoNN:
     params: Params
 
     def run(self, release: KnowsRest, *, seed: int) -> Reconstruction:
-        require(release, KnowsRest, attack=self.attack)
+        require(release, KnowsRest, by=type(self.attack).__name__)
         weights = stack_weights({name: p[None] for name, p in release.final.items()})
         with torch.no_grad():
             x = apply(self.net, self.params, self.scaler(weights)).sigmoid()
@@ -94,8 +93,8 @@ class FittedRecoNN:
 class Scaler:
     """Each coordinate to zero mean and unit spread over the shadows, clipped.
 
-    A coordinate that never receives a gradient has no spread but rounding: divided by it, noise would become signal
-    (METHODS 1.6). Such coordinates are set to zero.
+    A coordinate that never receives a gradient has no spread but rounding: divided by it, noise would become signal.
+    Such coordinates are set to zero.
     """
 
     mean: Tensor

@@ -31,6 +31,7 @@ class Scores:
     matching: str
     metrics: tuple[Metric, ...]
     candidates: int
+    held_out: int  # how many records the nulls were drawn from
     index: Tensor  # the candidate of each record, -1 where there is none
     values: Values
     means: dict[str, Interval]
@@ -92,6 +93,7 @@ def evaluate(
         matching=matching.name,
         metrics=metrics,
         candidates=len(x),
+        held_out=len(unrelated),
         index=index,
         values=values,
         means={m.name: bootstrap_mean(values[m.name], seed=seed) for m in metrics},

@@ -70,7 +70,7 @@ class Convention:
     def _tile(self, candidates: Tensor, truth: Tensor) -> Tensor:
         """Equation 13 multiplied out, each side of the line one matrix product."""
         alive = _CPU_SCORES if truth.device.type == "cpu" else _DEVICE_SCORES
-        batch = max(1, alive // max(1, len(candidates) * len(truth)))
+        batch = max(1, min(alive // max(1, len(candidates) * len(truth)), self._positions(truth)))
         total = truth.new_zeros(batch, len(candidates), len(truth))
         for a, b in zip(self._of_candidates(candidates), self._of_truth(truth), strict=True):
             parts = (t.split(batch) for t in (*a, *b))

@@ -1,14 +1,14 @@
 """A run folder: `results.json` (one record per cell), `scores.csv` (one row per record), `images.safetensors`.
 
-Every file is written under a temporary name and renamed, so that a reader never meets half of one, and the schema is
-checked on reading, so that a page is never drawn from something else.
+Every file is written under a temporary name and renamed, so that a reader never meets half of one, and all are checked
+on reading, so that a page is never drawn from something else.
 """
 
 import csv
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,17 +95,17 @@ def write_run(folder: Path, run: Run) -> None:
     """Write the files of a run; a redacted one (without rows and images) leaves none of an earlier run behind."""
     from safetensors.torch import save
 
+    images, scores, results = (folder / name for name in ("images.safetensors", "scores.csv", "results.json"))
     stored = {name: image.contiguous() for name, image in run.images.items()}
-    _write_or_remove(folder / "images.safetensors", stored, lambda path: path.write_bytes(save(stored)))
-    _write_or_remove(folder / "scores.csv", run.rows, lambda path: _write_rows(path, run.rows))
     text = json.dumps(run.records, indent=1, allow_nan=False) + "\n"
-    replace_file(folder / "results.json", lambda path: path.write_text(text, encoding="utf-8"))
-
-
-def _write_or_remove(path: Path, content: Sized, write: Callable[[Path], object]) -> None:
-    if len(content):
-        replace_file(path, write)
-    else:
+    writes: dict[Path, Callable[[Path], object]] = {}
+    if stored:
+        writes[images] = lambda path: path.write_bytes(save(stored))
+    if run.rows:
+        writes[scores] = lambda path: _write_rows(path, run.rows)
+    writes[results] = lambda path: path.write_text(text, encoding="utf-8")
+    _replace_files(writes)
+    for path in {images, scores} - writes.keys():
         path.unlink(missing_ok=True)
 
 
@@ -131,14 +131,22 @@ def check_writable(folder: Path) -> None:
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file beside `path`, then give it its name; on any error `path` is as before."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    _replace_files({path: write})
+
+
+def _replace_files(writes: dict[Path, Callable[[Path], object]]) -> None:
+    """The same for files that belong together: none gets its name before all are filled."""
+    temporaries = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in writes}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(temporary)
-        temporary.replace(path)
+        for path, write in writes.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(temporaries[path])
+        for path, temporary in temporaries.items():
+            temporary.replace(path)
     except BaseException as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        for temporary in temporaries.values():
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
             error.filename, error.filename2 = str(path), None  # the name that the caller knows
         raise

@@ -62,10 +62,10 @@ def rows(result: CellResult) -> list[Row]:
 
 def images(result: CellResult) -> dict[str, Tensor]:
     """Truth, matched reconstruction and look-alike of each record; black where a record got no reconstruction."""
-    scores, found = result.finding.scores, result.finding.reconstruction.x
-    matched = found[scores.index.clamp(min=0)].nan_to_num(0)
-    matched[scores.index < 0] = 0
-    pictures = {"truth": result.finding.truth.x, "reconstruction": matched, "lookalike": scores.lookalike}
+    scores, truth, found = result.finding.scores, result.finding.truth.x, result.finding.reconstruction.x
+    matched, has = torch.zeros_like(truth), scores.index >= 0
+    matched[has] = found[scores.index[has]].nan_to_num(0).to(truth)
+    pictures = {"truth": truth, "reconstruction": matched, "lookalike": scores.lookalike}
     return {name: as_pixels(x) for name, x in pictures.items()}
 
 

@@ -116,7 +116,9 @@ _RECORD: dict[str, Any] = {
 
 
 def _check_record(record: Any, where: str) -> None:
-    if isinstance(record, dict) and record.get("schema") != SCHEMA:
+    if not isinstance(record, dict):
+        raise BadInput(f"{where} must be an object, got {_word(record)}: make the run again")
+    if record.get("schema") != SCHEMA:
         raise BadInput(f"{where} has schema {record.get('schema')!r}, this version reads {SCHEMA}: make the run again")
     for fault in _faults(record, _RECORD, ""):
         raise BadInput(f"{where} {fault}: make the run again")
@@ -130,7 +132,7 @@ def _faults(value: Any, kind: Any, path: str) -> Iterator[str]:
         if not _is(value, kind):
             yield f"has {_word(value)} for `{path}`, expected {kind}"
     elif not isinstance(value, type(kind)):
-        yield f"has {_word(value)} for `{path}`, expected {_word(kind)}" if path else f"is {_word(value)}, no object"
+        yield f"has {_word(value)} for `{path}`, expected {_word(kind)}"
     elif isinstance(kind, list):
         for i, item in enumerate(value):
             yield from _faults(item, kind[0], f"{path}[{i}]")

@@ -9,7 +9,7 @@ from torch import Tensor
 from remanence.errors import BadInput
 from remanence.execution import Backend, Local
 from remanence.progress import track
-from remanence.release import KnowsRest
+from remanence.release import KnowsRest, require
 from remanence.training.stacked import CHUNK, chunks, train_chunk
 from remanence.types import Data, Params
 
@@ -25,6 +25,7 @@ class ShadowBank:
 
 def build_bank(release: KnowsRest, public: Data, *, seed: int, backend: Backend | None = None) -> ShadowBank:
     """Train one shadow for each public record, by the release's own recipe from its own initial weights."""
+    require(release, KnowsRest, by="a shadow bank")
     if len(public) == 0:
         raise BadInput("`public` is empty: a shadow bank needs public records to train on")
     public = public.to(release.fixed.x.device, release.fixed.x.dtype)
@@ -40,5 +41,5 @@ def build_bank(release: KnowsRest, public: Data, *, seed: int, backend: Backend 
 
 
 def stack_weights(stacked: Params) -> Tensor:
-    """A stack of K models as K flat rows, in the order of the dict."""
-    return torch.cat([p.flatten(1) for p in stacked.values()], dim=1)
+    """A stack of K models as K flat rows, in the order of the names: dicts of one model may be ordered differently."""
+    return torch.cat([stacked[name].flatten(1) for name in sorted(stacked)], dim=1)

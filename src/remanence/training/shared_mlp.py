@@ -1,4 +1,4 @@
-"""A stack of MLPs that share their training set but for one record each (METHODS 1.7).
+"""A stack of MLPs that share their training set but for one record each.
 
 The fixed set is common, so the first layer of K models is one product of their stacked weights with the fixed
 records, and its gradient another; each model's own record adds a rank-one term. What lies between is small and goes

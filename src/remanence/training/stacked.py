@@ -10,7 +10,9 @@ from remanence.training.shared_mlp import can_share, train_sharing
 from remanence.training.train import Training
 from remanence.types import Data, Params
 
-CHUNK = 128  # of one size everywhere, so that shadows and victims come out of the same kernels (METHODS 1.6)
+# Of one size everywhere, so that shadows and victims come out of the same kernels: other kernels round otherwise, and a
+# reconstructor would take their rounding for signal.
+CHUNK = 128
 
 
 def train_chunk(

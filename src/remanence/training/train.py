@@ -33,7 +33,7 @@ class CrossEntropy:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """A(model, initial, data) -> final. The defaults are Balle et al.'s for MNIST (METHODS 1.3)."""
+    """A(model, initial, data) -> final. The defaults are Balle et al.'s for MNIST (table IV)."""
 
     optimizer: Optimizer = SGD(lr=0.2, momentum=0.9)
     epochs: int = 100

@@ -1,0 +1,230 @@
+"""What a run leaves in its folder, whatever happens on the way."""
+
+import errno
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_cells import Guess, cut, made_data, tiny_cell
+
+import remanence.results.folder
+from remanence import SGD, Cell, Data, Split, Training
+from remanence.errors import BadInput
+from remanence.report import render
+from remanence.results import Record, read_run
+from remanence.runs import Job, run_job
+
+ALL = {"results.json", "scores.csv", "images.safetensors", "report.html"}
+
+
+def job(folder: Path, **changes: Any) -> Job:
+    fields = {"recipe": "tiny", "scale": "smoke", "seed": 0, "device": "cpu", "folder": folder, "command": "remanence"}
+    return Job(**(fields | changes))
+
+
+def done(cells: Sequence[Cell], folder: Path, **changes: Any) -> list[Record]:
+    return list(run_job(cells, job(folder, **changes)))
+
+
+def never(seed: int) -> Split:
+    raise AssertionError("work was done before the way was looked at")
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_run_writes_four_files_and_makes_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "deep"
+    records = done([tiny_cell("one"), tiny_cell("two")], folder)
+    assert names(folder) == ALL
+    assert json.loads((folder / "results.json").read_text()) == records
+    assert [record["cell"] for record in records] == ["one", "two"]
+    run = read_run(folder)
+    assert run.images.keys() == {f"{i}/{part}" for i in (0, 1) for part in ("truth", "reconstruction", "lookalike")}
+    assert [(row["cell"], row["record"]) for row in run.rows] == [
+        (c, str(i)) for c in ("one", "two") for i in range(20)
+    ]
+
+
+def test_the_pictures_are_those_of_the_private_records(tmp_path: Path) -> None:
+    done([tiny_cell()], tmp_path, seed=4)
+    run, private = read_run(tmp_path), cut(made_data, 4).private
+    assert torch.equal(run.images["0/truth"], (private.x * 255).round().to(torch.uint8))
+    assert (run.images["0/reconstruction"] == 128).all()  # 0.5 of 255, rounded to even
+    assert [row["label"] for row in run.rows] == [str(int(y)) for y in private.y]
+
+
+def test_the_page_can_be_drawn_again_from_the_folder_alone(tmp_path: Path) -> None:
+    done([tiny_cell("one"), tiny_cell("two", metrics=None)], tmp_path)
+    assert render(read_run(tmp_path)).encode() == (tmp_path / "report.html").read_bytes()
+
+
+def test_the_folder_is_complete_after_every_cell(tmp_path: Path) -> None:
+    run = run_job([tiny_cell("one"), tiny_cell("two")], job(tmp_path))
+    next(run)
+    assert names(tmp_path) == ALL
+    assert [record["cell"] for record in read_run(tmp_path).records] == ["one"]
+    assert render(read_run(tmp_path)).encode() == (tmp_path / "report.html").read_bytes()
+
+
+def test_nothing_is_made_before_a_cell_is_finished(tmp_path: Path) -> None:
+    def source() -> Data:
+        raise BadInput("no such file")
+
+    with pytest.raises(BadInput, match="no such file"):
+        done([tiny_cell(split=partial(cut, source))], tmp_path / "runs" / "new")
+    assert names(tmp_path) == set()
+
+
+def shared(_: int) -> Split:
+    """A public set that holds a target."""
+    parts = cut(made_data, 0)
+    return replace(parts, public=parts.private)
+
+
+def relabelled(_: int) -> Split:
+    parts = cut(made_data, 0)
+    return replace(parts, private=replace(parts.private, y=parts.private.y + 2))
+
+
+def of_integers(_: int) -> Split:
+    parts = cut(made_data, 0)
+    return replace(parts, test=replace(parts.test, x=(parts.test.x * 255).long()))
+
+
+BAD_CELLS: dict[str, tuple[dict[str, Any], str]] = {
+    "a target in the public set": ({"split": shared}, "`private` and `public` must share no record, got 20"),
+    "labels outside the classes": ({"split": relabelled}, r"labels of made must lie in 0\.\.1, got 2\.\.3"),
+    "integers": ({"split": of_integers}, r"must hold floats in \[0, 1\], got torch.int64"),
+    "an empty split": ({"split": partial(cut, made_data, private=0)}, "`private` must hold at least one record"),
+    "too few records": ({"split": partial(cut, partial(made_data, 12))}, "must hold 75 different records .* got 12"),
+    "a rate of zero": ({"training": Training(optimizer=SGD(lr=0.0), epochs=3)}, "the victim did not fit"),
+    "a rate too high": ({"training": Training(optimizer=SGD(lr=1e30), epochs=9)}, "the victim d(iverged|id not fit)"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CELLS)
+def test_a_bad_cell_is_refused_and_the_finished_ones_are_kept(tmp_path: Path, case: str) -> None:
+    changes, message = BAD_CELLS[case]
+    run = run_job([tiny_cell("good"), tiny_cell("bad", **changes)], job(tmp_path))
+    next(run)
+    before = contents(tmp_path)
+    with pytest.raises(BadInput, match=message):
+        next(run)
+    assert contents(tmp_path) == before
+    assert [record["cell"] for record in read_run(tmp_path).records] == ["good"]
+
+
+@pytest.mark.parametrize("device", ["nonsense", "cuda", "cuda:0"])
+def test_a_device_that_is_not_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(BadInput, match=r"`device` .*`cpu`"):
+        done([tiny_cell(split=never)], tmp_path / "new", device=device)
+    assert names(tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"seed": 1}, {"scale": "small"}, {"recipe": "other"}],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_other_results_are_not_touched(tmp_path: Path, changes: dict[str, Any]) -> None:
+    done([tiny_cell()], tmp_path)
+    before = contents(tmp_path)
+    with pytest.raises(BadInput, match=r"holds other results: .*`--out`.*`--force`"):
+        done([tiny_cell()], tmp_path, **changes)
+    assert contents(tmp_path) == before
+    done([tiny_cell()], tmp_path, **changes, force=True)
+    record = read_run(tmp_path).records[0]
+    assert {name: record[name] for name in changes} == changes  # type: ignore[literal-required]
+
+
+def test_results_that_a_run_would_not_make_again_are_other_results(tmp_path: Path) -> None:
+    done([tiny_cell("one"), tiny_cell("two")], tmp_path)
+    before = contents(tmp_path)
+    for cells in ([tiny_cell("one")], [tiny_cell("one"), tiny_cell("two", attack=Guess(grey=0.4))]):
+        with pytest.raises(BadInput, match="holds other results"):
+            done(cells, tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_the_same_run_may_be_repeated_and_completed(tmp_path: Path) -> None:
+    next(run_job([tiny_cell("one"), tiny_cell("two")], job(tmp_path)))  # broken off after the first cell
+    done([tiny_cell("one"), tiny_cell("two")], tmp_path)
+    done([tiny_cell("one"), tiny_cell("two")], tmp_path)
+    assert [record["cell"] for record in read_run(tmp_path).records] == ["one", "two"]
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_files_of_somebody_else_are_not_touched(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(BadInput, match="holds other results"):
+        done([tiny_cell()], tmp_path)
+    assert contents(tmp_path) == {name: b"mine"}
+    done([tiny_cell()], tmp_path, force=True)
+    assert names(tmp_path) == ALL
+
+
+def test_files_with_other_names_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    done([tiny_cell()], tmp_path)
+    assert contents(tmp_path)["notes.txt"] == b"mine"
+
+
+def test_a_folder_below_a_file_is_refused_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for folder in (tmp_path / "file", tmp_path / "file" / "deeper" / "still"):
+        with pytest.raises(BadInput, match=r"cannot write into `.*file.*` \(Not a directory\): .*`--out`"):
+            done([tiny_cell(split=never)], folder)
+    assert contents(tmp_path) == {"file": b"mine"}
+
+
+def failing(number: int) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError(number, "a reason")
+
+    return fail
+
+
+def test_a_read_only_folder_is_refused_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (errno.EACCES, errno.EROFS):
+        monkeypatch.setattr(remanence.results.folder, "TemporaryFile", failing(number))
+        with pytest.raises(BadInput, match=r"cannot write into `.*` \(a reason\): .*`--out`"):
+            done([tiny_cell(split=never)], tmp_path)
+    assert names(tmp_path) == set()
+
+
+def test_a_full_disk_is_not_called_a_wrong_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remanence.results.folder, "TemporaryFile", failing(errno.ENOSPC))
+    with pytest.raises(OSError, match="a reason"):
+        done([tiny_cell(split=never)], tmp_path)
+
+
+def test_a_redacted_run_shows_no_record_and_removes_what_an_earlier_one_showed(tmp_path: Path) -> None:
+    done([tiny_cell("one")], tmp_path)
+    assert names(tmp_path) == ALL
+    records = done([tiny_cell("one")], tmp_path, redact=True)
+    assert names(tmp_path) == {"results.json", "report.html"}
+    run = read_run(tmp_path)
+    assert (run.records, run.rows, run.images) == (records, [], {})
+    page = (tmp_path / "report.html").read_text()
+    assert "This page is redacted" in page
+    assert "data:image/png" not in page
+    assert render(run) == page
+
+
+def test_rows_of_a_table_are_kept_as_numbers(tmp_path: Path) -> None:
+    source = partial(made_data, shape=(5,))
+    done([tiny_cell(split=partial(cut, source))], tmp_path)
+    private = cut(source, 0).private
+    assert torch.equal(read_run(tmp_path).images["0/truth"], private.x)

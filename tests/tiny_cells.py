@@ -1,0 +1,52 @@
+"""Cells that run in a tenth of a second: a real victim, a real release, and an attack that guesses."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, final
+
+import torch
+
+from remanence import SGD, Cell, Data, Reconstruction, Split, Training, mlp, split, weights_only
+from remanence.metrics import MSE, identity
+from remanence.release import KnowsFinal
+
+PARTS = {"private": 20, "fixed": 10, "public": 5, "test": 40}  # with fewer private records the nulls take longer
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Guess:
+    """The same grey record for each of `records` withheld ones."""
+
+    grey: float = 0.5
+    records: int = 20
+
+    def run(self, release: KnowsFinal, *, seed: int) -> Reconstruction:
+        return Reconstruction(x=torch.full((self.records, *release.shape), self.grey))
+
+
+def made_data(n: int = 80, *, shape: tuple[int, ...] = (1, 4, 4)) -> Data:
+    """Two classes, the second brighter, so that a victim can learn to tell them."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(n) % 2
+    x = torch.rand(n, *shape, generator=generator) / 2 + y.reshape(-1, *[1] * len(shape)) / 2
+    return Data(x=x, y=y, num_classes=2, name="made")
+
+
+def cut(source: Callable[[], Data], seed: int, **counts: int) -> Split:
+    return split(source(), **(PARTS | counts), seed=seed)
+
+
+def tiny_cell(label: str = "tiny", **changes: Any) -> Cell:
+    fields: dict[str, Any] = {
+        "label": label,
+        "split": partial(cut, made_data),
+        "model": lambda data: mlp(data.shape, data.num_classes, hidden=(3,)),
+        "training": Training(optimizer=SGD(lr=0.1), epochs=3),
+        "reveal": weights_only,
+        "attack": Guess(),
+        "matching": identity,
+        "metrics": (MSE,),
+    }
+    return Cell(**(fields | changes))
