@@ -143,8 +143,10 @@ def test_a_claim_holds_when_ours_is_no_worse(metric: object, measured: float, ho
 
 
 def test_cuda_is_refused_where_there_is_none(parts: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(BadInput, match="no CUDA: use `cpu`"):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(BadInput, match="0 CUDA devices here: use `cpu`"):
         run_cell(cell(parts), device="cuda")
+    with pytest.raises(BadInput, match="got `meta`"):
+        run_cell(cell(parts), device="meta")
     with pytest.raises(BadInput, match="got `gpu please`"):
         run_cell(cell(parts), device="gpu please")

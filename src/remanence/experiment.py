@@ -115,6 +115,10 @@ def _device(device: torch.device | str) -> torch.device:
         device = torch.device(device)
     except RuntimeError:
         raise BadInput(f"`device` must be like `cpu`, `cuda` or `cuda:0`, got `{device}`") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise BadInput("`device` is `cuda`, but this machine or this build of torch has no CUDA: use `cpu`")
+    if device.type not in ("cpu", "cuda"):
+        raise BadInput(f"`device` must be like `cpu`, `cuda` or `cuda:0`, got `{device}`")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise BadInput(
+            f"`device` is `{device}`, but torch finds {torch.cuda.device_count()} CUDA devices here: use `cpu`"
+        )
     return device

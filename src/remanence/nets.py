@@ -35,7 +35,7 @@ def mlp(
 def cnn(shape: Sequence[int], num_classes: int, *, activation: type[nn.Module] = nn.ELU) -> nn.Sequential:
     """Two valid 4x4 convolutions and two linear layers: Balle et al., table V (55,208 parameters on CIFAR-10)."""
     if len(shape) != 3 or min(shape[1:]) < 10:
-        raise BadInput(f"`shape` for cnn() must be (channels, height, width) of at least 10x10, got {tuple(shape)}")
+        raise BadInput(f"cnn() needs images (channels, height, width) of at least 10x10, got {tuple(shape)}: use mlp()")
     channels, height, width = shape
     left = [(side - 4) // 2 + 1 - 3 for side in (height, width)]
     with torch.device("meta"):

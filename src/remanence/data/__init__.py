@@ -5,7 +5,7 @@ from remanence.data.datasets import CATALOGUE, Listing, data_folders, fetch_name
 from remanence.data.fetch import FetchFailed
 from remanence.data.images import from_image_folder
 from remanence.data.reading import Part
-from remanence.data.splits import Split, split
+from remanence.data.splits import Split, distinct, split
 from remanence.data.tables import from_csv
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Part",
     "Split",
     "data_folders",
+    "distinct",
     "fetch_named",
     "from_csv",
     "from_dataset",

@@ -68,23 +68,25 @@ def split(data: Data, *, private: int, fixed: int, public: int, test: int, seed:
     for name, count in counts.items():
         if count < 0:
             raise BadInput(f"`{name}` must be a number of records, got {count}: give 0 or more")
-    distinct = _distinct(data.x)
-    if sum(counts.values()) > len(distinct):
+    different = distinct(data)
+    if sum(counts.values()) > len(different):
         asked = " + ".join(f"{count} {name}" for name, count in counts.items())
         raise BadInput(
-            f"{data.name} must hold {sum(counts.values())} different records ({asked}), got {len(distinct)} "
-            f"({len(data) - len(distinct)} exact copies were dropped): ask for fewer"
+            f"{data.name} must hold {sum(counts.values())} different records ({asked}), got {len(different)} "
+            f"({len(data) - len(different)} exact copies were dropped): ask for fewer"
         )
-    order = distinct[torch.randperm(len(distinct), generator=torch.Generator().manual_seed(seed))]
-    ends = list(accumulate(counts.values()))
-    return Split(**{name: data.take(order[end - counts[name] : end]) for name, end in zip(counts, ends, strict=True)})
+    order = torch.randperm(len(different), generator=torch.Generator().manual_seed(seed))
+    ends = accumulate(counts.values())
+    cut = {name: order[end - counts[name] : end] for name, end in zip(counts, ends, strict=True)}
+    return Split(**{name: different.take(index) for name, index in cut.items()})
 
 
-def _distinct(x: Tensor) -> Tensor:
+def distinct(data: Data) -> Data:
+    """The first of each set of equal records, in their order."""
     first: dict[bytes, int] = {}
-    for i, key in enumerate(_keys(x, x.dtype)):
+    for i, key in enumerate(_keys(data.x, data.x.dtype)):
         first.setdefault(key, i)
-    return torch.tensor(list(first.values()), dtype=torch.int64)
+    return data.take(torch.tensor(list(first.values()), dtype=torch.int64))
 
 
 def _keys(x: Tensor, dtype: torch.dtype) -> Sequence[bytes]:

@@ -1,0 +1,130 @@
+"""Data of one's own, good and bad."""
+
+import csv
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import FILES, Call, assert_refused, contents
+from PIL import Image
+
+from remanence.results import parse_records, read_run
+
+
+def table(rows: int = 220, **columns: Sequence[Any]) -> list[dict[str, Any]]:
+    """Three numbers and a class that follows from them."""
+    made = np.random.default_rng(0).random((rows, 3)).round(4)
+    return [
+        {"a": a, "b": b, "c": c, "y": ["no", "yes"][a + b > 1]} | {name: column[i] for name, column in columns.items()}
+        for i, (a, b, c) in enumerate(made.tolist())
+    ]
+
+
+def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_arrays(path: Path, *, n: int = 220, **changes: Any) -> None:
+    y = np.arange(n) % 2
+    x = np.random.default_rng(0).random((n, 5, 5)) / 2 + y[:, None, None] / 2
+    np.savez(path, **({"x": x, "y": y} | changes))
+
+
+def write_images(folder: Path, *, per_class: int = 110, last: tuple[int, int] = (5, 5)) -> None:
+    generator = np.random.default_rng(0)
+    for label, name in enumerate(("dark", "light")):
+        (folder / name).mkdir(parents=True)
+        for i in range(per_class):
+            size = last if (label, i) == (1, per_class - 1) else (5, 5)
+            pixels = generator.integers(100 * label, 100 * label + 150, size).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{i}.png")
+
+
+def test_an_audit_of_a_table(call: Call, quick: None, tmp_path: Path) -> None:
+    write_table(tmp_path / "people.csv", table())
+    said = call("audit", "--data", "people.csv", "--label", "y", "--json")
+    assert (said.code, said.err) == (0, "")
+    gradient, one = parse_records(said.out, where="stdout")
+    assert (gradient["release"]["kind"], one["release"]["kind"]) == ("Gradient", "AllButOne")
+    assert gradient["release"]["shows"]["shape"] == "3"
+    assert gradient["recipe"] == "audit people.csv --label y --net mlp"
+    assert sorted(contents(tmp_path / "runs" / "audit-people")) == FILES
+
+
+def test_an_audit_of_a_table_with_repeated_rows(call: Call, quick: None, tmp_path: Path) -> None:
+    rows = table(210)
+    write_table(tmp_path / "people.csv", rows + rows[:60])
+    assert call("audit", "--data", "people.csv", "--label", "y", "--attack", "RecoNN").code == 0
+
+
+def test_an_audit_of_arrays(call: Call, quick: None, tmp_path: Path) -> None:
+    write_arrays(tmp_path / "faces.npz")
+    said = call("audit", "--data", "faces.npz", "--attack", "RecoNN", "--redact", "--out", "audit")
+    assert (said.code, said.err) == (0, "")
+    (record,) = read_run(tmp_path / "audit").records
+    assert (record["cell"], record["release"]["shows"]["shape"]) == ("all records but one", "1x5x5")
+    assert sorted(contents(tmp_path / "audit")) == ["report.html", "results.json"]
+
+
+def test_an_audit_of_a_folder_of_images(call: Call, quick: None, tmp_path: Path) -> None:
+    write_images(tmp_path / "faces")
+    said = call("audit", "--data", "faces", "--attack", "GradientMatching")
+    assert (said.code, said.err) == (0, "")
+    assert read_run(tmp_path / "runs" / "audit-faces").images["0/truth"].shape == (8, 1, 5, 5)
+
+
+def arrays(**changes: Any) -> Callable[[Path], None]:
+    return partial(write_arrays, **changes)
+
+
+def rows(made: list[dict[str, Any]]) -> Callable[[Path], None]:
+    return partial(write_table, rows=made)
+
+
+LABEL, PIXELS = ["--label", "y"], (220, 5, 5)
+BAD_DATA: dict[str, tuple[str, Callable[[Path], object], list[str], list[str]]] = {
+    "no label": ("t.csv", rows(table()), [], ["label", "class column"]),
+    "unknown label": ("t.csv", rows(table()), ["--label", "yy"], ["`yy`", "did you mean `y`?"]),
+    "text in a table": ("t.csv", rows(table(b=["x"] * 220)), LABEL, ["row 2", "`b`", "'x'"]),
+    "negative classes": ("t.csv", rows(table(y=[-1, -2] * 110)), LABEL, ["labels", "0..-1"]),
+    "fractions for classes": ("t.csv", rows(table(y=[0.5, 1] * 110)), LABEL, ["class numbers", "0.5"]),
+    "few records": ("t.csv", rows(table(199)), LABEL, ["199", "at least 200"]),
+    "few different records": ("t.csv", rows(table(120) * 2), LABEL, ["120 different records", "at least 200"]),
+    "one class": ("t.csv", rows(table(y=[1] * 220)), LABEL, ["one class only"]),
+    "integers": ("x.npz", arrays(x=np.ones(PIXELS, int)), [], ["floats in [0, 1]", "divide 8-bit pixels by 255"]),
+    "out of range": ("x.npz", arrays(x=np.full(PIXELS, 9.0)), [], ["must lie in [0, 1]", "from 9 to 9"]),
+    "not finite": ("x.npz", arrays(x=np.full(PIXELS, np.nan)), [], ["must lie in [0, 1]", "nan"]),
+    "a label for arrays": ("x.npz", arrays(), LABEL, ["`label`", ".csv", "leave it out"]),
+    "other names": ("x.npz", partial(np.savez, z=np.ones(3)), [], ["`x` and `y`", "got z"]),
+    "empty arrays": ("x.npz", arrays(n=0), [], ["0 different records", "at least 200"]),
+    "objects": ("x.npz", arrays(x=np.array([{}] * 220)), [], ["x.npz cannot be read", "allow_pickle=False"]),
+    "two sizes": ("faces", partial(write_images, last=(5, 6)), [], ["one size", "(5, 5)", "(6, 5)"]),
+    "an empty folder": ("faces", Path.mkdir, [], ["one sub-folder of images for each class"]),
+    "another file": ("notes.txt", Path.touch, [], ["a .npz, a .csv or a folder of images"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_DATA)
+def test_bad_data_is_refused_and_nothing_is_made(call: Call, quick: None, tmp_path: Path, case: str) -> None:
+    name, write, arguments, words = BAD_DATA[case]
+    write(tmp_path / name)
+    before = contents(tmp_path)
+    assert_refused(call("audit", "--data", tmp_path / name, *arguments), *words)
+    assert contents(tmp_path) == before
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_pickle_in_the_data_is_never_run(call: Call, tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> Any:
+            return Path.touch, (tmp_path / "sprung",)
+
+    np.savez(tmp_path / "trap.npz", x=np.array([Trap()] * 220), y=np.arange(220) % 2)
+    assert_refused(call("audit", "--data", "trap.npz"), "trap.npz cannot be read")
+    assert not (tmp_path / "sprung").exists()

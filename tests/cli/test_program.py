@@ -1,0 +1,161 @@
+"""The program as a process: what it prints, how it ends, that it is one program."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from contextlib import redirect_stderr
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import FILES, ROOT, Call, Said, assert_refused, contents, printed_to
+from tiny_cells import tiny_cell
+
+import remanence.data
+import remanence.results.folder
+import remanence_recipes.demo
+from remanence.results import parse_records, read_run
+
+
+@dataclass(frozen=True)
+class Finished:
+    said: Said
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def demo_run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """`run demo.digits --scale smoke --json`, for real and once."""
+    folder = tmp_path_factory.mktemp("demo") / "run"
+    return Finished(captured("run", "demo.digits", "--scale", "smoke", "--json", "--out", str(folder)), folder)
+
+
+def captured(*arguments: str) -> Said:
+    out, err = StringIO(), StringIO()
+    with redirect_stderr(err):
+        return Said(printed_to(out, *arguments), out.getvalue(), err.getvalue())
+
+
+def test_a_run_prints_its_records_and_nothing_else(demo_run: Finished) -> None:
+    assert (demo_run.said.code, demo_run.said.err) == (0, "")
+    records = parse_records(demo_run.said.out, where="stdout")
+    assert records == read_run(demo_run.folder).records
+    assert [record["cell"] for record in records] == ["gradient of a batch", "all records but one"]
+    assert {(record["recipe"], record["scale"], record["seed"]) for record in records} == {("demo.digits", "smoke", 0)}
+    command = f"remanence run demo.digits --scale smoke --json --out {demo_run.folder}"
+    assert {record["command"] for record in records} == {command}
+
+
+def test_a_run_leaves_four_files(demo_run: Finished) -> None:
+    assert sorted(contents(demo_run.folder)) == FILES
+
+
+def test_the_demo_finds_most_records_of_a_gradient(demo_run: Finished) -> None:
+    gradient = read_run(demo_run.folder).records[0]["scores"]
+    assert gradient["records"] == 8
+    assert gradient["found"]["count"] >= 4  # chance finds 8 of 100 times one
+
+
+def test_a_page_is_drawn_again_to_the_byte(demo_run: Finished, call: Call, tmp_path: Path) -> None:
+    for name in ("results.json", "scores.csv", "images.safetensors"):
+        shutil.copy(demo_run.folder / name, tmp_path / name)
+    said = call("report", tmp_path)
+    assert said == Said(0, f"{tmp_path / 'report.html'}\n", "")
+    assert (tmp_path / "report.html").read_bytes() == (demo_run.folder / "report.html").read_bytes()
+
+
+def test_the_paper_of_balle_runs_at_smoke_scale(call: Call, tmp_path: Path) -> None:
+    said = call("run", "balle2022.mnist", "--scale", "smoke")
+    assert (said.code, said.err) == (0, "")
+    cell, page = said.out.splitlines()
+    assert cell.startswith("ELU: ")
+    assert page == os.path.join("runs", "balle2022.mnist-smoke", "report.html")
+    assert sorted(contents(tmp_path / "runs" / "balle2022.mnist-smoke")) == FILES
+    (claim,) = read_run(tmp_path / "runs" / "balle2022.mnist-smoke").records[0]["claims"]
+    assert (claim["printed"], claim["holds"]) == (0.0089, None)  # printed for another scale
+
+
+def test_the_demo_takes_the_options_of_a_run(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(remanence_recipes.demo, "digits", lambda scale: [tiny_cell(f"at {scale}")])
+    said = call("demo", "--seed", 3)
+    assert (said.code, said.out.splitlines()[-1]) == (0, os.path.join("runs", "demo", "report.html"))
+    (record,) = read_run(tmp_path / "runs" / "demo").records
+    assert (record["cell"], record["recipe"], record["seed"]) == ("at small", "demo.digits", 3)
+
+
+PROGRAMS = {"module": [sys.executable, "-m", "remanence"], "script": [str(Path(sys.executable).with_name("remanence"))]}
+
+
+def process(arguments: Sequence[str], **options: Any) -> "subprocess.Popen[str]":
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(arguments, env=os.environ | {"OMP_NUM_THREADS": "1"}, **(pipes | options))
+
+
+def test_the_script_and_the_module_are_the_same_program() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"remanence": "remanence.cli:main"}
+    both = [process([*program, "run", "demo.digit"]) for program in PROGRAMS.values()]
+    said = [Said(each.wait(60), *each.communicate()) for each in both]
+    assert said[0] == said[1]
+    assert_refused(said[0], "unknown recipe `demo.digit`: did you mean `demo.digits`?")
+
+
+SLOW = """
+import sys, time
+from tiny_cells import tiny_cell
+from remanence.cli import main
+from remanence_recipes import RECIPES
+
+RECIPES["slow"] = lambda scale: [tiny_cell("one"), tiny_cell("two", split=lambda seed: time.sleep(600))]
+main()
+"""
+
+
+def test_an_interrupted_run_keeps_what_is_finished(tmp_path: Path, call: Call) -> None:
+    folder = tmp_path / "run"
+    running = process([sys.executable, "-c", SLOW, "run", "slow", "--out", str(folder)], cwd=ROOT / "tests")
+    assert running.stdout
+    first = running.stdout.readline()
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    assert first.startswith("one: ")
+    assert (running.returncode, out) == (1, "")
+    assert err == f"interrupted after 1 of 2 cells; what is finished is in `{folder}`\n"
+    assert [record["cell"] for record in read_run(folder).records] == ["one"]
+    assert sorted(contents(folder)) == FILES
+    page = (folder / "report.html").read_bytes()
+    assert call("report", folder).code == 0
+    assert (folder / "report.html").read_bytes() == page
+
+
+def interrupt(*_: Any, **__: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_interrupting_is_an_exit_code_of_one_everywhere(
+    call: Call, tiny: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("remanence.runs.run_cell", interrupt)
+    assert call("run", "tiny") == Said(1, "", "interrupted after 0 of 2 cells\n")
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(remanence.data, "fetch_named", interrupt)
+    assert call("data", "fetch", "mnist") == Said(1, "", "error: interrupted\n")
+
+
+HEAVY = ["sklearn", "scipy.optimize", "scipy.stats", "typer", "rich", "jinja2", "PIL", "matplotlib"]
+
+
+def test_importing_the_package_is_light_and_touches_no_device() -> None:
+    script = (
+        "import json, sys, remanence, torch\n"
+        f"print(json.dumps([[name for name in {HEAVY} if name in sys.modules], torch.cuda.is_initialized()]))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert json.loads(done.stdout) == [[], False]
