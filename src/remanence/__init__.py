@@ -24,13 +24,14 @@ from remanence.release import (
     weights_only,
 )
 from remanence.shadow import ShadowBank, build_bank
-from remanence.training import SGD, Adam, Training
+from remanence.training import SGD, Adam, AdamW, RMSProp, Training
 from remanence.types import Data, Params, Reconstruction
 
 __all__ = [
     "L2",
     "SGD",
     "Adam",
+    "AdamW",
     "AllButOne",
     "Attack",
     "BadInput",
@@ -48,6 +49,7 @@ __all__ = [
     "Metric",
     "NotEnoughKnowledge",
     "Params",
+    "RMSProp",
     "Recipe",
     "RecoNN",
     "Reconstruction",

@@ -167,7 +167,7 @@ def train_victims(
 ) -> list[Victim]:
     """For each record of `private` a model trained on `fixed` and that record, made just as the shadows are."""
     victims = []
-    for chunk in chunks(private):
+    for chunk in chunks(model, fixed, private):
         stacked = train_chunk(training, model, initial, fixed, chunk, seed=seed)
         for k in range(len(chunk)):
             weights = {name: p[k].clone() for name, p in stacked.items()}

@@ -1,18 +1,26 @@
 """The pure training loop against torch.optim on a real module, and the stack against one model after the other."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, interpolate
 
-from remanence import SGD, Adam, Data, Params, Training, cnn, initial_params, mlp
+from remanence import SGD, Adam, AdamW, Data, Params, RMSProp, Training, cnn, initial_params, mlp
 from remanence.data import Split
 from remanence.training import Optimizer
 from remanence.training.shared_mlp import can_share, train_sharing
-from remanence.training.stacked import CHUNK, _train_by_vmap, chunks, train_chunk
+from remanence.training.stacked import CPU_CHUNK, _train_by_vmap, chunk_size, chunks, train_chunk
 from remanence.types import concat
 
-OPTIMIZERS: list[Optimizer] = [SGD(lr=0.3), SGD(lr=0.2, momentum=0.9), Adam(lr=0.01)]
+OPTIMIZERS: list[Optimizer] = [
+    SGD(lr=0.3),
+    SGD(lr=0.2, momentum=0.9),
+    Adam(lr=0.01),
+    AdamW(lr=0.01, weight_decay=0.1),
+    RMSProp(lr=0.01),
+]
 ACTIVATIONS = [nn.ReLU, nn.ELU, nn.Sigmoid, nn.Tanh, nn.GELU]
 
 
@@ -21,13 +29,13 @@ def reference(training: Training, model: nn.Module, initial: Params, data: Data,
     real = model.to_empty(device="cpu").double()
     real.load_state_dict(initial)
     chosen = training.optimizer
-    if isinstance(chosen, SGD):
-        optimizer: torch.optim.Optimizer = torch.optim.SGD(
-            real.parameters(), lr=chosen.lr, momentum=chosen.momentum, weight_decay=training.weight_decay
-        )
-    else:
-        assert isinstance(chosen, Adam)
-        optimizer = torch.optim.Adam(real.parameters(), lr=chosen.lr, weight_decay=training.weight_decay)
+    make: dict[type, Callable[..., torch.optim.Optimizer]] = {
+        SGD: lambda p: torch.optim.SGD(p, lr=chosen.lr, momentum=getattr(chosen, "momentum", 0.0)),
+        Adam: lambda p: torch.optim.Adam(p, lr=chosen.lr),
+        AdamW: lambda p: torch.optim.AdamW(p, lr=chosen.lr, weight_decay=getattr(chosen, "weight_decay", 0.0)),
+        RMSProp: lambda p: torch.optim.RMSprop(p, lr=chosen.lr, alpha=0.9),
+    }
+    optimizer = make[type(chosen)](real.parameters())
     generator = torch.Generator().manual_seed(seed)
     for _ in range(training.epochs):
         order = torch.arange(len(data))
@@ -37,7 +45,8 @@ def reference(training: Training, model: nn.Module, initial: Params, data: Data,
         for start in range(0, len(data), size):
             batch = order[start : start + size]
             optimizer.zero_grad()
-            cross_entropy(real(data.x[batch]), data.y[batch]).backward()
+            decay = sum((p.square().sum() for p in real.parameters()), torch.tensor(0.0)) * training.weight_decay / 2
+            (cross_entropy(real(data.x[batch]), data.y[batch]) + decay).backward()
             optimizer.step()
     return {name: p.detach() for name, p in real.named_parameters()}
 
@@ -88,15 +97,16 @@ def test_a_convolutional_net_stacks_with_mini_batches_too(parts: Split) -> None:
 def test_a_record_trains_to_the_same_bytes_in_a_full_and_in_a_short_chunk(parts: Split) -> None:
     model = mlp(parts.fixed.shape, 10)
     initial, training = initial_params(model, seed=0), Training(epochs=3)
-    full = train_chunk(training, model, initial, parts.fixed, parts.public.take(slice(0, CHUNK)), seed=0)
+    full = train_chunk(training, model, initial, parts.fixed, parts.public.take(slice(0, CPU_CHUNK)), seed=0)
     short = train_chunk(training, model, initial, parts.fixed, parts.public.take(slice(0, 2)), seed=0)
     assert all(torch.equal(full[name][:2], short[name]) for name in full)
 
 
 def test_chunks_cover_every_record_in_order(parts: Split) -> None:
-    pieces = list(chunks(parts.public))
+    model = mlp(parts.fixed.shape, 10)
+    pieces = chunks(model, parts.fixed, parts.public)
     assert torch.equal(torch.cat([piece.x for piece in pieces]), parts.public.x)
-    assert max(map(len, pieces)) <= CHUNK
+    assert max(map(len, pieces)) <= chunk_size(model, parts.fixed)
 
 
 def test_autograd_runs_through_the_training(parts: Split) -> None:

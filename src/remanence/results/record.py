@@ -1,5 +1,6 @@
 """From what a cell gave to its record, its rows and its pictures."""
 
+import os
 import platform
 import subprocess
 from dataclasses import fields
@@ -211,7 +212,12 @@ def _hardware(device: torch.device) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit of the code that ran, marked when it was changed since; None outside a checkout."""
+    """The commit of the code that ran, marked when it was changed since; None outside a checkout.
+
+    A copy without its history (a container, another machine) may name it in `$REMANENCE_COMMIT`.
+    """
+    if told := os.environ.get("REMANENCE_COMMIT"):
+        return told
     checkout = Path(__file__).parents[3]
     if not (checkout / ".git").exists():  # an installed copy may lie inside the checkout of another project
         return None

@@ -10,7 +10,7 @@ from remanence.errors import BadInput
 from remanence.execution import Backend, Local
 from remanence.progress import track
 from remanence.release import KnowsRest, require
-from remanence.training.stacked import CHUNK, chunks, train_chunk
+from remanence.training.stacked import chunks, train_chunk
 from remanence.types import Data, Params
 
 
@@ -35,9 +35,9 @@ def build_bank(release: KnowsRest, public: Data, *, seed: int, backend: Backend 
             train_chunk(release.training, release.model, release.initial, release.fixed, targets, seed=seed)
         )
 
-    made = (backend or Local()).map(shadows, chunks(public))
-    count = -(-len(public) // CHUNK)
-    return ShadowBank(weights=torch.cat(list(track(made, total=count, label="shadow models"))), targets=public)
+    cut = chunks(release.model, release.fixed, public)
+    made = track((backend or Local()).map(shadows, cut), total=len(cut), label="shadow models")
+    return ShadowBank(weights=torch.cat(list(made)), targets=public)
 
 
 def stack_weights(stacked: Params) -> Tensor:

@@ -1,4 +1,4 @@
-from remanence.training.optim import SGD, Adam, Optimizer
+from remanence.training.optim import SGD, Adam, AdamW, Optimizer, RMSProp
 from remanence.training.train import CrossEntropy, Loss, Training
 
-__all__ = ["SGD", "Adam", "CrossEntropy", "Loss", "Optimizer", "Training"]
+__all__ = ["SGD", "Adam", "AdamW", "CrossEntropy", "Loss", "Optimizer", "RMSProp", "Training"]

@@ -11,6 +11,9 @@ State: TypeAlias = tuple[Params, ...]
 
 
 class Optimizer(Protocol):
+    @property
+    def lr(self) -> float: ...
+
     def init(self, params: Params) -> State: ...
 
     def update(self, params: Params, grads: Params, state: State, step: int) -> tuple[Params, State]: ...
@@ -53,3 +56,42 @@ class Adam:
         rate, scale = self.lr / (1 - self.beta1 ** (step + 1)), 1 - self.beta2 ** (step + 1)
         moved = {n: p - rate * first[n] / ((second[n] / scale).sqrt() + self.eps) for n, p in params.items()}
         return moved, (first, second)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AdamW:
+    """Loshchilov and Hutter 2019: Adam whose weight decay acts on the weights, not through the gradient."""
+
+    lr: float = 1e-3
+    weight_decay: float = 1e-2
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+    def init(self, params: Params) -> State:
+        return self._adam().init(params)
+
+    def update(self, params: Params, grads: Params, state: State, step: int) -> tuple[Params, State]:
+        decayed = {name: p * (1 - self.lr * self.weight_decay) for name, p in params.items()}
+        return self._adam().update(decayed, grads, state, step)
+
+    def _adam(self) -> Adam:
+        return Adam(lr=self.lr, beta1=self.beta1, beta2=self.beta2, eps=self.eps)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RMSProp:
+    """Tieleman and Hinton 2012, without momentum or centring."""
+
+    lr: float = 1e-3
+    decay: float = 0.9
+    eps: float = 1e-8
+
+    def init(self, params: Params) -> State:
+        return ({name: torch.zeros_like(p) for name, p in params.items()},)
+
+    def update(self, params: Params, grads: Params, state: State, step: int) -> tuple[Params, State]:
+        second = {name: self.decay * state[0][name] + (1 - self.decay) * g * g for name, g in grads.items()}
+        return {n: p - self.lr * grads[n] / (second[n].sqrt() + self.eps) for n, p in params.items()}, (second,)
