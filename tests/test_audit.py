@@ -98,10 +98,7 @@ def test_few_records_few_nulls_unmatched_and_broken_are_said(parts: Split) -> No
     broken[0] = torch.nan
     assert codes(finding(broken, parts, identity)) == {"broken-reconstructions"}
     found = finding(parts.private.x, parts)
-    few = {
-        name: dataclasses.replace(null, values={metric: v[:50] for metric, v in null.values.items()})
-        for name, null in found.scores.nulls.items()
-    }
+    few = {name: dataclasses.replace(null, distinct=50) for name, null in found.scores.nulls.items()}
     assert "few-null-scores" in codes(dataclasses.replace(found, scores=dataclasses.replace(found.scores, nulls=few)))
 
 

@@ -43,7 +43,7 @@ def tiny_cell(label: str = "tiny", **changes: Any) -> Cell:
         "label": label,
         "split": partial(cut, made_data),
         "model": lambda data: mlp(data.shape, data.num_classes, hidden=(3,)),
-        "training": Training(optimizer=SGD(lr=0.1), epochs=3),
+        "training": Training(optimizer=SGD(lr=0.5), epochs=8),
         "reveal": weights_only,
         "attack": Guess(),
         "matching": identity,

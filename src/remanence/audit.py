@@ -8,6 +8,7 @@ from typing import Any, final
 import torch
 
 from remanence.attacks import Attack, ShadowAttack
+from remanence.data.splits import check_disjoint
 from remanence.errors import BadInput
 from remanence.execution import Backend
 from remanence.metrics import Matching, Metric, Scores, evaluate, hungarian
@@ -23,6 +24,7 @@ class Finding:
 
     release: object  # the first of them: they differ in numbers only
     attack: object
+    public: Data  # the records that the attacker owned
     truth: Data
     reconstruction: Reconstruction
     scores: Scores
@@ -47,6 +49,9 @@ def audit(
     """
     if not cases:
         raise BadInput("`cases` is empty: there is no release to attack")
+    truth = concat(case.truth for case in cases)
+    if len(public):
+        check_disjoint({"truth": truth, "public": public})
     start = perf_counter()
     ready = attack
     if isinstance(attack, ShadowAttack):
@@ -54,12 +59,12 @@ def audit(
     assert isinstance(ready, Attack)
     found = _joined([ready.run(case.release, seed=seed + i) for i, case in enumerate(cases)])
     seconds = perf_counter() - start
-    truth = concat(case.truth for case in cases)
     owned = concat([public, cases[0].release.fixed]) if isinstance(cases[0].release, KnowsRest) else public
     scores = evaluate(found, truth, unrelated=unrelated, known=owned, matching=matching, metrics=metrics, seed=seed)
     return Finding(
         release=cases[0].release,
         attack=attack,
+        public=public,
         truth=truth,
         reconstruction=found,
         scores=scores,

@@ -39,23 +39,21 @@ def few_records(finding: Finding) -> Caveat | None:
 
 
 def few_null_scores(finding: Finding) -> Caveat | None:
-    fewest = min(
-        len(finding.scores.nulls[name].values[finding.scores.primary.name]) for name in ("held_out", "unrelated")
-    )
+    fewest = min(finding.scores.nulls[name].distinct for name in ("held_out", "unrelated"))
     if 1 / (1 + fewest) <= FPR:
         return None
-    text = f"There are only {fewest} null scores, too few for a {FPR:.0%} false-positive rate: nothing can be found."
+    text = f"The nulls rest on only {fewest} comparisons, too few for a rate of {FPR:.0%}: nothing can be found."
     return Caveat(code="few-null-scores", text=text)
 
 
 def small_held_out_pool(finding: Finding) -> Caveat | None:
     """Draws from a small pool repeat its records, and a class that runs out is filled up from other classes."""
-    drawn, pool = max(len(finding.truth), finding.scores.candidates), finding.scores.held_out
-    if pool >= 5 * drawn:
+    scarce = finding.scores.scarcest
+    if scarce.held_out >= 5 * scarce.asked:
         return None
     text = (
-        f"The null levels were drawn from only {pool} held-out records for {drawn} at a time: "
-        "they are less certain than their number of scores suggests. Hold more records out."
+        f"Of class {scarce.label} there are only {scarce.held_out} held-out records, and a draw of the nulls asks for "
+        f"{scarce.asked}: their levels are less certain than their number of scores suggests. Hold more records out."
     )
     return Caveat(code="small-held-out-pool", text=text)
 

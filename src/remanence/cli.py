@@ -122,11 +122,11 @@ def audit(
 ) -> None:
     """Train small victims on your data, attack them, and write a page."""
     from remanence.data import load
-    from remanence_recipes.demo import NETS, audit_cells
+    from remanence_recipes.demo import NETS, TUNED_ON, audit_cells
 
     if net not in NETS:
         raise unknown("net", net, NETS)
-    cells = audit_cells(partial(load, data, label=label), net=net)
+    cells = audit_cells(partial(load, data, label=label), net=net, tuned_on_truth=data in TUNED_ON)
     names = [type(cell.attack).__name__ for cell in cells]
     for name in attack or []:
         if name not in names:
@@ -282,7 +282,8 @@ def _run(
         for record in run_job(cells, job):
             records.append(record)
             if not as_json:
-                print(f"{record['cell']}: {verdict(record)}", flush=True)
+                told = f"{record['cell']}: {verdict(record)}"
+                print(f"{told} ({record['scores']['primary']}, matched by {record['matching']})", flush=True)
     except KeyboardInterrupt:
         kept = f"; what is finished is in `{folder}`" if records else ""
         print(f"interrupted after {len(records)} of {len(cells)} cells{kept}", file=sys.stderr)

@@ -183,11 +183,13 @@ def check_fit(victim: Victim) -> None:
     if not all(torch.isfinite(p).all() for p in victim.final.values()):
         raise BadInput("the victim diverged (its weights are not finite): lower the learning rate")
     data = concat([victim.fixed, victim.private])
-    before, after = (float(_loss(victim, params, data)) for params in (victim.initial, victim.final))
-    if not after < before:
+    share = data.y.bincount().double() / len(data)
+    guessing = float(-share.xlogy(share).sum())
+    before, reached = (float(_loss(victim, params, data)) for params in (victim.initial, victim.final))
+    if not reached < min(before, guessing):
         raise BadInput(
-            f"the victim did not fit: its training loss went from {before:.4g} to {after:.4g}; "
-            "change the learning rate or train for more epochs"
+            f"the victim did not fit: its training loss went from {before:.4g} to {reached:.4g}, and guessing by the "
+            f"classes' frequencies reaches {guessing:.4g}; change the learning rate or train for more epochs"
         )
 
 

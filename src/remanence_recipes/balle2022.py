@@ -24,7 +24,10 @@ def mnist(scale: Scale) -> Sequence[Cell]:
     if scale == "smoke":
         return [_cell("ELU, smoke", scale, RecoNN(hidden=(100, 100), epochs=20))]
     ours = RecoNN(hidden=(2000, 2000), optimizer=AdamW(lr=5e-4, weight_decay=1e-2))
-    return [_cell("ELU, the paper's reconstructor", scale, RecoNN()), _cell("ELU, our reconstructor", scale, ours)]
+    return [
+        _cell("ELU, the paper's width and optimiser", scale, RecoNN()),
+        _cell("ELU, wider and with AdamW", scale, ours),
+    ]
 
 
 def _cell(label: str, scale: Scale, attack: RecoNN) -> Cell:

@@ -92,7 +92,6 @@ BAD_DATA: dict[str, tuple[str, Callable[[Path], object], list[str], list[str]]] 
     "no label": ("t.csv", rows(table()), [], ["label", "class column"]),
     "unknown label": ("t.csv", rows(table()), ["--label", "yy"], ["`yy`", "did you mean `y`?"]),
     "text in a table": ("t.csv", rows(table(b=["x"] * 220)), LABEL, ["row 2", "`b`", "'x'"]),
-    "negative classes": ("t.csv", rows(table(y=[-1, -2] * 110)), LABEL, ["labels", "0..-1"]),
     "fractions for classes": ("t.csv", rows(table(y=[0.5, 1] * 110)), LABEL, ["class numbers", "0.5"]),
     "few records": ("t.csv", rows(table(199)), LABEL, ["199", "at least 200"]),
     "few different records": ("t.csv", rows(table(120) * 2), LABEL, ["120 different records", "at least 200"]),

@@ -75,7 +75,7 @@ def test_the_paper_of_balle_runs_at_smoke_scale(call: Call, tmp_path: Path) -> N
     said = call("run", "balle2022.mnist", "--scale", "smoke")
     assert (said.code, said.err) == (0, "")
     cell, page = said.out.splitlines()
-    assert cell.startswith("ELU: ")
+    assert cell.startswith("ELU, smoke: ")
     assert page == os.path.join("runs", "balle2022.mnist-smoke", "report.html")
     assert sorted(contents(tmp_path / "runs" / "balle2022.mnist-smoke")) == FILES
     (claim,) = read_run(tmp_path / "runs" / "balle2022.mnist-smoke").records[0]["claims"]

@@ -88,6 +88,31 @@ def test_fewer_candidates_than_records_leave_records_unmatched(digits: Data) -> 
     assert scores.means["mse"].value == pytest.approx(0, abs=1e-9)
 
 
+def test_a_few_good_candidates_for_many_records_are_found(digits: Data) -> None:
+    parts = split(digits, private=300, fixed=0, public=10, test=1000, seed=0)
+    scores = evaluate(Reconstruction(x=parts.private.x[:10]), parts.private, unrelated=parts.test)
+    assert scores.found[:10].all()
+    assert not scores.found[10:].any()
+
+
+@pytest.mark.parametrize("held_out", [5, 20])
+def test_one_record_is_not_found_by_chance_in_a_small_pool(digits: Data, held_out: int) -> None:
+    """An unrelated record of the class is nearer than k others once in k + 1 times, however often they are drawn."""
+    threes = digits.take((digits.y == 3).nonzero()[:, 0])
+    found = 0
+    for seed in range(40):
+        order = threes.take(torch.randperm(len(threes), generator=torch.Generator().manual_seed(seed)))
+        candidate = Reconstruction(x=order.x[:1])
+        pool = order.take(slice(2, 2 + held_out))
+        found += int(evaluate(candidate, order.take([1]), unrelated=pool, matching=identity).found.sum())
+    assert found == 0
+
+
+def test_a_record_that_is_also_held_out_is_refused(digits: Data) -> None:
+    with pytest.raises(BadInput, match="`truth` and `unrelated` must share no record, got 5"):
+        evaluate(Reconstruction(x=digits.x[:10]), digits.take(slice(0, 10)), unrelated=digits.take(slice(5, 500)))
+
+
 def test_a_diverged_candidate_is_not_found_and_spoils_nothing(digits: Data) -> None:
     parts = split(digits, private=10, fixed=0, public=10, test=200, seed=0)
     x = parts.private.x.clone()

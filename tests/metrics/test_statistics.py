@@ -37,19 +37,24 @@ def test_the_binomial_interval_is_clopper_pearson(total: int, data: st.DataObjec
     null=st.lists(st.integers(0, 20), min_size=1, max_size=50),
 )
 def test_p_values_count_the_null_scores_at_least_as_good(scores: list[int], null: list[int]) -> None:
-    ours = p_values(torch.tensor(scores).float(), torch.tensor(null).float())
+    ours = p_values(torch.tensor(scores).float(), torch.tensor(null).float(), distinct=len(null))
     naive = [(1 + sum(n >= s for n in null)) / (1 + len(null)) for s in scores]
     assert ours.tolist() == pytest.approx(naive)
 
 
 def test_an_unscored_record_has_p_one() -> None:
-    assert p_values(torch.tensor([torch.nan]), torch.tensor([0.0])).tolist() == [1.0]
+    assert p_values(torch.tensor([torch.nan]), torch.tensor([0.0]), distinct=1).tolist() == [1.0]
+
+
+def test_the_same_comparison_drawn_again_and_again_shows_no_more_than_once() -> None:
+    null = torch.zeros(2000)  # one pair, drawn 2000 times
+    assert p_values(torch.tensor([1.0]), null, distinct=1).tolist() == [0.5]
 
 
 def test_the_roc_is_the_share_of_p_values_below_each_level() -> None:
     generator = torch.Generator().manual_seed(0)
     null, scores = torch.randn(1999, generator=generator), torch.randn(500, generator=generator) + 1
-    curve = roc(scores, null)
+    curve = roc(scores, null, distinct=len(null))
     threshold = null.sort(descending=True).values
     assert curve.at_1_percent == pytest.approx(float((scores > threshold[19]).float().mean()))  # 1 + 19 of 2000
     assert curve.at_01_percent == pytest.approx(float((scores > threshold[1]).float().mean()))
@@ -58,6 +63,6 @@ def test_the_roc_is_the_share_of_p_values_below_each_level() -> None:
 
 
 def test_the_roc_is_silent_where_the_null_is_too_small() -> None:
-    curve = roc(torch.tensor([1.0]), torch.zeros(500))
+    curve = roc(torch.tensor([1.0]), torch.zeros(2000), distinct=500)
     assert curve.at_1_percent == 1.0
     assert curve.at_01_percent is None

@@ -68,6 +68,7 @@ def made_row(cell: str, i: int, score: float, *, found: bool) -> Row:
         "cell": cell,
         "record": str(i),
         "label": str(i % 10),
+        "matching": "hungarian",
         "candidate": str(3 * i % 17) if matched else "",
         "found": "yes" if found else "no",
         "p_held_out": f"{0.0005 if found else 0.2 + i / 1000}",
@@ -99,6 +100,8 @@ def made_record(cell: str, scores: Tensor, count: int) -> Record:
         release={
             "kind": "WeightsOnly",
             "shows": {"final": "the trained weights", "model": "an MLP 144-1000-1000-2", "shape": "3 x 12 x 12"},
+            "owned": "no records",
+            "data": "made",
             "withholds": "The training records, their order, and the weights before training.",
             "records": n,
         },
@@ -169,4 +172,4 @@ def made_metric(scores: Tensor, *, up: bool) -> dict[str, Any]:
 
 def made_null(meaning: str, mean: float) -> dict[str, Any]:
     levels = {"ssim": {"mean": mean, "at_1_percent": 2.5 * mean}, "mse": {"mean": mean / 2, "at_1_percent": mean / 5}}
-    return {"meaning": meaning, "count": 2000, "metrics": levels}
+    return {"meaning": meaning, "count": 2000, "distinct": 1800, "metrics": levels}

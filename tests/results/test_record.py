@@ -42,6 +42,7 @@ def made_result(truth: Data, unrelated: Data, x: Tensor, *, metrics: tuple[Metri
     finding = Finding(
         release=run_cell(cell).finding.release,
         attack=Guess(grey=0.25),
+        public=unrelated.take(slice(0, 7)),
         truth=truth,
         reconstruction=found,
         scores=evaluate(found, truth, unrelated=unrelated, matching=hungarian, metrics=metrics),
@@ -88,6 +89,7 @@ def test_what_the_attacker_saw_is_in_words(result: CellResult) -> None:
     release = made(result)["release"]
     assert (release["kind"], release["records"]) == ("WeightsOnly", PRIVATE)
     assert release["withholds"] == "every training record, the initial weights and the training recipe"
+    assert (release["data"], release["owned"]) == ("made", "7 records of made, each 1x4x4")
     parameters = 16 * 3 + 3 + 3 * 2 + 2
     assert release["shows"] == {
         "model": "Flatten, Linear 16x3, ELU, Linear 3x2",
@@ -100,7 +102,7 @@ def test_what_the_attacker_saw_is_in_words(result: CellResult) -> None:
 def test_a_convolution_is_in_words() -> None:
     model = nn.Sequential(nn.Conv2d(3, 16, 4), nn.ELU())
     assert MODULE._in_words(model) == "Conv2d 4x4x3x16, ELU"
-    assert MODULE._in_words(made_data(1200)) == "1,200 records of shape 1x4x4"
+    assert MODULE._in_words(made_data(1200)) == "1,200 records of made, each 1x4x4"
 
 
 def test_the_counts(result: CellResult) -> None:

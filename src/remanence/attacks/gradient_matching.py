@@ -46,6 +46,11 @@ class L2:
 @final
 @dataclass(frozen=True, kw_only=True)
 class GradientMatching:
+    """Adam on the pixels, clamped to [0, 1] after each step, its rate on a half cosine.
+
+    Zhu et al. use L-BFGS and no box, Geiping et al. the sign of the gradient and a rate that falls in steps.
+    """
+
     distance: Distance = Cosine()
     tv: float = 1e-3
     steps: int = 1000
@@ -95,9 +100,9 @@ class GradientMatching:
 def infer_labels(release: KnowsGradient, looks_like: Tensor) -> Tensor:
     """The labels of the batch from the last layer's bias gradient, which is mean(softmax) - (labels' frequencies).
 
-    The mean softmax is taken over the records `looks_like` (restart, record, ...), one answer for each restart; the
-    classes with the largest remaining counts are taken one by one. For one record only its class has a negative entry,
-    and the answer is exact whatever they look like.
+    A class with a negative entry is in the batch for certain, whatever the weights; for one record that is the answer.
+    The places left go to the classes with the largest remaining counts, the mean softmax being taken over the records
+    `looks_like` (restart, record, ...), with one answer for each restart.
     """
     if release.batch_size is None:
         raise NotEnoughKnowledge("GradientMatching needs `batch_size` to know how many records to look for")
@@ -111,8 +116,10 @@ def infer_labels(release: KnowsGradient, looks_like: Tensor) -> Tensor:
     logits = apply(release.model, release.at, looks_like.flatten(0, 1).to(bias))
     softmax = logits.unflatten(0, looks_like.shape[:2]).softmax(dim=-1).mean(dim=1)
     counts = (softmax - bias) * release.batch_size
-    labels = []
-    for _ in range(release.batch_size):
+    certain = bias.argsort()[: int((bias < 0).sum())][: release.batch_size]
+    labels = [label.expand(len(counts)) for label in certain]
+    counts[:, certain] -= 1
+    while len(labels) < release.batch_size:
         labels.append(counts.argmax(dim=1))
         counts.scatter_add_(1, labels[-1][:, None], -counts.new_ones(len(counts), 1))
     return torch.stack(labels, dim=1).sort(dim=1).values

@@ -115,7 +115,7 @@ class Scaler:
 
 def _slowed(optimizer: Optimizer, done: float) -> Optimizer:
     """The optimiser with its rate on a half cosine from its own value at 0 to nothing at 1."""
-    return replace(optimizer, lr=optimizer.lr * (1 + cos(pi * done)) / 2)  # type: ignore[type-var]
+    return replace(optimizer, lr=optimizer.lr * (1 + cos(pi * done)) / 2)
 
 
 def _error(params: Params, net: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ class Split:
             if not len(part) and name not in _MAY_BE_EMPTY:
                 raise BadInput(f"`{name}` must hold at least one record, got an empty set: ask for more")
         _check_alike(parts)
-        _check_disjoint(parts)
+        check_disjoint(parts)
 
 
 def _check_alike(parts: dict[str, Data]) -> None:
@@ -49,7 +49,8 @@ def _check_alike(parts: dict[str, Data]) -> None:
             )
 
 
-def _check_disjoint(parts: dict[str, Data]) -> None:
+def check_disjoint(parts: dict[str, Data]) -> None:
+    """Refuse parts that share a record."""
     dtype = reduce(torch.promote_types, (part.x.dtype for part in parts.values()))
     keys = {name: set(_keys(part.x, dtype)) for name, part in parts.items()}
     for one, other in combinations(keys, 2):

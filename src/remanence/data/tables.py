@@ -63,7 +63,8 @@ def _classes(path: Path, label: str, cells: list[str]) -> tuple[list[int], int]:
     odd = [number for number in numbers if not number.is_integer() or abs(number) >= 2**31]
     if odd:
         raise BadInput(f"the label column `{label}` of {path} must hold class numbers or names, got {odd[0]:g}: bin it")
-    return [int(number) for number in numbers], int(max(numbers)) + 1
+    known = {number: i for i, number in enumerate(sorted(set(numbers)))}
+    return [known[number] for number in numbers], len(known)
 
 
 def _as_float(cell: str) -> float | None:

@@ -6,10 +6,12 @@ against held-out records, (b) unrelated records in place of the reconstructions.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import final
 
 from torch import Tensor
 
+from remanence.data.splits import check_disjoint
 from remanence.errors import BadInput
 from remanence.metrics import null
 from remanence.metrics.base import Metric
@@ -24,6 +26,16 @@ FPR = 0.01
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
+class Scarcity:
+    """The class with the fewest held-out records for those that one draw of a null asks for."""
+
+    label: int
+    held_out: int
+    asked: int
+
+
+@final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scores:
     """Scores per record, in the order of the truth, and what they are worth. The first metric decides what is found."""
@@ -31,7 +43,7 @@ class Scores:
     matching: str
     metrics: tuple[Metric, ...]
     candidates: int
-    held_out: int  # how many records the nulls were drawn from
+    scarcest: Scarcity
     index: Tensor  # the candidate of each record, -1 where there is none
     values: Values
     means: dict[str, Interval]
@@ -69,6 +81,7 @@ def evaluate(
     """
     if len(truth) == 0:
         raise BadInput("`truth` is empty: there is no record to look for")
+    check_disjoint({"truth": truth, "unrelated": unrelated})
     metrics = tuple(metrics or default_metrics(truth))
     known = known if known is not None and len(known) else unrelated
     truth, unrelated, known = (
@@ -87,13 +100,14 @@ def evaluate(
     score, against_held_out, against_unrelated = (
         oriented(metrics[0], v[metrics[0].name]) for v in (values, nulls["held_out"].values, nulls["unrelated"].values)
     )
-    p_held_out, p_unrelated = p_values(score, against_held_out), p_values(score, against_unrelated)
+    p_held_out = p_values(score, against_held_out, distinct=nulls["held_out"].distinct)
+    p_unrelated = p_values(score, against_unrelated, distinct=nulls["unrelated"].distinct)
     found = (p_held_out <= FPR) & (p_unrelated <= FPR)
     return Scores(
         matching=matching.name,
         metrics=metrics,
         candidates=len(x),
-        held_out=len(unrelated),
+        scarcest=_scarcest(truth, unrelated, len(x)),
         index=index,
         values=values,
         means={m.name: bootstrap_mean(values[m.name], seed=seed) for m in metrics},
@@ -102,9 +116,22 @@ def evaluate(
         p_unrelated=p_unrelated,
         found=found,
         share_found=binomial_share(int(found.sum()), len(truth)),
-        roc=roc(score, against_held_out),
+        roc=roc(score, against_held_out, distinct=nulls["held_out"].distinct),
         lookalike=lookalike,
     )
+
+
+def _scarcest(truth: Data, unrelated: Data, candidates: int) -> Scarcity:
+    per_draw = max(1.0, candidates / len(truth))
+    classes = [
+        Scarcity(
+            label=int(label),
+            held_out=int((unrelated.y == label).sum()),
+            asked=ceil(per_draw * int((truth.y == label).sum())),
+        )
+        for label in truth.y.unique()
+    ]
+    return min(classes, key=lambda c: c.held_out / c.asked)
 
 
 def oriented(metric: Metric, values: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from remanence.metrics.matching import NONE, Matching
 from remanence.metrics.pixel import MSE
 from remanence.types import Data
 
-NULL_SCORES = 2000  # enough to speak of 0.1 %: draws are repeated until there are as many
+NULL_SCORES, MOST_DRAWS = 2000, 200  # draws are repeated until there are enough scores to speak of 0.1 %
 Values: TypeAlias = dict[str, Tensor]
 
 
@@ -26,6 +26,7 @@ Values: TypeAlias = dict[str, Tensor]
 class Null:
     meaning: str
     values: Values
+    distinct: int  # different pairs among those scored: what the certainty of the level rests on
 
 
 def matched(candidates: Tensor, truth: Tensor, matching: Matching, metrics: Sequence[Metric]) -> tuple[Tensor, Values]:
@@ -44,12 +45,10 @@ def held_out(
     candidates: Tensor, truth: Data, unrelated: Data, matching: Matching, metrics: Sequence[Metric], *, seed: int
 ) -> Null:
     """Null (a)."""
-    draws = _draws(truth.y, unrelated, len(truth), seed)
-    trials = ((candidates, unrelated.x[drawn]) for drawn in draws)
-    return Null(
-        meaning="the same reconstructions, scored against equally many held-out records that were never trained on",
-        values=_pooled(trials, matching, metrics),
-    )
+    own = torch.arange(len(candidates), device=candidates.device)
+    trials = ((own, drawn) for drawn in _draws(truth.y, unrelated, seed))
+    meaning = "the same reconstructions, scored against equally many held-out records that were never trained on"
+    return _pooled(meaning, candidates, unrelated.x, trials, matching, metrics)
 
 
 def unrelated_images(
@@ -57,48 +56,57 @@ def unrelated_images(
 ) -> Null:
     """Null (b)."""
     labels = truth.y[torch.arange(count, device=truth.y.device) % len(truth)]
-    draws = _draws(labels, unrelated, len(truth), seed)
-    trials = ((unrelated.x[drawn], truth.x) for drawn in draws)
-    return Null(
-        meaning="unrelated records of the same classes, as many as there are reconstructions, in their place",
-        values=_pooled(trials, matching, metrics),
-    )
+    own = torch.arange(len(truth), device=truth.x.device)
+    trials = ((drawn, own) for drawn in _draws(labels, unrelated, seed))
+    meaning = "unrelated records of the same classes, as many as there are reconstructions, in their place"
+    return _pooled(meaning, unrelated.x, truth.x, trials, matching, metrics)
 
 
 def noise(count: int, truth: Data, matching: Matching, metrics: Sequence[Metric], *, seed: int) -> Null:
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.rand(count, *truth.shape, generator=generator).to(truth.x)
-    return Null(
-        meaning="uniform noise in place of the reconstructions", values=matched(drawn, truth.x, matching, metrics)[1]
-    )
+    values = matched(drawn, truth.x, matching, metrics)[1]
+    return Null(meaning="uniform noise in place of the reconstructions", values=values, distinct=len(truth))
 
 
 def mean_image(truth: Data, known: Data, metrics: Sequence[Metric]) -> Null:
     mean = known.x.mean(dim=0).expand_as(truth.x)
-    return Null(
-        meaning="the mean of the records that the attacker could own, given as every reconstruction",
-        values={metric.name: metric.paired(mean, truth.x) for metric in metrics},
-    )
+    meaning = "the mean of the records that the attacker could own, given as every reconstruction"
+    values = {metric.name: metric.paired(mean, truth.x) for metric in metrics}
+    return Null(meaning=meaning, values=values, distinct=len(truth))
 
 
 def nearest_neighbour(truth: Data, known: Data, metrics: Sequence[Metric]) -> tuple[Tensor, Null]:
     """The record nearest to each truth record among those the attacker could own, by squared error, and its scores."""
     nearest = known.x[MSE.pairwise(known.x, truth.x).argmin(dim=0)]
     meaning = "for each record its nearest neighbour (by squared error) among the records that the attacker could own"
-    return nearest, Null(meaning=meaning, values={m.name: m.paired(nearest, truth.x) for m in metrics})
+    values = {metric.name: metric.paired(nearest, truth.x) for metric in metrics}
+    return nearest, Null(meaning=meaning, values=values, distinct=len(truth))
 
 
-def _pooled(trials: Iterable[tuple[Tensor, Tensor]], matching: Matching, metrics: Sequence[Metric]) -> Values:
-    """The scores of all matched pairs of all trials (candidates, truth), each metric called once."""
-    ours, theirs = [], []
-    for candidates, truth in trials:
-        index = matching(candidates, truth)
-        ours.append(candidates[index[index != NONE]])
-        theirs.append(truth[index != NONE])
-    return {metric.name: metric.paired(torch.cat(ours), torch.cat(theirs)) for metric in metrics}
+def _pooled(
+    meaning: str,
+    candidates: Tensor,
+    truth: Tensor,
+    trials: Iterable[tuple[Tensor, Tensor]],
+    matching: Matching,
+    metrics: Sequence[Metric],
+) -> Null:
+    """All matched pairs of trials, each an index into `candidates` and one into `truth`, scored together."""
+    ours: list[Tensor] = []
+    theirs: list[Tensor] = []
+    for left, right in trials:
+        index = matching(candidates[left], truth[right])
+        ours.append(left[index[index != NONE]])
+        theirs.append(right[index != NONE])
+        if sum(map(len, ours)) >= NULL_SCORES:
+            break
+    one, other = torch.cat(ours), torch.cat(theirs)
+    values = {metric.name: metric.paired(candidates[one], truth[other]) for metric in metrics}
+    return Null(meaning=meaning, values=values, distinct=len((one * len(truth) + other).unique()))
 
 
-def _draws(labels: Tensor, pool: Data, scores_each: int, seed: int) -> Iterator[Tensor]:
+def _draws(labels: Tensor, pool: Data, seed: int) -> Iterator[Tensor]:
     """Draws from `pool` without replacement, record i of the label `labels[i]` as far as the pool has it."""
     if len(pool) < len(labels):
         raise BadInput(
@@ -106,7 +114,7 @@ def _draws(labels: Tensor, pool: Data, scores_each: int, seed: int) -> Iterator[
             "hold more records out"
         )
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(-(-NULL_SCORES // scores_each)):
+    for _ in range(MOST_DRAWS):
         yield _draw(labels.cpu(), pool.y.cpu(), generator).to(pool.x.device)
 
 

@@ -36,15 +36,16 @@ def binomial_share(count: int, total: int) -> Interval:
     return Interval(value=count / total, low=float(exact.low), high=float(exact.high))
 
 
-def p_values(scores: Tensor, null: Tensor) -> Tensor:
-    """The share of null scores at least as good as each score, the score itself counted in: never below 1/(N + 1).
+def p_values(scores: Tensor, null: Tensor, *, distinct: int) -> Tensor:
+    """The share of null scores at least as good as each score, the score itself counted in.
 
-    With that one added the test is exact for exchangeable scores; an unscored (NaN) record gets 1.
+    With that one added the test is exact for exchangeable scores. Null scores are drawn again and again from a finite
+    pool, so p is never below 1/(distinct + 1): k different comparisons cannot show less. An unscored record gets 1.
     """
     ordered = null[~null.isnan()].sort().values
     beaten = torch.searchsorted(ordered, scores.nan_to_num(nan=-torch.inf))  # null scores strictly below
     p = (1 + len(ordered) - beaten).double() / (1 + len(ordered))  # in float32, 20 of 2000 would be above 1 %
-    return torch.where(scores.isnan(), torch.ones_like(p), p)
+    return torch.where(scores.isnan(), torch.ones_like(p), p.clamp(min=1 / (1 + distinct)))
 
 
 @final
@@ -58,19 +59,19 @@ class Roc:
     at_01_percent: float | None
 
 
-def roc(scores: Tensor, null: Tensor, *, points: int = 200) -> Roc:
+def roc(scores: Tensor, null: Tensor, *, distinct: int, points: int = 200) -> Roc:
     """The ROC of `scores` against `null`, and its height where 1 % and 0.1 % of the null pass."""
-    p = p_values(scores, null).cpu()
-    levels = torch.logspace(-torch.tensor(float(len(null) + 1)).log10().item(), 0, points, dtype=torch.double)
+    p = p_values(scores, null, distinct=distinct).cpu()
+    levels = torch.logspace(-torch.tensor(distinct + 1.0).log10().item(), 0, points, dtype=torch.double)
     tpr = (p[:, None] <= levels * (1 + 1e-12)).double().mean(dim=0)
     return Roc(
         fpr=tuple(levels.tolist()),
         tpr=tuple(tpr.tolist()),
-        at_1_percent=_height(p, len(null), 0.01),
-        at_01_percent=_height(p, len(null), 0.001),
+        at_1_percent=_height(p, distinct, 0.01),
+        at_01_percent=_height(p, distinct, 0.001),
     )
 
 
-def _height(p: Tensor, nulls: int, level: float) -> float | None:
-    """The share of p-values at most `level`; None where so few null scores could not show it."""
-    return None if 1 / (1 + nulls) > level else float((p <= level).double().mean())
+def _height(p: Tensor, distinct: int, level: float) -> float | None:
+    """The share of p-values at most `level`; None where so few comparisons could not show it."""
+    return None if 1 / (1 + distinct) > level else float((p <= level).double().mean())

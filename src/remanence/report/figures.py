@@ -59,7 +59,7 @@ def histogram(
 
 def roc(fpr: Sequence[float], tpr: Sequence[float]) -> str:
     """The share found against the false-positive rate on a logarithmic axis: what counts is its left end."""
-    title = "Share of records found at each false-positive rate"
+    title = "Share of records that beat held-out ones at each false-positive rate"
     positive = [value for value in fpr if value > 0]
     if not positive:
         return _empty(title)
@@ -68,7 +68,7 @@ def roc(fpr: Sequence[float], tpr: Sequence[float]) -> str:
     chance = [(low ** (1 - i / 40),) * 2 for i in range(41)]
     marks = [mark for power in range(9, -1, -1) if (mark := 10.0**-power) >= low]
     parts = [
-        _frame(axes, marks, "false-positive rate, logarithmic", "share of records found", percent),
+        _frame(axes, marks, "false-positive rate, logarithmic", "share of records", percent),
         _level(axes, 0.01),
         f'<path class="chance" d="{_line(axes, chance)}"/>',
         f'<path class="curve" d="{_line(axes, _staircase(fpr, tpr))}"/>',

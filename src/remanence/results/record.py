@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from remanence.audit import Finding
 from remanence.experiment import CellResult, Claim
 from remanence.metrics import Metric, Null, Scores
 from remanence.metrics.evaluate import FPR
@@ -33,7 +34,7 @@ def record(result: CellResult, *, recipe: str, scale: str, seed: int, command: s
         commit=_commit(),
         hardware=_hardware(result.device),
         seconds=round(result.seconds, 3),
-        release=_release(finding.release, len(finding.truth)),
+        release=_release(finding),
         attack=repr(finding.attack),
         matching=finding.scores.matching,
         scores=_scores(finding.scores),
@@ -51,6 +52,7 @@ def rows(result: CellResult) -> list[Row]:
             "cell": result.cell.label,
             "record": str(i),
             "label": str(int(truth.y[i])),
+            "matching": scores.matching,
             "candidate": str(int(scores.index[i])) if scores.index[i] >= 0 else "",
             "found": "yes" if scores.found[i] else "no",
             "p_held_out": f"{float(scores.p_held_out[i]):.4g}",
@@ -116,6 +118,7 @@ def _null(null: Null, metrics: tuple[Metric, ...]) -> dict[str, Any]:
     return {
         "meaning": null.meaning,
         "count": len(null.values[metrics[0].name]),
+        "distinct": null.distinct,
         "metrics": {
             metric.name: {
                 "mean": _number(float(null.values[metric.name].nanmean())),
@@ -164,13 +167,17 @@ def _claim(claim: Claim, scores: Scores, scale: str) -> ClaimRecord:
     )
 
 
-def _release(release: Any, records: int) -> dict[str, Any]:
+def _release(finding: Finding) -> dict[str, Any]:
+    release: Any = finding.release
+    owned = f"{_in_words(finding.public)}" if len(finding.public) else "no records"
     shown = {field.name: getattr(release, field.name) for field in fields(release)}
     return {
         "kind": type(release).__name__,
         "shows": {name: _in_words(value) for name, value in shown.items() if value is not None},
+        "owned": owned,
         "withholds": release.withholds,
-        "records": records,
+        "records": len(finding.truth),
+        "data": finding.truth.name,
     }
 
 
@@ -178,7 +185,7 @@ def _in_words(value: object) -> str:
     if isinstance(value, dict):
         return f"{sum(p.numel() for p in value.values()):,} numbers in {len(value)} tensors"
     if isinstance(value, Data):
-        return f"{len(value):,} records of shape {'x'.join(map(str, value.shape))}"
+        return f"{len(value):,} records of {value.name}, each {'x'.join(map(str, value.shape))}"
     if isinstance(value, Tensor):
         return f"tensor of shape {'x'.join(map(str, value.shape))}"
     if isinstance(value, nn.Module):
@@ -216,11 +223,9 @@ def _commit() -> str | None:
 
     A copy without its history (a container, another machine) may name it in `$REMANENCE_COMMIT`.
     """
-    if told := os.environ.get("REMANENCE_COMMIT"):
-        return told
     checkout = Path(__file__).parents[3]
     if not (checkout / ".git").exists():  # an installed copy may lie inside the checkout of another project
-        return None
+        return os.environ.get("REMANENCE_COMMIT")
     call = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         done = subprocess.run(call, cwd=checkout, capture_output=True, text=True, timeout=10, check=False)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from math import isfinite
 from types import NoneType
 from typing import Any, Never, TypedDict
 
@@ -70,6 +71,7 @@ _METRIC = {
 _NULL = {
     "meaning": "text",
     "count": "integer",
+    "distinct": "integer",
     "metrics": {"*": {"mean": "number or null", "at_1_percent": "number or null"}},
 }
 _SCORES = {
@@ -97,7 +99,8 @@ _RECORD: dict[str, Any] = {
     "commit": "text or null",
     "hardware": {"threads": "integer"} | dict.fromkeys(("device", "platform", "python", "torch", "remanence"), "text"),
     "seconds": "number",
-    "release": {"kind": "text", "shows": {"*": "text"}, "withholds": "text", "records": "integer"},
+    "release": {"shows": {"*": "text"}, "records": "integer"}
+    | dict.fromkeys(("kind", "owned", "withholds", "data"), "text"),
     "attack": "text",
     "matching": "text",
     "scores": _SCORES,
@@ -122,8 +125,15 @@ def _check_record(record: Any, where: str) -> None:
         raise BadInput(f"{where} has schema {record.get('schema')!r}, this version reads {SCHEMA}: make the run again")
     for fault in _faults(record, _RECORD, ""):
         raise BadInput(f"{where} {fault}: make the run again")
+    _check_lengths(record["scores"], where)
     if (primary := record["scores"]["primary"]) not in record["scores"]["metrics"]:
         raise BadInput(f"{where} has no metric `{primary}`, which its `scores.primary` names: make the run again")
+
+
+def _check_lengths(scores: dict[str, Any], where: str) -> None:
+    edges, *counts = (len(scores["histogram"][name]) for name in ("edges", "records", "held_out", "unrelated"))
+    if set(counts) != {edges - 1} or len(scores["roc"]["fpr"]) != len(scores["roc"]["tpr"]):
+        raise BadInput(f"{where} has a curve whose lists do not fit together: make the run again")
 
 
 def _faults(value: Any, kind: Any, path: str) -> Iterator[str]:
@@ -150,6 +160,8 @@ def _object_faults(value: dict[str, Any], kind: dict[str, Any], prefix: str) -> 
 
 def _is(value: Any, kind: str) -> bool:
     kinds = [_WORDS[word] for word in kind.split(" or ")]
+    if type(value) is float and not isfinite(value):  # JSON has no infinity, but 1e999 is read as one
+        return False
     return type(value) in kinds or (type(value) is int and float in kinds)  # by `type`, as True is an int
 
 

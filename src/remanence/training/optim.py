@@ -1,7 +1,7 @@
 """Optimisers as pure init/update pairs: one step serves a victim and a stack of shadows, and can be differentiated."""
 
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, final
+from typing import Any, ClassVar, Protocol, TypeAlias, final
 
 import torch
 
@@ -11,6 +11,10 @@ State: TypeAlias = tuple[Params, ...]
 
 
 class Optimizer(Protocol):
+    """A frozen dataclass, so that `replace(optimizer, lr=...)` changes its rate."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
     @property
     def lr(self) -> float: ...
 
