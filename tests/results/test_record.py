@@ -157,7 +157,8 @@ def test_the_curve_is_that_of_the_scores(result: CellResult) -> None:
     assert said["tpr"] == pytest.approx(scores.roc.tpr, rel=1e-3)
     p = scores.p_held_out.numpy()
     assert said["tpr_at_1_percent"] == (p <= 0.01).mean()
-    assert said["tpr_at_0.1_percent"] == (p <= 0.001).mean()
+    assert scores.nulls["held_out"].distinct < 999
+    assert said["tpr_at_0.1_percent"] is None  # fewer than 999 different comparisons cannot show it
 
 
 @pytest.mark.parametrize(
