@@ -223,6 +223,12 @@ def test_dataset_of_pairs() -> None:
     assert from_dataset(TensorDataset(x, torch.tensor([0, 3, 1, 0])), num_classes=7).num_classes == 7
 
 
+def test_labels_that_are_ids_are_refused(tmp_path: Path) -> None:
+    path = save(tmp_path / "ids.npz", x=np.zeros((2, 1, 2, 2), np.float32), y=np.array([0, 2_000_000_000]))
+    with pytest.raises(BadInput, match="go up to 2000000000, but it holds 2 records"):
+        from_npz(path)
+
+
 def test_dataset_divides_bytes_only() -> None:
     data = from_dataset(Listed((torch.tensor([0, 51, 255], dtype=torch.uint8), 0)))
     torch.testing.assert_close(data.x, torch.tensor([[0.0, 0.2, 1.0]]))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from remanence.data.reading import Array, Part, as_floats, as_tensor, check_one_size, reading
+from remanence.data.reading import Array, Part, as_floats, as_tensor, check_one_size, count_classes, reading
 from remanence.errors import BadInput
 from remanence.types import Data
 
@@ -83,7 +83,7 @@ def from_npz(path: Path | str, *, part: Part = "all") -> Data:
             every, y = np.concatenate(list(labels.values())), np.concatenate([labels[y] for _, y in pairs[part]])
     if every.dtype.kind not in "iu":
         raise BadInput(f"the labels of {path} must be integers, got {every.dtype}: number the classes from 0")
-    num_classes = int(every.max(initial=0)) + 1
+    num_classes = count_classes(every.tolist(), str(path))
     return Data(x=as_floats(as_tensor(images)), y=as_tensor(y).long(), num_classes=num_classes, name=path.stem)
 
 
@@ -119,7 +119,7 @@ def from_dataset(dataset: Dataset[Any], num_classes: int | None = None) -> Data:
         raise BadInput(f"`dataset` must be map-style with at least one record, got {name}: give it a length and items")
     records, labels = zip(*[_pair(name, i, dataset[i]) for i in range(len(dataset))], strict=True)
     check_one_size([f"record {i}" for i in range(len(records))], [tuple(record.shape) for record in records])
-    classes = max(labels) + 1 if num_classes is None else num_classes
+    classes = count_classes(labels, name) if num_classes is None else num_classes
     return Data(x=as_floats(torch.stack(records)), y=torch.tensor(labels), num_classes=classes, name=name)
 
 

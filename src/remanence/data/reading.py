@@ -32,6 +32,16 @@ def check_one_size(names: Sequence[str], sizes: Sequence[tuple[int, ...]]) -> No
             raise BadInput(f"records must have one size, got {sizes[0]} for {names[0]} and {size} for {name}: resize")
 
 
+def count_classes(labels: Sequence[int], name: str) -> int:
+    """One more than the largest label. Labels that are ids would ask for a net of as many outputs."""
+    largest = max(labels, default=0)
+    if largest >= max(1000, len(labels)):
+        raise BadInput(
+            f"the labels of {name} go up to {largest}, but it holds {len(labels)} records: number the classes from 0"
+        )
+    return largest + 1
+
+
 def as_tensor(array: Array) -> Tensor:
     native = np.float32 if array.dtype.kind == "f" else array.dtype.newbyteorder("=")
     with np.errstate(over="ignore"):  # an infinity is refused by `Data`, in its own words
