@@ -92,11 +92,11 @@ def source(address: str, *names: str) -> Source:
 
 def test_a_plain_download_and_nothing_the_second_time(web: Behaviour, tmp_path: Path) -> None:
     web.files["b.gz"] = CONTENT
-    paths = fetch(source(web.address, "a.gz", "b.gz"), tmp_path / "deep" / "root")
-    assert [path.relative_to(tmp_path).as_posix() for path in paths] == ["deep/root/set/a.gz", "deep/root/set/b.gz"]
+    paths = fetch(source(web.address, "a.gz", "b.gz"), tmp_path / "deep" / "down")
+    assert [path.relative_to(tmp_path).as_posix() for path in paths] == ["deep/down/set/a.gz", "deep/down/set/b.gz"]
     assert all(path.read_bytes() == CONTENT for path in paths)
-    assert len(list((tmp_path / "deep" / "root" / "set").iterdir())) == 2  # no .part is left
-    assert fetch(source(web.address, "a.gz", "b.gz"), tmp_path / "deep" / "root") == paths
+    assert len(list((tmp_path / "deep" / "down" / "set").iterdir())) == 2  # no .part is left
+    assert fetch(source(web.address, "a.gz", "b.gz"), tmp_path / "deep" / "down") == paths
     assert web.asked == [("/a.gz", None), ("/b.gz", None)]
 
 

@@ -169,7 +169,7 @@ def _claim(claim: Claim, scores: Scores, scale: str) -> ClaimRecord:
 
 def _release(finding: Finding) -> dict[str, Any]:
     release: Any = finding.release
-    owned = f"{_in_words(finding.public)}" if len(finding.public) else "no records"
+    owned = _in_words(finding.public) if len(finding.public) else "none"
     shown = {field.name: getattr(release, field.name) for field in fields(release)}
     return {
         "kind": type(release).__name__,
