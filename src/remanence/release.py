@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from remanence.errors import BadInput, NotEnoughKnowledge
 from remanence.nets import apply
+from remanence.progress import track
 from remanence.training.stacked import chunks, train_chunk
 from remanence.training.train import Loss, Training
 from remanence.types import Data, Params, concat
@@ -167,7 +168,8 @@ def train_victims(
 ) -> list[Victim]:
     """For each record of `private` a model trained on `fixed` and that record, made just as the shadows are."""
     victims = []
-    for chunk in chunks(model, fixed, private):
+    cut = chunks(model, fixed, private)
+    for chunk in track(cut, total=len(cut), label="victims"):
         stacked = train_chunk(training, model, initial, fixed, chunk, seed=seed)
         for k in range(len(chunk)):
             weights = {name: p[k].clone() for name, p in stacked.items()}
