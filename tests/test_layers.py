@@ -10,9 +10,10 @@ import remanence
 
 ROOT = Path(remanence.__file__).parent
 LAYERS = [  # lowest first
-    {"errors", "progress"},
+    {"errors", "progress", "seeds"},
     {"types"},
     {"data", "nets"},
+    {"perceptual"},
     {"training"},
     {"_pickle_scan"},
     {"_model_index"},

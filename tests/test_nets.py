@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from remanence.errors import BadInput
-from remanence.nets import apply, cnn, initial_params, mlp
+from remanence.nets import apply, cnn, deconv, initial_params, mlp, patchgan
 
 
 def count(model: nn.Module) -> int:
@@ -14,6 +14,30 @@ def test_parameter_counts_of_balle_table_iv() -> None:
     assert count(mlp((1, 28, 28), 10)) == 7_960
     assert count(cnn((3, 32, 32), 10)) == 55_208
     assert count(mlp((7960,), 784, hidden=(1000, 1000), activation=nn.ReLU)) == 9_746_784
+
+
+def test_parameter_counts_of_balle_tables_vi_and_vii() -> None:
+    assert count(deconv(55_208, (3, 32, 32))) == 226_189_699
+    layers = [(3, 64), (64, 128), (128, 256), (256, 512), (512, 1)]
+    assert count(patchgan((3, 32, 32))) == sum(16 * a * b + b for a, b in layers)
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (1, 8, 12)], ids=str)
+def test_transposed_convolutions_make_images(shape: tuple[int, ...]) -> None:
+    for model in (deconv(20, shape), deconv(20, shape, hidden=(7, 5))):
+        assert apply(model, initial_params(model, seed=0), torch.zeros(2, 20)).shape == (2, *shape)
+
+
+def test_the_discriminator_judges_patches() -> None:
+    for shape, verdicts in (((3, 32, 32), (2, 2)), ((1, 28, 28), (1, 1))):
+        model = patchgan(shape)
+        assert apply(model, initial_params(model, seed=0), torch.zeros(2, *shape)).shape == (2, 1, *verdicts)
+
+
+def test_the_fan_in_of_a_transposed_convolution_is_that_of_its_inputs() -> None:
+    weight = initial_params(deconv(20, (3, 32, 32)), seed=0)["4.weight"]
+    assert weight.shape == (64, 32, 5, 5)
+    assert weight.std() == pytest.approx(0.8796 / (64 * 25) ** 0.5, rel=0.01)
 
 
 def test_building_draws_nothing_from_the_global_generator() -> None:
@@ -47,3 +71,7 @@ def test_unknown_layers_and_small_images_are_refused() -> None:
         initial_params(nn.Sequential(nn.BatchNorm1d(3)), seed=0)
     with pytest.raises(BadInput, match="10x10"):
         cnn((1, 8, 8), 10)
+    with pytest.raises(BadInput, match=r"sides that 4 divides, got \(1, 30, 28\)"):
+        deconv(5, (1, 30, 28))
+    with pytest.raises(BadInput, match="24x24"):
+        patchgan((3, 16, 16))

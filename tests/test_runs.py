@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_cells import Guess, cut, made_data, tiny_cell
+from tiny_cells import Guess, cut, made_data, tiny_cell, tiny_study
 
 import remanence.results.folder
 from remanence import SGD, Cell, Data, Split, Training
 from remanence.errors import BadInput
+from remanence.experiment import Study
 from remanence.report import render
 from remanence.results import Record, read_run
 from remanence.runs import Job, run_job
@@ -27,7 +28,7 @@ def job(folder: Path, **changes: Any) -> Job:
     return Job(**(fields | changes))
 
 
-def done(cells: Sequence[Cell], folder: Path, **changes: Any) -> list[Record]:
+def done(cells: Sequence[Cell | Study], folder: Path, **changes: Any) -> list[Record]:
     return list(run_job(cells, job(folder, **changes)))
 
 
@@ -228,3 +229,36 @@ def test_rows_of_a_table_are_kept_as_numbers(tmp_path: Path) -> None:
     done([tiny_cell(split=partial(cut, source))], tmp_path)
     private = cut(source, 0).private
     assert torch.equal(read_run(tmp_path).images["0/truth"], private.x)
+
+
+def test_a_study_stands_beside_the_cells(tmp_path: Path) -> None:
+    records = done([tiny_cell("one"), tiny_study("two"), tiny_cell("three")], tmp_path, seed=3)
+    assert [(record["kind"], record["cell"]) for record in records] == [
+        ("attack", "one"),
+        ("study", "two"),
+        ("attack", "three"),
+    ]
+    run = read_run(tmp_path)
+    assert run.records == records
+    assert {row["cell"] for row in run.rows} == {"one", "three"}
+    drawn = torch.rand(4, 1, 3, 3, generator=torch.Generator().manual_seed(3))
+    assert torch.equal(run.images["1/greys"], (drawn * 255).round().to(torch.uint8))
+    assert records[1]["measures"][0]["value"] == pytest.approx(float(drawn.mean()), rel=1e-5)
+    assert render(run).encode() == (tmp_path / "report.html").read_bytes()
+
+
+def test_a_redacted_study_keeps_its_curves_and_nothing_about_a_record(tmp_path: Path) -> None:
+    done([tiny_study()], tmp_path, redact=True)
+    assert names(tmp_path) == {"results.json", "report.html"}
+    (record,) = read_run(tmp_path).records
+    assert [figure["title"] for figure in record["figures"]] == ["A curve"]
+    assert "data:image/png" not in (tmp_path / "report.html").read_text()
+
+
+def test_the_same_study_may_be_repeated_and_another_one_not(tmp_path: Path) -> None:
+    done([tiny_study("one")], tmp_path)
+    done([tiny_study("one")], tmp_path)
+    with pytest.raises(BadInput, match="holds other results"):
+        done([tiny_study("two")], tmp_path)
+    with pytest.raises(BadInput, match="holds other results"):
+        done([tiny_cell("one")], tmp_path)

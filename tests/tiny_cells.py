@@ -8,6 +8,7 @@ from typing import Any, final
 import torch
 
 from remanence import SGD, Cell, Data, Reconstruction, Split, Training, mlp, split, weights_only
+from remanence.experiment import Figure, Measure, Outcome, Series, Study
 from remanence.metrics import MSE, identity
 from remanence.release import KnowsFinal
 
@@ -50,3 +51,26 @@ def tiny_cell(label: str = "tiny", **changes: Any) -> Cell:
         "metrics": (MSE,),
     }
     return Cell(**(fields | changes))
+
+
+def tiny_outcome(seed: int, device: torch.device) -> Outcome:
+    """A measure that follows the seed, a curve, and a point and a picture for each of four records."""
+    pictures = torch.rand(4, 1, 3, 3, generator=torch.Generator().manual_seed(seed))
+    value = float(pictures.mean())
+    four = tuple(float(picture.mean()) for picture in pictures)
+    return Outcome(
+        measures=(Measure(name="mean grey", value=value, low=0.0, high=1.0, chance=0.5, meaning="Of four pictures."),),
+        figures=(
+            Figure(
+                title="A curve", x_label="step", y_label="grey", series=(Series(name="a", x=(0, 1), y=(0.5, value)),)
+            ),
+            Figure(
+                title="Each", x_label="i", y_label="grey", kind="points", series=(Series(name="b", x=four, y=four),)
+            ),
+        ),
+        pictures={"greys": pictures},
+    )
+
+
+def tiny_study(label: str = "a study", **changes: Any) -> Study:
+    return Study(**({"label": label, "about": "How grey pictures are.", "run": tiny_outcome} | changes))

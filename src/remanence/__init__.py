@@ -1,10 +1,23 @@
 """remanence: how much of the training data can be read back from what was released?"""
 
-from remanence.attacks import L2, Attack, Cosine, GradientMatching, RecoNN, ShadowAttack
+from remanence.attacks import GLM, L2, Attack, Cosine, GradientMatching, RecoNN, ShadowAttack
 from remanence.audit import Finding, audit
 from remanence.data import Split, load, split
 from remanence.errors import BadInput, BadModelFile, NotEnoughKnowledge
-from remanence.experiment import Cell, Claim, Recipe, run_cell
+from remanence.execution import Local, Ray
+from remanence.experiment import (
+    Cell,
+    Claim,
+    Figure,
+    Measure,
+    Outcome,
+    Point,
+    Recipe,
+    Series,
+    Study,
+    run_cell,
+    run_study,
+)
 from remanence.loading import load_weights, save_weights
 from remanence.metrics import Matching, Metric, Scores, evaluate
 from remanence.nets import cnn, initial_params, mlp
@@ -23,11 +36,13 @@ from remanence.release import (
     train_victims,
     weights_only,
 )
-from remanence.shadow import ShadowBank, build_bank
-from remanence.training import SGD, Adam, AdamW, RMSProp, Training
+from remanence.shadow import ShadowBank, Store, build_bank
+from remanence.training import DPGD, SGD, Adam, AdamW, RMSProp, Training
 from remanence.types import Data, Params, Reconstruction
 
 __all__ = [
+    "DPGD",
+    "GLM",
     "L2",
     "SGD",
     "Adam",
@@ -41,22 +56,31 @@ __all__ = [
     "Claim",
     "Cosine",
     "Data",
+    "Figure",
     "Finding",
     "Gradient",
     "GradientMatching",
     "InitialAndFinalWeights",
+    "Local",
     "Matching",
+    "Measure",
     "Metric",
     "NotEnoughKnowledge",
+    "Outcome",
     "Params",
+    "Point",
     "RMSProp",
+    "Ray",
     "Recipe",
     "RecoNN",
     "Reconstruction",
     "Scores",
+    "Series",
     "ShadowAttack",
     "ShadowBank",
     "Split",
+    "Store",
+    "Study",
     "Training",
     "Victim",
     "WeightsOnly",
@@ -73,6 +97,7 @@ __all__ = [
     "load_weights",
     "mlp",
     "run_cell",
+    "run_study",
     "save_weights",
     "split",
     "train_victim",

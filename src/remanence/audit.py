@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isinf
 from time import perf_counter
 from typing import Any, final
 
@@ -12,8 +13,11 @@ from remanence.data.splits import check_disjoint
 from remanence.errors import BadInput
 from remanence.execution import Backend
 from remanence.metrics import Matching, Metric, Scores, evaluate, hungarian
-from remanence.release import Case, KnowsRest
-from remanence.shadow import build_bank
+from remanence.metrics.limit import Limit, reconstruction_limit
+from remanence.release import Case, KnowsRest, KnowsTraining
+from remanence.seeds import stream
+from remanence.shadow import Store, build_bank
+from remanence.training.privacy import mu_of
 from remanence.types import Data, Reconstruction, concat
 
 
@@ -29,6 +33,7 @@ class Finding:
     reconstruction: Reconstruction
     scores: Scores
     seconds: float
+    limit: Limit | None = None  # what differential privacy allows, where the victims were trained with it
 
 
 def audit(
@@ -40,6 +45,7 @@ def audit(
     matching: Matching = hungarian,
     metrics: Sequence[Metric] | None = None,
     backend: Backend | None = None,
+    store: Store | None = None,
     seed: int = 0,
 ) -> Finding:
     """Run `attack` on every release and score all reconstructions together against all that was withheld.
@@ -55,7 +61,8 @@ def audit(
     start = perf_counter()
     ready = attack
     if isinstance(attack, ShadowAttack):
-        ready = attack.fit(build_bank(cases[0].release, public, seed=seed, backend=backend), seed=seed)
+        bank = build_bank(cases[0].release, public, seed=seed, backend=backend, store=store)
+        ready = attack.fit(bank, seed=seed)
     assert isinstance(ready, Attack)
     found = _joined([ready.run(case.release, seed=seed + i) for i, case in enumerate(cases)])
     seconds = perf_counter() - start
@@ -69,11 +76,25 @@ def audit(
         reconstruction=found,
         scores=scores,
         seconds=seconds,
+        limit=_limit(cases, found, truth, concat([unrelated, owned]) if len(owned) else unrelated, seed),
     )
+
+
+def _limit(cases: Sequence[Case[Any]], found: Reconstruction, truth: Data, prior: Data, seed: int) -> Limit | None:
+    """None where no guarantee is accounted for, and where a release withholds more than one record."""
+    release, alone = cases[0].release, all(len(case.truth) == 1 for case in cases)
+    if not (isinstance(release, KnowsTraining) and alone and len(found.x) == len(truth)):
+        return None
+    if release.training.batch_size is not None or isinf(mu := mu_of(release.training)):
+        return None
+    return reconstruction_limit(found, truth, prior, mu=mu, seed=stream(seed, "limit"))
 
 
 def _joined(parts: Sequence[Reconstruction]) -> Reconstruction:
     labels = [part.y for part in parts if part.y is not None]
+    ends = [part.objective for part in parts if part.objective is not None]
     return Reconstruction(
-        x=torch.cat([part.x for part in parts]), y=torch.cat(labels) if len(labels) == len(parts) else None
+        x=torch.cat([part.x for part in parts]),
+        y=torch.cat(labels) if len(labels) == len(parts) else None,
+        objective=sum(ends) / len(ends) if len(ends) == len(parts) else None,  # the mean over the releases
     )

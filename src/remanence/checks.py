@@ -91,6 +91,18 @@ def broken_reconstructions(finding: Finding) -> Caveat | None:
     return Caveat(code="broken-reconstructions", text=text)
 
 
+def above_the_limit(finding: Finding) -> Caveat | None:
+    if finding.limit is None or not finding.limit.violated:
+        return None
+    limit = finding.limit
+    text = (
+        f"The attack succeeds on {limit.success.value:.1%} of the records, {limit.success.low:.1%} at the very least, "
+        f"and differential privacy (epsilon {limit.epsilon:.3g}, delta {limit.delta:g}) allows no attack more than "
+        f"{limit.bound:.1%}. This is a bug in the training, the accounting or the evaluation, and no result."
+    )
+    return Caveat(code="above-the-limit", text=text)
+
+
 CHECKS: tuple[Callable[[Finding], Caveat | None], ...] = (
     nothing_found,
     few_records,
@@ -99,4 +111,5 @@ CHECKS: tuple[Callable[[Finding], Caveat | None], ...] = (
     no_better_than_a_neighbour,
     unmatched_records,
     broken_reconstructions,
+    above_the_limit,
 )

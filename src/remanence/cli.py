@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import sys
+from contextlib import redirect_stdout
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
@@ -19,8 +20,10 @@ from remanence.errors import BadInput, unknown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from remanence.experiment import Cell
+    from remanence.execution import Local, Ray
+    from remanence.experiment import Cell, Study
     from remanence.results import Record
+    from remanence.runs import Job
 
 app = typer.Typer(
     name="remanence",
@@ -41,6 +44,11 @@ Redact = Annotated[
     bool, typer.Option("--redact", help="Keep counts and curves, write no picture and no row of a record.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Backend = Annotated[str, typer.Option("--backend", help="Where shadow models are trained: local or ray.")]
+RayAddress = Annotated[
+    str | None, typer.Option("--ray-address", help="A running cluster.  [default: one started here]")
+]
+Store = Annotated[Path | None, typer.Option("--store", help="Folder of shadow models; a broken run goes on from it.")]
 Scale = Annotated[str, typer.Option("--scale", help="smoke (seconds), small (a laptop) or paper (one GPU).")]
 
 
@@ -90,19 +98,20 @@ def _told(error: BaseException) -> tuple[str, int]:
 @app.command()
 def demo(out: Out = None, seed: Seed = 0, force: Force = False, redact: Redact = False, as_json: Json = False) -> None:
     """Audit two small models on embedded data and write a page. It takes under a minute on two cores."""
+    from remanence.runs import Job
     from remanence_recipes.demo import digits
 
-    _run(
-        digits("small"),
-        "demo.digits",
-        "small",
-        out or Path("runs/demo"),
+    job = Job(
+        recipe="demo.digits",
+        scale="small",
         seed=seed,
         device="cpu",
+        folder=out or Path("runs/demo"),
+        command=_command(),
         force=force,
         redact=redact,
-        as_json=as_json,
     )
+    _run(digits("small"), job, as_json=as_json)
 
 
 @app.command()
@@ -116,12 +125,16 @@ def audit(
     out: Out = None,
     seed: Seed = 0,
     device: Device = "cpu",
+    backend: Backend = "local",
+    ray_address: RayAddress = None,
+    store: Store = None,
     force: Force = False,
     redact: Redact = False,
     as_json: Json = False,
 ) -> None:
     """Train small victims on your data, attack them, and write a page."""
     from remanence.data import load
+    from remanence.runs import Job
     from remanence_recipes.demo import NETS, TUNED_ON, audit_cells
 
     if net not in NETS:
@@ -132,17 +145,19 @@ def audit(
         if name not in names:
             raise unknown("attack", name, names)
     chosen = [cell for name, cell in zip(names, cells, strict=True) if name in (attack or names)]
-    _run(
-        chosen,
-        shlex.join(["audit", data, *(["--label", label] if label else []), "--net", net]),
-        "small",
-        out or Path("runs") / f"audit-{Path(data).stem}",
+    job = Job(
+        recipe=shlex.join(["audit", data, *(["--label", label] if label else []), "--net", net]),
+        scale="small",
         seed=seed,
         device=device,
+        folder=out or Path("runs") / f"audit-{Path(data).stem}",
+        command=_command(),
         force=force,
         redact=redact,
-        as_json=as_json,
+        backend=_backend(backend, ray_address),
+        store=store,
     )
+    _run(chosen, job, as_json=as_json)
 
 
 @app.command()
@@ -152,12 +167,16 @@ def run(
     out: Out = None,
     seed: Seed = 0,
     device: Device = "cpu",
+    backend: Backend = "local",
+    ray_address: RayAddress = None,
+    store: Store = None,
     force: Force = False,
     redact: Redact = False,
     as_json: Json = False,
 ) -> None:
     """Run a recipe: one figure or table of a paper. Its printed numbers stand beside ours."""
     from remanence.experiment import SCALES
+    from remanence.runs import Job
     from remanence_recipes import RECIPES
 
     if recipe not in RECIPES:
@@ -165,18 +184,19 @@ def run(
     named = {name: name for name in SCALES}
     if scale not in named:
         raise unknown("scale", scale, SCALES)
-    cells = RECIPES[recipe](named[scale])
-    _run(
-        cells,
-        recipe,
-        scale,
-        out or Path("runs") / f"{recipe}-{scale}",
+    job = Job(
+        recipe=recipe,
+        scale=scale,
         seed=seed,
         device=device,
+        folder=out or Path("runs") / f"{recipe}-{scale}",
+        command=_command(),
         force=force,
         redact=redact,
-        as_json=as_json,
+        backend=_backend(backend, ray_address),
+        store=store,
     )
+    _run(RECIPES[recipe](named[scale]), job, as_json=as_json)
 
 
 @app.command()
@@ -251,44 +271,44 @@ def data_fetch(name: Annotated[str, typer.Argument(metavar="NAME", help="A named
         print(f"{name} comes with an installed package: there is nothing to fetch", file=sys.stderr)
 
 
-def _run(
-    cells: "Sequence[Cell]",
-    recipe: str,
-    scale: str,
-    folder: Path,
-    *,
-    seed: int,
-    device: str,
-    force: bool,
-    redact: bool,
-    as_json: bool,
-) -> None:
-    """Run the cells, say what each gave as soon as it is written, and end with the path of the page."""
-    from remanence.report import verdict
-    from remanence.runs import Job, run_job
+def _command() -> str:
+    return shlex.join(["remanence", *sys.argv[1:]])
 
-    job = Job(
-        recipe=recipe,
-        scale=scale,
-        seed=seed,
-        device=device,
-        folder=folder,
-        command=shlex.join(["remanence", *sys.argv[1:]]),
-        force=force,
-        redact=redact,
-    )
+
+def _backend(name: str, ray_address: str | None) -> "Local | Ray":
+    from remanence.execution import Local, Ray
+
+    if name not in ("local", "ray"):
+        raise unknown("backend", name, ("local", "ray"))
+    if ray_address and name != "ray":
+        raise BadInput(f"`--ray-address` needs `--backend ray`, got `--backend {name}`: change one of them")
+    return Ray(address=ray_address) if name == "ray" else Local()
+
+
+def _run(cells: "Sequence[Cell | Study]", job: "Job", *, as_json: bool) -> None:
+    """Run the cells, say what each gave as soon as it is written, and end with the path of the page."""
+    from remanence.runs import run_job
+
     records: list[Record] = []
+    results = sys.stdout
     try:
-        for record in run_job(cells, job):
-            records.append(record)
-            if not as_json:
-                told = f"{record['cell']}: {verdict(record)}"
-                print(f"{told} ({record['scores']['primary']}, matched by {record['matching']})", flush=True)
+        with redirect_stdout(sys.stderr):  # Ray tells of its workers on stdout
+            for record in run_job(cells, job):
+                records.append(record)
+                if not as_json:
+                    print(_sentence(record), file=results, flush=True)
     except KeyboardInterrupt:
-        kept = f"; what is finished is in `{folder}`" if records else ""
+        kept = f"; what is finished is in `{job.folder}`" if records else ""
         print(f"interrupted after {len(records)} of {len(cells)} cells{kept}", file=sys.stderr)
         raise SystemExit(1) from None
     print(json.dumps(records, indent=1) if as_json else job.page)
+
+
+def _sentence(record: "Record") -> str:
+    from remanence.report import verdict
+
+    measured = f" ({record['scores']['primary']}, matched by {record['matching']})" if "scores" in record else ""
+    return f"{record['cell']}: {verdict(record)}{measured}"
 
 
 def _first_line(described: object) -> str:

@@ -4,7 +4,8 @@ A model here is only its architecture: it is built on the meta device, holds no 
 generator. The numbers are `Params`, passed in by whoever calls the model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from itertools import pairwise
 from math import prod, sqrt
 
@@ -21,7 +22,7 @@ def mlp(
     num_classes: int,
     *,
     hidden: Sequence[int] = (10,),
-    activation: type[nn.Module] = nn.ELU,
+    activation: Callable[[], nn.Module] = nn.ELU,
 ) -> nn.Sequential:
     """Flatten, then linear layers with `activation` between them: Balle et al., table IV, by default."""
     widths = [prod(shape), *hidden]
@@ -32,7 +33,7 @@ def mlp(
         return nn.Sequential(*layers, nn.Linear(widths[-1], num_classes))
 
 
-def cnn(shape: Sequence[int], num_classes: int, *, activation: type[nn.Module] = nn.ELU) -> nn.Sequential:
+def cnn(shape: Sequence[int], num_classes: int, *, activation: Callable[[], nn.Module] = nn.ELU) -> nn.Sequential:
     """Two valid 4x4 convolutions and two linear layers: Balle et al., table V (55,208 parameters on CIFAR-10)."""
     if len(shape) != 3 or min(shape[1:]) < 10:
         raise BadInput(f"cnn() needs images (channels, height, width) of at least 10x10, got {tuple(shape)}: use mlp()")
@@ -45,25 +46,73 @@ def cnn(shape: Sequence[int], num_classes: int, *, activation: type[nn.Module] =
         )
 
 
+def deconv(inputs: int, shape: Sequence[int], *, hidden: Sequence[int] = ()) -> nn.Sequential:
+    """Numbers to images by two transposed convolutions: Balle et al., table VI (226,189,699 parameters on CIFAR-10).
+
+    The table's "64 x 64" is read as 64 channels of 8x8, which the two strides of 2 bring to 32x32. `hidden` puts
+    linear layers in front, which the table does not have.
+    """
+    if len(shape) != 3 or shape[1] % 4 or shape[2] % 4:
+        raise BadInput(
+            f"deconv() makes images (channels, height, width) with sides that 4 divides, got {tuple(shape)}: use mlp()"
+        )
+    channels, height, width = shape[0], shape[1] // 4, shape[2] // 4
+    widths = [inputs, *hidden, 64 * height * width]
+    with torch.device("meta"):
+        layers: list[nn.Module] = [nn.Flatten()]
+        for fan_in, fan_out in pairwise(widths):
+            layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
+        return nn.Sequential(
+            *(*layers, nn.Unflatten(1, (64, height, width))),
+            *(nn.ConvTranspose2d(64, 32, 5, stride=2, padding=2, output_padding=1), nn.ReLU()),
+            nn.ConvTranspose2d(32, channels, 5, stride=2, padding=2, output_padding=1),
+        )
+
+
+def patchgan(shape: Sequence[int]) -> nn.Sequential:
+    """Images to one verdict for each of a few overlapping patches: the discriminator of Balle et al., table VII."""
+    if len(shape) != 3 or min(shape[1:]) < 24:
+        raise BadInput(f"patchgan() needs images (channels, height, width) of at least 24x24, got {tuple(shape)}")
+    # The paper gives neither padding nor normalisation. A padding of 1 leaves 2x2 verdicts on 32x32; without
+    # normalisation a verdict does not depend on the rest of the batch.
+    widths = [(shape[0], 64, 2), (64, 128, 2), (128, 256, 2), (256, 512, 1)]
+    with torch.device("meta"):
+        layers: list[nn.Module] = []
+        for fan_in, fan_out, stride in widths:
+            layers += [nn.Conv2d(fan_in, fan_out, 4, stride=stride, padding=1), nn.LeakyReLU(0.2)]
+        return nn.Sequential(*layers, nn.Conv2d(512, 1, 4, padding=1))
+
+
 def initial_params(model: nn.Module, *, seed: int) -> Params:
     """Truncated normal weights with sigma = 1/sqrt(fan_in), cut at two sigma, and zero biases: haiku's default."""
+    return {name: p[0] for name, p in initial_stack(model, 1, seed=seed).items()}
+
+
+def initial_stack(model: nn.Module, count: int, *, seed: int) -> Params:
+    """`count` independent draws of `initial_params`, stacked."""
     generator = torch.Generator().manual_seed(seed)
     params: Params = {}
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
-            if not isinstance(module, nn.Linear | nn.Conv2d):
+            if not isinstance(module, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
                 raise BadInput(
-                    f"initial_params() knows Linear and Conv2d, got {type(module).__name__} at `{path}`: "
-                    "pass the initial weights yourself"
+                    "initial_params() knows Linear, Conv2d and ConvTranspose2d, "
+                    f"got {type(module).__name__} at `{path}`: pass the initial weights yourself"
                 )
-            params[f"{path}.{name}" if path else name] = _draw(parameter, generator)
+            params[f"{path}.{name}" if path else name] = _draw(count, parameter, _fan_in(module), generator)
     return params
 
 
-def _draw(parameter: Tensor, generator: torch.Generator) -> Tensor:
-    drawn = torch.zeros(parameter.shape)
-    if drawn.ndim > 1:
-        sigma = 1 / sqrt(drawn[0].numel())
+def _fan_in(module: nn.Linear | nn.Conv2d | nn.ConvTranspose2d) -> int:
+    """Of one output; a transposed convolution keeps its inputs in the first dimension of its weight."""
+    weight = module.weight[:, 0] if isinstance(module, nn.ConvTranspose2d) else module.weight[0]
+    return weight.numel()
+
+
+def _draw(count: int, parameter: Tensor, fan_in: int, generator: torch.Generator) -> Tensor:
+    drawn = torch.zeros(count, *parameter.shape)
+    if parameter.ndim > 1:
+        sigma = 1 / sqrt(fan_in)
         nn.init.trunc_normal_(drawn, std=sigma, a=-2 * sigma, b=2 * sigma, generator=generator)
     return drawn
 
@@ -72,3 +121,19 @@ def apply(model: nn.Module, params: Params, x: Tensor) -> Tensor:
     """The logits of `model` with the weights `params`."""
     logits: Tensor = functional_call(model, params, (x,))
     return logits
+
+
+def activations(model: nn.Module, shape: Sequence[int]) -> int:
+    """How many numbers the layers of `model` put out for one record."""
+    counted = []
+
+    def count(_layer: nn.Module, _inputs: object, output: Tensor) -> None:
+        counted.append(output.numel())
+
+    with torch.device("meta"):
+        copy = deepcopy(model).to("meta")
+    for layer in copy.modules():
+        if not list(layer.children()) and not isinstance(layer, nn.Flatten):  # a view holds nothing
+            layer.register_forward_hook(count)
+    copy(torch.empty(1, *shape, device="meta"))
+    return sum(counted)

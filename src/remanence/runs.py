@@ -1,14 +1,17 @@
 """Run cells one after the other and write the folder after each, so that a break loses only the cell at hand."""
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
 from remanence.errors import BadInput
-from remanence.experiment import Cell, run_cell
+from remanence.execution import Backend
+from remanence.experiment import Cell, CellResult, Study, StudyResult, run_cell, run_study
 from remanence.report import write_page
-from remanence.results import Record, Run, check_writable, images, read_records, record, rows, write_run
+from remanence.results import Record, Run, check_writable, images, read_records, record, redacted, rows, write_run
+from remanence.shadow import Store
 
 FILES = ("results.json", "scores.csv", "images.safetensors", "report.html")
 
@@ -26,14 +29,20 @@ class Job:
     command: str
     force: bool = False
     redact: bool = False
+    backend: Backend | None = None
+    store: Path | None = None  # one sub-folder for the shadow models of each cell
 
     @property
     def page(self) -> Path:
         return self.folder / "report.html"
 
+    def store_of(self, cell: Cell) -> Store | None:
+        name = re.sub(r"[^\w.]+", "-", cell.label).strip("-.").lower()
+        return Store(folder=self.store / name) if self.store else None
 
-def run_job(cells: Sequence[Cell], job: Job) -> Iterator[Record]:
-    """The record of each cell as soon as it stands in the folder, the page with it."""
+
+def run_job(cells: Sequence[Cell | Study], job: Job) -> Iterator[Record]:
+    """The record of each cell or study as soon as it stands in the folder, the page with it."""
     _check_folder(cells, job)
     run = Run(records=[], rows=[], images={})
     for cell in cells:
@@ -43,29 +52,36 @@ def run_job(cells: Sequence[Cell], job: Job) -> Iterator[Record]:
         yield run.records[-1]
 
 
-def _with_cell(run: Run, cell: Cell, job: Job) -> Run:
-    result = run_cell(cell, seed=job.seed, device=job.device)
+def _with_cell(run: Run, cell: Cell | Study, job: Job) -> Run:
+    if isinstance(cell, Study):
+        result: CellResult | StudyResult = run_study(cell, seed=job.seed, device=job.device)
+    else:
+        result = run_cell(cell, seed=job.seed, device=job.device, backend=job.backend, store=job.store_of(cell))
     made = record(result, recipe=job.recipe, scale=job.scale, seed=job.seed, command=job.command)
-    run = replace(run, records=[*run.records, made])
-    if job.redact:
-        return run
-    pictures = {f"{len(run.records) - 1}/{name}": x for name, x in images(result).items()}
-    return replace(run, rows=[*run.rows, *rows(result)], images={**run.images, **pictures})
+    pictures = {f"{len(run.records)}/{name}": x for name, x in images(result).items()}
+    run = Run(records=[*run.records, made], rows=[*run.rows, *rows(result)], images={**run.images, **pictures})
+    return redacted(run) if job.redact else run
 
 
-def _check_folder(cells: Sequence[Cell], job: Job) -> None:
+def _check_folder(cells: Sequence[Cell | Study], job: Job) -> None:
     """Refuse, before any work, a folder that cannot be written or holds what these cells do not make again."""
     check_writable(job.folder)
+    if job.store:
+        check_writable(job.store, option="--store")
     if not job.force and any((job.folder / name).exists() for name in FILES) and not _made_again(cells, job):
         raise BadInput(
             f"`{job.folder}` holds other results: choose another folder with `--out`, or replace them with `--force`"
         )
 
 
-def _made_again(cells: Sequence[Cell], job: Job) -> bool:
-    ours = {(job.recipe, job.scale, job.seed, cell.label, repr(cell.attack)) for cell in cells}
+def _made_again(cells: Sequence[Cell | Study], job: Job) -> bool:
+    ours = {(job.recipe, job.scale, job.seed, cell.label, _attack(cell)) for cell in cells}
     try:
-        there = {(r["recipe"], r["scale"], r["seed"], r["cell"], r["attack"]) for r in read_records(job.folder)}
+        there = {(r["recipe"], r["scale"], r["seed"], r["cell"], r.get("attack")) for r in read_records(job.folder)}
     except BadInput:
         return False
     return there <= ours
+
+
+def _attack(cell: Cell | Study) -> str | None:
+    return repr(cell.attack) if isinstance(cell, Cell) else None

@@ -149,7 +149,7 @@ def test_interrupting_is_an_exit_code_of_one_everywhere(
     assert call("data", "fetch", "mnist") == Said(1, "", "error: interrupted\n")
 
 
-HEAVY = ["sklearn", "scipy.optimize", "scipy.stats", "typer", "rich", "jinja2", "PIL", "matplotlib"]
+HEAVY = ["ray", "sklearn", "scipy.optimize", "scipy.stats", "typer", "rich", "jinja2", "PIL", "matplotlib"]
 
 
 def test_importing_the_package_is_light_and_touches_no_device() -> None:

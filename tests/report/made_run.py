@@ -82,6 +82,7 @@ def made_record(cell: str, scores: Tensor, count: int) -> Record:
     n = len(scores)
     return Record(
         schema=SCHEMA,
+        kind="attack",
         recipe="demo.digits",
         cell=cell,
         scale="smoke",
@@ -109,21 +110,85 @@ def made_record(cell: str, scores: Tensor, count: int) -> Record:
         matching="nearest_ncc",
         scores=made_summary(scores, count),
         nulls={name: made_null(meaning, 0.15 + i / 50) for i, (name, meaning) in enumerate(MEANINGS.items())},
+        limit=None,
+        point=None,
         claims=made_claims() if count else [],
         caveats=made_caveats() if count else [],
     )
 
 
-def made_claims() -> list[Any]:
-    names = ("quantity", "printed", "where", "measured", "holds")
-    return [
-        dict(zip(names, claim, strict=True))
-        for claim in (
-            ("mean SSIM of the best 10", 0.62, "Table 2, row 3", 0.604, True),
-            ("share above SSIM 0.4", 0.9, "Figure 5 (a)", 0.41, False),
-            ("records found of 500", 500, "Section 5.1", None, None),
-        )
+def made_study(name: str = "membership") -> Record:
+    """Measures with and without an interval and chance, and a figure of each kind."""
+    first = made_record(name, torch.linspace(0, 1, 16), 14)
+    common = ("schema", "recipe", "cell", "scale", "seed", "command", "commit", "hardware", "seconds", "caveats")
+    return {
+        **{key: first[key] for key in common},  # type: ignore[literal-required, typeddict-item]
+        "kind": "study",
+        "about": "Whether one can tell that a record was trained on.",
+        "measures": [
+            made_measure("AUC, fixed", 0.998, low=0.99, high=1.0, chance=0.5),
+            made_measure("AUC, random", 0.55, low=0.5, high=0.6, chance=0.5),
+            made_measure("norm", 12.5),
+        ],
+        "figures": [made_figure(kind) for kind in ("lines", "bars", "points")],
+        "claims": [made_claim("AUC, fixed", None, "figure 10", 0.998, target=0.99, reached=True)],
+    }
+
+
+def made_limit(success: float, bound: float, **changes: Any) -> Any:
+    reach = {"value": success, "low": 0.9 * success, "high": min(1.0, 1.1 * success)}
+    words = {"mu": 1.0, "epsilon": 3.0, "delta": 1e-5, "metric": "mse", "threshold": 0.01, "prior": 0.02}
+    return words | {"bound": bound, "success": reach} | changes
+
+
+def made_point(axis: str, value: float | str, **changes: Any) -> Any:
+    return {"axis": axis, "value": value, "series": "", "log": False} | changes
+
+
+def made_measure(name: str, value: float, **changes: Any) -> Any:
+    return {
+        "name": name,
+        "value": value,
+        "low": None,
+        "high": None,
+        "chance": None,
+        "meaning": f"About {name}.",
+    } | changes
+
+
+def made_figure(kind: str = "lines", **changes: Any) -> Any:
+    x: list[Any] = ["one", "two", "three"] if kind == "bars" else [1.0, 10.0, 100.0]
+    names = ("name", "role", "x", "y", "low", "high")
+    series = [
+        ("first", "ours", x, [0.2, 0.4, 0.8], [0.1, 0.3, 0.7], [0.3, 0.5, 0.9]),
+        ("second", "ours", x, [0.1, None, 0.3], None, None),
+        ("guess", "chance", x, [0.5, 0.5, 0.5], None, None),
+        ("bound", "limit", x[:2], [0.9, 0.95], None, None),
+        ("paper", "printed", x[2:], [0.75], None, None),
     ]
+    words = {
+        "title": f"Some {kind}",
+        "x_label": "epochs",
+        "y_label": "AUC",
+        "kind": kind,
+        "log_x": False,
+        "log_y": False,
+    }
+    return words | {"series": [dict(zip(names, values, strict=True)) for values in series]} | changes
+
+
+def made_claims() -> list[Any]:
+    return [
+        made_claim("mean SSIM", 0.62, "Table 2, row 3", 0.604, holds=True),
+        made_claim("share above SSIM 0.4", 0.9, "Figure 5 (a)", 0.41, holds=False, target=0.5, reached=False),
+        made_claim("records found", 500, "Section 5.1", 14),
+        made_claim("records found of others", 500, "Section 5.2", None),
+    ]
+
+
+def made_claim(quantity: str, printed: float | None, where: str, measured: float | None, **changes: Any) -> Any:
+    words = {"quantity": quantity, "printed": printed, "where": where, "measured": measured}
+    return words | {"target": None, "holds": None, "reached": None} | changes
 
 
 def made_caveats() -> list[Any]:
@@ -143,8 +208,11 @@ def made_summary(scores: Tensor, count: int) -> dict[str, Any]:
         "candidates": 2 * n,
         "unmatched": n // 9,
         "primary": "ssim",
+        "objective": 0.125 if count else None,
         "metrics": {"ssim": made_metric(scores, up=True), "mse": made_metric((1 - scores) ** 2 / 10, up=False)},
         "found": made_found(count, n),
+        "closer": {**made_share(n // 2, n), "count": n // 2} if count else None,
+        "labels": {**made_share(n // 4, n), "chance": 0.2} if count else None,
         "roc": {"fpr": [i / 2000 for i in range(2000)], "tpr": tpr}
         | {"tpr_at_1_percent": count / n, "tpr_at_0.1_percent": None if count == 0 else count / n},
         "histogram": {
@@ -157,17 +225,25 @@ def made_summary(scores: Tensor, count: int) -> dict[str, Any]:
 
 
 def made_found(count: int, n: int) -> dict[str, Any]:
+    return {"count": count, **made_share(count, n), "fpr": 0.01}
+
+
+def made_share(count: int, n: int) -> dict[str, float]:
     low = float(beta.ppf(0.025, count, n - count + 1)) if count else 0.0
     high = float(beta.ppf(0.975, count + 1, n - count)) if count < n else 1.0
-    return {"count": count, "share": count / n, "low": low, "high": high, "fpr": 0.01}
+    return {"share": count / n, "low": low, "high": high}
 
 
 def made_metric(scores: Tensor, *, up: bool) -> dict[str, Any]:
     quantiles = torch.quantile(scores, torch.tensor([0.1, 0.5, 0.9])).tolist()
     mean = float(scores.mean())
-    return {"mean": mean, "low": mean * 0.93, "high": mean * 1.06, "higher_is_better": up} | dict(
-        zip(("p10", "median", "p90"), quantiles, strict=True)
-    )
+    return {
+        "mean": mean,
+        "low": mean * 0.93,
+        "high": mean * 1.06,
+        "good": 0.4 if up else None,
+        "higher_is_better": up,
+    } | dict(zip(("p10", "median", "p90"), quantiles, strict=True))
 
 
 def made_null(meaning: str, mean: float) -> dict[str, Any]:

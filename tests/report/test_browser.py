@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from made_run import made_run
+from made_run import made_limit, made_point, made_run, made_study
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from remanence.report import render
@@ -59,6 +59,17 @@ def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
 @pytest.fixture(scope="module")
 def html() -> str:
     return render(made_run([HOSTILE, "x" * 300], n=30))
+
+
+@pytest.fixture(scope="module")
+def walk() -> str:
+    """Two cells on an axis, one above its limit, and a study."""
+    run = made_run(["at one", "at two"], n=30)
+    for value, record in enumerate(run.records, 1):
+        record["point"] = made_point("epsilon", float(value), log=True)
+        record["limit"] = made_limit(0.5, 0.3 * value)
+    run.records.append(made_study("y" * 200))
+    return render(run)
 
 
 def test_a_missing_browser_is_named_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,3 +250,58 @@ def test_redacted_page_has_no_picture_and_no_row(open_page: Open) -> None:
     assert page.locator("img, .sortable, .gallery, .values").count() == 0
     assert page.locator("svg.figure").count() == 2
     assert page.get_by_text("This page is redacted").is_visible()
+
+
+def test_charts_load_quietly_and_fit_a_phone(open_page: Open, walk: str) -> None:
+    heard: list[str] = []
+    page = open_page(walk, width=375, listen=lambda page: page.on("console", lambda said: heard.append(said.text)))
+    assert heard == []
+    assert page.evaluate("document.documentElement.scrollWidth") == 375
+    page.locator("details summary").first.click()
+    assert page.locator("details table").first.is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") == 375
+
+
+def test_charts_have_a_title_and_no_text_outside(open_page: Open, walk: str) -> None:
+    page = open_page(walk)
+    charts = page.locator("svg.figure")
+    assert charts.count() == 2 + 2 * 2 + 3
+    assert all(charts.nth(i).locator("> title").text_content() for i in range(charts.count()))
+    outside = """[...document.querySelectorAll('svg.figure')].flatMap(svg => {
+        const box = svg.getBoundingClientRect();
+        return [...svg.querySelectorAll('text')].filter(text => {
+            const own = text.getBoundingClientRect();
+            return own.left < box.left - 2 || own.right > box.right + 2 || own.top < box.top - 2;
+        }).map(text => text.textContent);
+    })"""
+    assert page.evaluate(outside) == []
+
+
+def test_keys_of_charts_do_not_overlap(open_page: Open, walk: str) -> None:
+    page = open_page(walk)
+    overlaps = """[...document.querySelectorAll('svg.figure')].flatMap(svg => {
+        const boxes = [...svg.querySelectorAll('text')].map(text => text.getBoundingClientRect());
+        return boxes.flatMap((a, i) => boxes.slice(i + 1).filter(b =>
+            a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 3 && b.top < a.bottom - 3));
+    }).length"""
+    assert page.evaluate(overlaps) == 0
+
+
+def test_series_and_flags_can_be_seen_by_day_and_by_night(open_page: Open, walk: str) -> None:
+    page = open_page(walk)
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        ground = colour(page, "html", "backgroundColor")
+        assert contrast(colour(page, ".warning", "color"), ground) >= 4.5, scheme
+        for selector in (
+            ".line.ours.c0",
+            ".line.ours.c1",
+            ".line.chance",
+            ".line.limit",
+            ".mark.printed",
+            ".mark.flagged",
+        ):
+            assert contrast(colour(page, f"svg {selector}", "stroke"), ground) >= 3, (scheme, selector)
+        for i in range(6):
+            page.evaluate(f"document.querySelector('svg .bar').setAttribute('class', 'bar ours c{i}')")
+            assert contrast(colour(page, "svg .bar", "fill"), ground) >= 3, (scheme, i)

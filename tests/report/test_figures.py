@@ -10,7 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from remanence.report import figures
+from remanence.report import figures, words
+from remanence.report.svg import WIDTH, log_ticks, ticks
 
 DASH, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 COUNTS = {"records": [0, 1, 3], "held_out": [6, 2, 0], "unrelated": [4, 0, 0]}
@@ -61,6 +62,13 @@ def test_histogram_leaves_out_a_level_beyond_its_edges() -> None:
     assert 'class="level"' not in made_histogram(level=None)
 
 
+def test_histogram_marks_what_counts_as_good() -> None:
+    drawn = figures.histogram([0, 1, 2, 3], COUNTS, metric="ssim", better="higher is better", good=1.5)
+    (x,) = {float(x) for x in re.findall(r'<path class="level" d="M([\d.]+) ', drawn)}
+    assert x == pytest.approx((figures.LEFT + WIDTH - figures.RIGHT) / 2)
+    assert ">good</text>" in drawn
+
+
 def test_histogram_names_metric_direction_and_groups() -> None:
     texts = [element.text for element in ElementTree.fromstring(made_histogram()).iter() if element.text]
     assert {"ssim (higher is better)", "share of the scores", "records", "held out", "unrelated"} <= set(texts)
@@ -69,7 +77,7 @@ def test_histogram_names_metric_direction_and_groups() -> None:
 def test_roc_has_a_logarithmic_axis() -> None:
     svg = figures.roc([0.0, 0.001, 0.01, 1.0], [0.0, 0.25, 0.5, 1.0])
     places = numbers(path_of(svg, "curve"))
-    left, right = figures.LEFT, figures.WIDTH - figures.RIGHT
+    left, right = figures.LEFT, WIDTH - figures.RIGHT
     third = left + (right - left) * (math.log10(0.01) - math.log10(0.001)) / 3
     assert any(x == pytest.approx(third, abs=0.1) for x in places[::2])
     assert min(places[::2]) == pytest.approx(left)
@@ -108,12 +116,12 @@ def opened(uri: str) -> Image.Image:
     [(None, DASH), (0.12345, "0.123"), (-2.5, f"{MINUS}2.5"), (12345, "12,345"), (500, "500"), ("odd", "odd")],
 )
 def test_number(value: object, text: str) -> None:
-    assert figures.number(value) == text
+    assert words.number(value) == text
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.5, "0.500"), (99.96, "100"), (3, "3"), (0.0, "0"), (None, DASH)])
 def test_score_keeps_its_zeros(value: object, text: str) -> None:
-    assert figures.score(value) == text
+    assert words.score(value) == text
 
 
 @pytest.mark.parametrize(
@@ -121,11 +129,19 @@ def test_score_keeps_its_zeros(value: object, text: str) -> None:
     [(0.875, "88"), (0.01, "1"), (0.001, "0.1"), (0.0625, "6.2"), (0.996, "99.6"), (1.0, "100"), (0, "0")],
 )
 def test_percent(share: float, text: str) -> None:
-    assert figures.percent(share) == f"{text}\N{NO-BREAK SPACE}%"
+    assert words.percent(share) == f"{text}\N{NO-BREAK SPACE}%"
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (-0.3, 0.45), (0, 0.0021), (12, 40_000), (3, 3)])
 def test_ticks_are_few_and_inside(low: float, high: float) -> None:
-    found = figures.ticks(low, high)
+    found = ticks(low, high)
     assert 1 <= len(found) <= 8
     assert all(low - 1e-9 <= value <= high + 1e-9 for value in found)
+
+
+@pytest.mark.parametrize(("low", "high"), [(1, 100), (0.002, 0.03), (1e-9, 1e3), (3, 4), (1, 1000)])
+def test_marks_of_a_logarithmic_axis_are_few_and_inside(low: float, high: float) -> None:
+    found = log_ticks(low, high)
+    assert len(found) <= 9
+    assert all(low * 0.99 <= value <= high * 1.01 for value in found)
+    assert all(f"{value:e}"[0] in "1235" for value in found)

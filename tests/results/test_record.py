@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_cells import Guess, made_data, tiny_cell
+from scipy.stats import binomtest
+from tiny_cells import Guess, made_data, tiny_cell, tiny_outcome, tiny_study
 from torch import Tensor, nn
 
 from remanence import Claim, Data, Finding, Reconstruction, evaluate
 from remanence.checks import caveats
-from remanence.experiment import CellResult, run_cell
-from remanence.metrics import MSE, PSNR, Metric, hungarian
+from remanence.errors import BadInput
+from remanence.experiment import CellResult, Figure, Measure, Outcome, Point, Series, run_cell, run_study
+from remanence.metrics import MSE, PSNR, Interval, Metric, Scores, hungarian
+from remanence.metrics.limit import Limit
 from remanence.results import Record, as_pixels, images, parse_records, record, rows
 
 MODULE = sys.modules["remanence.results.record"]  # by attribute one gets the function of that name
+PROVENANCE = sys.modules["remanence.results.provenance"]
 PRIVATE = 40
 LOST = 4  # withheld records that got no candidate
 
@@ -168,12 +173,180 @@ def test_the_curve_is_that_of_the_scores(result: CellResult) -> None:
 def test_a_claim_is_judged_at_the_scale_of_the_paper(
     result: CellResult, scale: str, printed: float, holds: bool | None
 ) -> None:
-    cell = replace(result.cell, claims=(Claim(metric=MSE, printed=printed, where="table 2"),))
+    cell = replace(result.cell, claims=(Claim.mean(MSE, printed=printed, where="table 2"),))
     said = made(replace(result, cell=cell), scale=scale)
     mean = said["scores"]["metrics"]["mse"]["mean"]
-    assert said["claims"] == [
-        {"quantity": "mean mse", "printed": printed, "where": "table 2", "measured": mean, "holds": holds}
-    ]
+    (claim,) = said["claims"]
+    assert claim == {
+        "quantity": "mean mse",
+        "printed": printed,
+        "target": None,
+        "where": "table 2",
+        "measured": mean,
+        "holds": holds,
+        "reached": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("quantity", "up", "expected"),
+    [
+        ("mean MSE", False, lambda scores: float(finite(scores.values["mse"]).mean())),
+        ("median psnr", True, lambda scores: float(np.median(finite(scores.values["psnr"])))),
+        ("share found", True, lambda scores: float(scores.found.float().mean())),
+        ("share closer than the nearest neighbour", True, lambda scores: float(scores.closer.float().mean())),
+    ],
+)
+def test_a_claim_may_be_about_each_named_quantity(
+    result: CellResult, quantity: str, up: bool, expected: Callable[[Scores], float]
+) -> None:
+    claim = Claim(quantity=quantity, higher_is_better=up, target=1e9 if up else -1.0, where="ours")
+    (said,) = made(replace(result, cell=replace(result.cell, metrics=None, claims=(claim,))), scale="paper")["claims"]
+    assert said["measured"] == pytest.approx(expected(result.finding.scores), rel=1e-4)
+    assert (said["printed"], said["holds"], said["reached"]) == (None, None, False)
+
+
+def test_a_claim_about_nothing_known_is_refused_before_any_work() -> None:
+    wrong = Claim(quantity="mean mes", higher_is_better=False, printed=1.0, where="nowhere")
+    with pytest.raises(
+        BadInput, match=r"did you mean `mean mse`\? known: mean mse, median mse, share closer .*share found"
+    ):
+        tiny_cell(claims=(wrong,))
+    upside_down = Claim(quantity="mean mse", higher_is_better=True, printed=1.0, where="nowhere")
+    with pytest.raises(BadInput, match="`higher_is_better` of the claim about `mean mse` must be False, got True"):
+        tiny_cell(claims=(upside_down,))
+    with pytest.raises(BadInput, match="unknown quantity of a claim `mean mes`"):
+        run_cell(tiny_cell(metrics=None, claims=(wrong,), model=None))
+    with pytest.raises(BadInput, match="needs `printed` or `target`, got neither"):
+        Claim(quantity="mean mse", higher_is_better=False, where="nowhere")
+
+
+@pytest.mark.parametrize(
+    ("up", "printed", "measured", "holds"),
+    [(False, 1.0, 1.1, True), (False, 1.0, 1.2, False), (True, 1.0, 0.9, True), (True, -1.0, -1.05, True)],
+)
+def test_a_claim_holds_within_its_tolerance_and_a_target_without(
+    up: bool, printed: float, measured: float, holds: bool
+) -> None:
+    claim = Claim(quantity="x", higher_is_better=up, printed=printed, target=printed, where="nowhere")
+    assert (claim.holds(measured), claim.reached(measured), claim.reached(printed)) == (holds, False, True)
+
+
+def test_the_records_closer_than_their_neighbours_are_counted(result: CellResult) -> None:
+    scores = result.finding.scores
+    neighbour = scores.nulls["nearest_neighbour"].values["mse"].numpy()
+    closer = [bool(ours < theirs) for ours, theirs in zip(scores.values["mse"].numpy(), neighbour, strict=True)]
+    said = made(result)["scores"]["closer"]
+    assert PRIVATE // 2 <= said["count"] == sum(closer) < PRIVATE
+    exact = binomtest(sum(closer), PRIVATE).proportion_ci(0.95, "exact")
+    assert (said["share"], said["low"], said["high"]) == pytest.approx((sum(closer) / PRIVATE, exact.low, exact.high))
+    assert [row["closer"] == "yes" for row in rows(result)] == closer
+
+
+def test_labels_and_objective_are_told_where_the_attack_gave_them(result: CellResult) -> None:
+    said = made(result)["scores"]
+    assert (said["labels"], said["objective"]) == (None, None)
+    data = made_data(200)
+    truth = data.take(slice(0, 20))
+    guess = Reconstruction(x=truth.x, y=torch.zeros(20, dtype=torch.int64), objective=0.5)  # half are of class 0
+    told = made_result(truth, data.take(slice(20, 200)), guess.x)
+    finding = replace(told.finding, reconstruction=guess)
+    scores = evaluate(guess, truth, unrelated=data.take(slice(20, 200)), matching=hungarian, metrics=(MSE,))
+    said = made(replace(told, finding=replace(finding, scores=scores)))["scores"]
+    assert (said["labels"]["share"], said["labels"]["chance"], said["objective"]) == (0.5, 0.5, 0.5)
+    assert said["labels"]["low"] < 0.5 < said["labels"]["high"]
+
+
+def test_a_cell_says_where_it_stands_and_what_privacy_allows(result: CellResult) -> None:
+    said = made(result)
+    assert (said["point"], said["limit"]) == (None, None)
+    limit = Limit(
+        mu=1.0,
+        epsilon=2.0,
+        delta=1e-5,
+        metric="mse",
+        threshold=0.01,
+        prior=0.02,
+        bound=0.3,
+        success=Interval(value=0.1, low=0.05, high=0.2),
+    )
+    placed = replace(result.cell, point=Point(axis="epsilon", value=2.0, log=True))
+    said = made(replace(result, cell=placed, finding=replace(result.finding, limit=limit)))
+    assert said["point"] == {"axis": "epsilon", "value": 2.0, "series": "", "log": True}
+    assert said["limit"] == {
+        "mu": 1.0,
+        "epsilon": 2.0,
+        "delta": 1e-5,
+        "metric": "mse",
+        "threshold": 0.01,
+        "prior": 0.02,
+        "bound": 0.3,
+        "success": {"value": 0.1, "low": 0.05, "high": 0.2},
+    }
+    assert parse_records(json.dumps([said], allow_nan=False), where="here") == [said]
+
+
+@pytest.mark.parametrize(("value", "log"), [(float("inf"), False), (float("nan"), True), (0.0, True), (-1.0, True)])
+def test_a_point_that_no_axis_can_show_is_refused(value: float, log: bool) -> None:
+    with pytest.raises(BadInput, match=r"on the axis `epsilon` must be a (positive|finite) number or a text, got"):
+        Point(axis="epsilon", value=value, log=log)
+
+
+def test_a_study_says_what_it_measured() -> None:
+    study = tiny_study(claims=(Claim(quantity="mean grey", higher_is_better=True, target=0.1, where="ours"),))
+    result = run_study(study, seed=5)
+    said, outcome = made(result, scale="paper"), tiny_outcome(5, torch.device("cpu"))
+    assert parse_records(json.dumps([said], allow_nan=False), where="here") == [said]
+    assert (said["kind"], said["cell"], said["about"]) == ("study", "a study", "How grey pictures are.")
+    (measure,) = said["measures"]
+    assert measure["value"] == pytest.approx(outcome.measures[0].value, rel=1e-5)
+    assert (measure["low"], measure["high"], measure["chance"]) == (0.0, 1.0, 0.5)
+    assert [series["x"] for series in said["figures"][0]["series"]] == [[0, 1]]
+    assert (said["claims"][0]["measured"], said["claims"][0]["reached"]) == (measure["value"], True)
+    assert rows(result) == []
+    assert images(result).keys() == {"greys"}
+
+
+def test_a_claim_about_what_a_study_does_not_measure_is_refused() -> None:
+    claim = Claim(quantity="mean gray", higher_is_better=True, target=0.1, where="ours")
+    with pytest.raises(BadInput, match="did you mean `mean grey`"):
+        run_study(tiny_study(claims=(claim,)))
+
+
+def test_values_that_are_not_finite_become_gaps() -> None:
+    nan = float("nan")
+    series = Series(name="a", x=(0, 1), y=(1.0, nan), low=(nan, 0.0), high=(2.0, float("inf")))
+    outcome = Outcome(
+        measures=(Measure(name="m", value=nan, meaning="Nothing."),),
+        figures=(Figure(title="t", x_label="x", y_label="y", series=(series,)),),
+    )
+    said = made(run_study(tiny_study(run=lambda seed, device: outcome)))
+    assert said["measures"][0]["value"] is None
+    (drawn,) = said["figures"][0]["series"]
+    assert (drawn["y"], drawn["low"], drawn["high"]) == ([1.0, None], [None, 0.0], [2.0, None])
+    assert parse_records(json.dumps([said], allow_nan=False), where="here") == [said]
+
+
+BAD_FIGURES: dict[str, tuple[Callable[[], object], str]] = {
+    "unequal lengths": (lambda: Series(name="a", x=(1, 2), y=(1.0,)), "must be equally long, got .*'x': 2, 'y': 1"),
+    "half an interval": (lambda: Series(name="a", x=(1,), y=(1.0,), low=(0.0,)), "must be equally long"),
+    "mixed x": (lambda: Series(name="a", x=(1, "b"), y=(1.0, 2.0)), "finite numbers, or texts only"),  # type: ignore[arg-type]
+    "infinite x": (lambda: Series(name="a", x=(float("inf"),), y=(1.0,)), "finite numbers, or texts only"),
+    "a role": (lambda: Series(name="a", x=(1,), y=(1.0,), role="our"), "did you mean `ours`"),  # type: ignore[arg-type]
+    "a kind": (lambda: Figure(title="t", x_label="", y_label="", series=(), kind="bar"), "did you mean `bars`"),  # type: ignore[arg-type]
+    "texts on a line": (
+        lambda: Figure(title="t", x_label="", y_label="", series=(Series(name="a", x=("b",), y=(1.0,)),)),
+        "lines need numbers: make it bars",
+    ),
+    "pictures": (lambda: Outcome(measures=(), pictures={"p": torch.zeros(3, 4)}), r"`p` must be \(n, channels"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FIGURES)
+def test_a_figure_that_cannot_be_drawn_is_refused(case: str) -> None:
+    make, message = BAD_FIGURES[case]
+    with pytest.raises(BadInput, match=message):
+        make()
 
 
 def test_there_is_a_row_for_each_record(result: CellResult) -> None:
@@ -235,19 +408,19 @@ def test_the_commit_is_that_of_our_checkout(
 ) -> None:
     place = tmp_path / "src" / "remanence" / "results"
     place.mkdir(parents=True)
-    (place / "record.py").write_text("one")
+    (place / "provenance.py").write_text("one")
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-qm", "one")
-    monkeypatch.setattr(MODULE, "__file__", str(place / "record.py"))
+    monkeypatch.setattr(PROVENANCE, "__file__", str(place / "provenance.py"))
     head = git(tmp_path, "rev-parse", "--short=12", "HEAD")
     assert made(result)["commit"] == head
-    (place / "record.py").write_text("two")
+    (place / "provenance.py").write_text("two")
     assert made(result)["commit"] == f"{head}-dirty"
     # an installed copy inside the checkout of another project does not claim that project's commit
     installed = tmp_path / "lib" / "site-packages" / "remanence" / "results"
     installed.mkdir(parents=True)
-    monkeypatch.setattr(MODULE, "__file__", str(installed / "record.py"))
+    monkeypatch.setattr(PROVENANCE, "__file__", str(installed / "provenance.py"))
     assert made(result)["commit"] is None
 
 

@@ -8,25 +8,46 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_cells import tiny_cell
+from tiny_cells import tiny_cell, tiny_study
 
 from remanence.errors import BadInput
-from remanence.experiment import run_cell
+from remanence.experiment import Point, run_cell, run_study
 from remanence.metrics import MSE
 from remanence.results import SCHEMA, Record, parse_records, record
 
 DOCS = (Path(__file__).parents[2] / "docs" / "records.md").read_text(encoding="utf-8")
 
 
+LIMIT = {
+    **dict.fromkeys(("mu", "epsilon", "delta", "threshold", "prior", "bound"), 0.5),
+    "metric": "mse",
+    "success": {"value": 0.1, "low": 0.05, "high": 0.2},
+}
+ATTACK = {"release", "attack", "matching", "scores", "nulls", "limit", "point"}
+STUDY = {"about", "measures", "figures"}
+COMMON = Record.__annotations__.keys() - ATTACK - STUDY
+
+
+def plain(value: Any) -> dict[str, Any]:
+    return json.loads(json.dumps(value))  # type: ignore[no-any-return]
+
+
 @pytest.fixture(scope="module")
 def good() -> dict[str, Any]:
     from remanence import Claim
 
-    result = run_cell(tiny_cell(claims=(Claim(metric=MSE, printed=0.01, where="table 1"),)))
+    claims = (Claim.mean(MSE, printed=0.01, where="table 1"),)
+    result = run_cell(tiny_cell(claims=claims, point=Point(axis="epsilon", value=1.0)))
     made = record(result, recipe="tiny", scale="smoke", seed=0, command="remanence run tiny")
     assert made["claims"]
     assert made["caveats"]
-    return json.loads(json.dumps(made))
+    labels = {"share": 0.5, "low": 0.4, "high": 0.6, "chance": 0.1}
+    return plain({**made, "limit": LIMIT, "scores": made["scores"] | {"labels": labels}})
+
+
+@pytest.fixture(scope="module")
+def study() -> dict[str, Any]:
+    return plain(record(run_study(tiny_study()), recipe="tiny", scale="smoke", seed=0, command="remanence run tiny"))
 
 
 def parsed(*records: Any) -> list[Record]:
@@ -47,14 +68,16 @@ def changed(good: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     return copy
 
 
-def test_a_record_that_was_written_is_read(good: dict[str, Any]) -> None:
-    assert parsed(good, good) == [good, good]
+def test_a_record_that_was_written_is_read(good: dict[str, Any], study: dict[str, Any]) -> None:
+    assert parsed(good, study, good) == [good, study, good]
     assert parsed() == []
 
 
-def test_the_fields_are_those_of_the_documentation(good: dict[str, Any]) -> None:
+def test_the_fields_are_those_of_the_documentation(good: dict[str, Any], study: dict[str, Any]) -> None:
     table = re.findall(r"^\| (`.+?) \|", DOCS, flags=re.MULTILINE)
-    assert set(re.findall(r"`(\w+)`", " ".join(table))) == good.keys() == Record.__annotations__.keys()
+    assert set(re.findall(r"`(\w+)`", " ".join(table))) == Record.__annotations__.keys()
+    assert good.keys() == COMMON | ATTACK
+    assert study.keys() == COMMON | STUDY
     assert f"schema {SCHEMA}" in DOCS
 
 
@@ -68,25 +91,64 @@ def named(value: Any) -> Iterator[str]:
             yield from named(inside)
 
 
-def test_every_name_inside_a_record_is_documented(good: dict[str, Any]) -> None:
+def test_every_name_inside_a_record_is_documented(good: dict[str, Any], study: dict[str, Any]) -> None:
     free = {*good["scores"]["metrics"], *good["release"]["shows"]}  # names of metrics, and of what a release shows
-    assert {name for name in named(good) if f"`{name}`" not in DOCS} <= free
+    assert {name for name in named([good, study]) if f"`{name}`" not in DOCS} <= free
 
 
-@pytest.mark.parametrize("name", Record.__annotations__)
-def test_a_missing_field_is_named(good: dict[str, Any], name: str) -> None:
+@pytest.mark.parametrize("name", sorted(Record.__annotations__))
+def test_a_missing_field_is_named(good: dict[str, Any], study: dict[str, Any], name: str) -> None:
+    one = good if name in good else study
     with pytest.raises(BadInput, match=rf"record 1 of `some/results.json` .*`?{name}"):
-        parsed(good, changed(good, name, ...))
+        parsed(one, changed(one, name, ...))
 
 
-@pytest.mark.parametrize("name", Record.__annotations__)
-def test_a_field_of_the_wrong_type_is_named(good: dict[str, Any], name: str) -> None:
-    wrong = [1, 2] if not isinstance(good[name], list) else "text"
+@pytest.mark.parametrize("name", sorted(Record.__annotations__))
+def test_a_field_of_the_wrong_type_is_named(good: dict[str, Any], study: dict[str, Any], name: str) -> None:
+    one = good if name in good else study
+    wrong = [1, 2] if not isinstance(one[name], list) else "text"
     with pytest.raises(BadInput, match=rf"record 0 of `some/results.json` .*`?{name}"):
-        parsed(changed(good, name, wrong))
+        parsed(changed(one, name, wrong))
 
 
-@pytest.mark.parametrize("number", [0, 2, "1", None, 1.5])
+@pytest.mark.parametrize("kind", ["other", "page", None, ["attack"], 1])
+def test_another_kind_is_refused(good: dict[str, Any], kind: Any) -> None:
+    with pytest.raises(BadInput, match="for `kind`, expected attack or study: make the run again"):
+        parsed(changed(good, "kind", kind))
+
+
+def test_a_record_has_the_fields_of_its_kind(good: dict[str, Any], study: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match=r"`(about|attack)`"):
+        parsed(changed(good, "kind", "study"))
+    with pytest.raises(BadInput, match="has the unknown field `scores`"):
+        parsed(changed(study, "scores", good["scores"]))
+
+
+BAD_FIGURES = [
+    ("figures.0.kind", "pie", "an unknown kind of figure `pie`"),
+    ("figures.0.series.0.role", "theirs", "an unknown role of a series `theirs`"),
+    ("figures.0.series.0.x", [1], "lists do not fit together"),
+    ("figures.0.series.0.low", [1, 2], "lists do not fit together"),
+    ("figures.0.series.0.x", ["a", "b"], "texts for `x`"),
+    ("figures.0.series.0.x", [1, "b"], "texts for `x`"),
+    ("figures.0.series.0.y", [1, "b"], r"has text for `figures\[0\].series\[0\].y\[1\]`"),
+    ("figures.0.log_x", 1, r"for `figures\[0\].log_x`, expected true/false"),
+    ("measures.0.value", "much", r"for `measures\[0\].value`, expected number or null"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "message"), BAD_FIGURES)
+def test_a_study_that_could_not_be_drawn_is_refused(study: dict[str, Any], path: str, value: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        parsed(changed(study, path, value))
+
+
+def test_bars_may_stand_over_texts(study: dict[str, Any]) -> None:
+    bars = changed(changed(study, "figures.0.kind", "bars"), "figures.0.series.0.x", ["a", "b"])
+    assert parsed(bars) == [bars]
+
+
+@pytest.mark.parametrize("number", [0, 1, 3, "2", None, 2.5])
 def test_another_schema_is_refused(good: dict[str, Any], number: Any) -> None:
     with pytest.raises(BadInput, match=rf"has schema {number!r}, this version reads {SCHEMA}: make the run again"):
         parsed(changed(good, "schema", number))
@@ -113,6 +175,11 @@ INSIDE = [
     "nulls.noise.metrics.mse.at_1_percent",
     "claims.0.printed",
     "caveats.0.text",
+    "limit.bound",
+    "limit.success.low",
+    "point.axis",
+    "scores.closer.share",
+    "scores.labels.chance",
 ]
 
 
@@ -153,6 +220,13 @@ def test_values_that_a_page_could_not_show_are_refused(good: dict[str, Any], pat
         ("scores.roc.tpr_at_0.1_percent", None),
         ("claims.0.holds", True),
         ("claims", []),
+        ("claims.0.printed", None),
+        ("limit", None),
+        ("limit.epsilon", None),
+        ("point", None),
+        ("point.value", "ReLU"),
+        ("scores.closer", None),
+        ("scores.labels", None),
     ],
 )
 def test_values_that_may_be_are_read(good: dict[str, Any], path: str, value: Any) -> None:

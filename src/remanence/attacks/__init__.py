@@ -1,9 +1,10 @@
 """The attacks, one file per paper. A new one joins `ATTACKS` and the contract table in tests/test_contract.py."""
 
 from remanence.attacks.base import Attack, ShadowAttack
+from remanence.attacks.glm import GLM
 from remanence.attacks.gradient_matching import L2, Cosine, GradientMatching
 from remanence.attacks.reconn import FittedRecoNN, RecoNN
 
-ATTACKS = (GradientMatching, RecoNN)
+ATTACKS = (GradientMatching, RecoNN, GLM)
 
-__all__ = ["ATTACKS", "L2", "Attack", "Cosine", "FittedRecoNN", "GradientMatching", "RecoNN", "ShadowAttack"]
+__all__ = ["ATTACKS", "GLM", "L2", "Attack", "Cosine", "FittedRecoNN", "GradientMatching", "RecoNN", "ShadowAttack"]

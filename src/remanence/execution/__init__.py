@@ -1,4 +1,5 @@
 from remanence.execution.base import Backend
 from remanence.execution.local import Local
+from remanence.execution.ray import Ray
 
-__all__ = ["Backend", "Local"]
+__all__ = ["Backend", "Local", "Ray"]

@@ -36,6 +36,15 @@ class Scarcity:
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """How often the label that came with a record's reconstruction is the right one, and what the commonest reaches."""
+
+    accuracy: Interval
+    chance: float
+
+
+@final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scores:
     """Scores per record, in the order of the truth, and what they are worth. The first metric decides what is found."""
@@ -52,6 +61,9 @@ class Scores:
     p_unrelated: Tensor
     found: Tensor
     share_found: Interval
+    closer: Tensor  # which records came back better than their own nearest neighbour
+    share_closer: Interval
+    labels: Labels | None  # None where the attack returned none
     roc: Roc  # records against held-out records
     lookalike: Tensor  # the nearest record that the attacker could own
 
@@ -97,12 +109,14 @@ def evaluate(
         "mean_image": null.mean_image(truth, known, metrics),
         "nearest_neighbour": neighbour,
     }
-    score, against_held_out, against_unrelated = (
-        oriented(metrics[0], v[metrics[0].name]) for v in (values, nulls["held_out"].values, nulls["unrelated"].values)
+    score, against_held_out, against_unrelated, of_neighbour = (
+        oriented(metrics[0], v[metrics[0].name])
+        for v in (values, nulls["held_out"].values, nulls["unrelated"].values, neighbour.values)
     )
     p_held_out = p_values(score, against_held_out, distinct=nulls["held_out"].distinct)
     p_unrelated = p_values(score, against_unrelated, distinct=nulls["unrelated"].distinct)
     found = (p_held_out <= FPR) & (p_unrelated <= FPR)
+    closer = score > of_neighbour  # a record without a score (NaN) is not
     return Scores(
         matching=matching.name,
         metrics=metrics,
@@ -116,9 +130,27 @@ def evaluate(
         p_unrelated=p_unrelated,
         found=found,
         share_found=binomial_share(int(found.sum()), len(truth)),
+        closer=closer,
+        share_closer=binomial_share(int(closer.sum()), len(truth)),
+        labels=_labels(reconstruction, truth, index),
         roc=roc(score, against_held_out, distinct=nulls["held_out"].distinct),
         lookalike=lookalike,
     )
+
+
+def _labels(reconstruction: Reconstruction, truth: Data, index: Tensor) -> Labels | None:
+    if reconstruction.y is None:
+        return None
+    has = index != NONE
+    right = int((reconstruction.y.to(truth.y.device)[index[has]] == truth.y[has]).sum())
+    commonest = int(truth.y.bincount().max())
+    return Labels(accuracy=binomial_share(right, len(truth)), chance=commonest / len(truth))
+
+
+def quantities(metrics: Sequence[Metric]) -> dict[str, bool]:
+    """The numbers of a cell beside which a paper's can stand, and whether higher is better."""
+    named = {f"{kind} {m.name}": m.higher_is_better for kind in ("mean", "median") for m in metrics}
+    return named | {"share found": True, "share closer than the nearest neighbour": True}
 
 
 def _scarcest(truth: Data, unrelated: Data, candidates: int) -> Scarcity:

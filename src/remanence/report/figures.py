@@ -12,11 +12,12 @@ from typing import final
 import torch
 from torch import Tensor
 
+from remanence.report.svg import WIDTH, drawing, nothing, ticks
+from remanence.report.words import number, percent
 from remanence.results import as_pixels
 
-WIDTH, HEIGHT = 420, 270
+HEIGHT = 270
 LEFT, RIGHT, TOP, BOTTOM = 58, 20, 34, 48
-PERCENT, DASH, MINUS = "\N{NO-BREAK SPACE}%", "\N{EN DASH}", "\N{MINUS SIGN}"
 LARGEST = 128  # pixels a side: a picture beyond it is shrunk, or photographs would make the page too heavy to mail
 
 
@@ -39,22 +40,30 @@ class Axes:
 
 
 def histogram(
-    edges: Sequence[float], counts: Mapping[str, Sequence[int]], *, metric: str, better: str, level: float | None = None
+    edges: Sequence[float],
+    counts: Mapping[str, Sequence[int]],
+    *,
+    metric: str,
+    better: str,
+    level: float | None = None,
+    good: float | None = None,
 ) -> str:
     """The scores of the records as bars, those of the nulls as outlines, each as a share of its own group.
 
-    `level` is the value that only 1 % of the null scores reach; it is left out where it lies outside the edges."""
+    `level` is the value that only 1 % of the null scores reach, `good` what the literature calls a success; each is
+    left out where it lies outside the edges."""
     if len(edges) < 2:
-        return _empty("Scores of the records and of the nulls")
+        return nothing("Scores of the records and of the nulls")
     shares = {name: _shares(group) for name, group in counts.items()}
     axes = Axes(low=edges[0], high=edges[-1], top=max((s for group in shares.values() for s in group), default=0) or 1)
     parts = [
         _frame(axes, ticks(axes.low, axes.high), f"{metric} ({better})", "share of the scores", number),
         *(f'<path class="{escape(name)}" d="{_steps(axes, edges, group)}"/>' for name, group in shares.items()),
         _level(axes, level),
+        _level(axes, good, "good", row=1),
         *(_key(i, name) for i, name in enumerate(counts)),
     ]
-    return _svg(f"Distribution of {metric}: the records beside the nulls", "".join(parts))
+    return drawing(f"Distribution of {metric}: the records beside the nulls", "".join(parts), HEIGHT)
 
 
 def roc(fpr: Sequence[float], tpr: Sequence[float]) -> str:
@@ -62,7 +71,7 @@ def roc(fpr: Sequence[float], tpr: Sequence[float]) -> str:
     title = "Share of records that beat held-out ones at each false-positive rate"
     positive = [value for value in fpr if value > 0]
     if not positive:
-        return _empty(title)
+        return nothing(title)
     low = min(*positive, 0.1)  # further left there is nothing to tell a rate from zero
     axes = Axes(low=low, high=1.0, top=1.0, log=True)
     chance = [(low ** (1 - i / 40),) * 2 for i in range(41)]
@@ -75,7 +84,7 @@ def roc(fpr: Sequence[float], tpr: Sequence[float]) -> str:
         _key(0, "curve"),
         _key(1, "chance"),
     ]
-    return _svg(title, "".join(parts))
+    return drawing(title, "".join(parts), HEIGHT)
 
 
 def interval(share: float, low: float, high: float, chance: float) -> str:
@@ -102,42 +111,6 @@ def png(pixels: Tensor) -> str:
     file = io.BytesIO()
     image.save(file, format="PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
-
-
-def number(value: object) -> str:
-    """Three digits for a reader; a value that is missing is a dash, one that is no number stays as it is."""
-    if value is None:
-        return DASH
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return str(value)
-    text = f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
-    return text.replace("-", MINUS)
-
-
-def score(value: object) -> str:
-    """Three digits with their zeros, so that a column of scores can be compared down the page."""
-    if isinstance(value, float) and 0 < abs(value) < 100:
-        return f"{value:#.3g}".removesuffix(".").replace("-", MINUS)
-    return number(value)
-
-
-def percent(share: object) -> str:
-    """A share as the reader says it, with more digits near nothing and near all, where rounding would mislead."""
-    if isinstance(share, bool) or not isinstance(share, (int, float)):
-        return number(share)
-    digits = ".2g" if share < 0.1 else ".0f" if share <= 0.99 else ".3g"
-    return f"{100 * share:{digits}}{PERCENT}"
-
-
-def ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round values between `low` and `high`, in steps of 1, 2 or 5."""
-    if not high > low:
-        return [low]
-    rough = (high - low) / about
-    size = 10.0 ** math.floor(math.log10(rough))
-    step = next(m * size for m in (1, 2, 5, 10) if m * size >= rough * 0.999)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(i * step, 12) for i in range(first, last + 1)]
 
 
 def _shares(counts: Sequence[int]) -> list[float]:
@@ -178,14 +151,14 @@ def _key(place: int, name: str) -> str:
     return f'<path class="{escape(name)}" d="{mark}"/><text x="{x + 23}" y="18">{escape(label)}</text>'
 
 
-def _level(axes: Axes, level: float | None) -> str:
+def _level(axes: Axes, level: float | None, name: str = percent(0.01), row: int = 0) -> str:
     if level is None or not axes.low <= level <= axes.high:
         return ""
     x = axes.x(level)
     anchor, at = ("end", x - 4) if x > WIDTH / 2 else ("start", x + 4)
     return (
         f'<path class="level" d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}"/>'
-        f'<text class="level" x="{at:.1f}" y="{TOP + 11}" text-anchor="{anchor}">{percent(0.01)}</text>'
+        f'<text class="level" x="{at:.1f}" y="{TOP + 11 + 14 * row}" text-anchor="{anchor}">{name}</text>'
     )
 
 
@@ -205,14 +178,3 @@ def _frame(axes: Axes, at_x: Sequence[float], x_label: str, y_label: str, say: C
         f'<text class="label" transform="translate(12 {centre}) rotate(-90)" text-anchor="middle">{y_label}</text>'
     )
     return "".join(parts)
-
-
-def _empty(title: str) -> str:
-    return _svg(title, f'<text x="{WIDTH / 2}" y="{HEIGHT / 2}" text-anchor="middle">too few scores to draw</text>')
-
-
-def _svg(title: str, body: str) -> str:
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="figure" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
-        f"<title>{escape(title)}</title>{body}</svg>"
-    )

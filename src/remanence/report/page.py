@@ -4,85 +4,30 @@ A record may come from a stranger: every text passes through jinja's escaping, a
 nothing run or load but the style and the script inlined here, known by their hashes.
 """
 
-import ast
 import base64
 import hashlib
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
-from torch import Tensor
 
-from remanence.errors import BadInput
-from remanence.report import figures
-from remanence.report.figures import DASH, PERCENT, number, percent, score
-from remanence.results import Record, Row, Run, replace_file
+from remanence.report.cells import cell_view
+from remanence.report.overview import overview
+from remanence.report.sentences import judged
+from remanence.report.studies import study_view
+from remanence.report.words import between, number, percent, score
+from remanence.results import Run, redacted, replace_file
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-MOST_PICTURES, MOST_VALUES, MOST_FEATURES = 12, 6, 12
-PARTS = {"truth": "truth", "reconstruction": "reconstruction", "lookalike": "look-alike"}
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Column:
-    """A column of the table with one row per record; `kind` is how the page's script sorts it."""
-
-    name: str
-    title: str
-    kind: str
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """One record in the gallery: each part's title with its picture, its values, or nothing."""
-
-    record: str
-    label: str
-    score: str
-    found: bool
-    parts: list[tuple[str, Any]]
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Gallery:
-    kind: str
-    shape: tuple[int, ...]
-    features: int
-    best: list[Shown]
-    worst: list[Shown]
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class CellView:
-    """One cell as the template wants it."""
-
-    record: Record
-    verdict: str
-    attack: str
-    fields: list[tuple[str, str]]
-    interval: Markup
-    histogram: Markup
-    roc: Markup
-    gallery: Gallery | None
-    columns: list[Column]
-    rows: list[list[str]]
 
 
 def render(run: Run, *, redact: bool = False, title: str = "What can be read back") -> str:
     """The page of a run. With `redact` it keeps counts and curves, and no picture and no line about a single record."""
     if redact:
-        run = replace(run, rows=[], images={})  # not there, so that no template can show them by mistake
+        run = redacted(run)  # not there, so that no template can show it by mistake
     style, script = (_text(name) for name in ("style.css", "page.js"))
     return (
         _environment()
@@ -92,23 +37,14 @@ def render(run: Run, *, redact: bool = False, title: str = "What can be read bac
             policy=_policy(style, script),
             style=Markup(style),
             script=Markup(script),
-            cells=[_view(run, index) for index in range(len(run.records))],
-            redacted=not run.rows and not run.images,
+            cells=[
+                study_view(run, index) if record["kind"] == "study" else cell_view(run, index)
+                for index, record in enumerate(run.records)
+            ],
+            overview=overview(run.records),
+            attacks=any(record["kind"] == "attack" for record in run.records),
+            personal=bool(run.rows or run.images),
         )
-    )
-
-
-def verdict(record: Record) -> str:
-    """What was found, in one sentence that a reader without the field's words can repeat."""
-    found, total = record["scores"]["found"], number(record["scores"]["records"])
-    low, high = percent(found["low"]).removesuffix(PERCENT), percent(found["high"])
-    reach = f"95{PERCENT} interval {low}{DASH}{high}"
-    if not found["count"]:
-        return f"No record was found at this budget (0 of {total}, {reach})."
-    were = "was" if found["count"] == 1 else "were"
-    return (
-        f"{number(found['count'])} of {total} records {were} found ({percent(found['share'])}, {reach}) "
-        f"where chance finds {percent(found['fpr'])}."
     )
 
 
@@ -132,7 +68,8 @@ def _environment() -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, percent=percent, score=score)
+    environment.filters.update(number=number, percent=percent, score=score, judged=judged)
+    environment.globals.update(between=between)
     return environment
 
 
@@ -141,131 +78,3 @@ def _policy(style: str, script: str) -> str:
     by_hash = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script))
     allowed = "style-src 'sha256-{}'; script-src 'sha256-{}'".format(*by_hash)
     return f"default-src 'none'; img-src data:; {allowed}; base-uri 'none'; form-action 'none'"
-
-
-def _view(run: Run, index: int) -> CellView:
-    record = run.records[index]
-    scores, rows = record["scores"], run.rows_of(record["cell"])
-    columns = _columns(run, rows)
-    attack, fields = _call(record["attack"])
-    found = scores["found"]
-    return CellView(
-        record=record,
-        verdict=verdict(record),
-        attack=attack,
-        fields=fields,
-        interval=Markup(figures.interval(*(found[key] or 0.0 for key in ("share", "low", "high", "fpr")))),
-        histogram=_histogram(record),
-        roc=Markup(figures.roc(scores["roc"]["fpr"], scores["roc"]["tpr"])),
-        gallery=_gallery(run, index, rows),
-        columns=columns,
-        rows=[[_shown(row.get(column.name) or "", column.kind) for column in columns] for row in rows],
-    )
-
-
-def _call(text: str) -> tuple[str, list[tuple[str, str]]]:
-    """The name and the fields of an attack from its `repr`; no fields where it does not read as a call."""
-    try:
-        tree = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return "", []
-    if not isinstance(tree, ast.Call):
-        return "", []
-    given = [("", value) for value in tree.args] + [(word.arg or "**", word.value) for word in tree.keywords]
-    name = ast.get_source_segment(text, tree.func) or ""
-    return name, [(key, ast.get_source_segment(text, value) or "") for key, value in given]
-
-
-def _histogram(record: Record) -> Markup:
-    histogram, metric, up = record["scores"]["histogram"], record["scores"]["primary"], _upwards(record)
-    nulls = (record["nulls"][name]["metrics"] for name in ("held_out", "unrelated"))
-    levels = [null.get(metric, {}).get("at_1_percent") for null in nulls]
-    level = None if None in levels else max(levels) if up else min(levels)  # a record must pass both
-    counts = {name: histogram[name] for name in ("records", "held_out", "unrelated")}
-    better = "higher is better" if up else "lower is better"
-    return Markup(figures.histogram(histogram["edges"], counts, metric=metric, better=better, level=level))
-
-
-def _upwards(record: Record) -> bool:
-    return bool(record["scores"]["metrics"][record["scores"]["primary"]]["higher_is_better"])
-
-
-def _gallery(run: Run, index: int, rows: Sequence[Row]) -> Gallery | None:
-    record, images = run.records[index], _images(run, index, len(rows))
-    if not images:
-        return None
-    shape = tuple(images["truth"].shape[1:])
-    kind, most = ("pictures", MOST_PICTURES) if len(shape) == 3 else ("values", MOST_VALUES)
-    order = _ranked(rows, record["scores"]["primary"], _upwards(record))
-    most = min(most, (len(order) + 1) // 2)  # of few records, none is shown twice
-    entries = [_entry(rows[i], images, i, record) for i in order[:most] + order[most:][: -most - 1 : -1]]
-    return Gallery(
-        kind=kind, shape=shape, features=min(shape[0], MOST_FEATURES), best=entries[:most], worst=entries[most:]
-    )
-
-
-def _images(run: Run, index: int, rows: int) -> dict[str, Tensor]:
-    """The pictures or values of a cell, one for each of its rows; nothing where a run holds only part of them."""
-    images = {part: run.images[key] for part in PARTS if (key := f"{index}/{part}") in run.images}
-    if not rows or not {"truth", "reconstruction"} <= images.keys():
-        return {}
-    if lengths := {len(image) for image in images.values()} - {rows}:
-        raise BadInput(
-            f"cell `{run.records[index]['cell']}` has {rows} rows in scores.csv and {lengths.pop()} in "
-            "images.safetensors: make the run again"
-        )
-    return images
-
-
-def _ranked(rows: Sequence[Row], metric: str, up: bool) -> list[int]:
-    """The places of the rows, best score first; a record without a score was not reconstructed at all and is last."""
-
-    def badness(place: int) -> float:
-        value = _float(rows[place].get(metric) or "")
-        return math.inf if value is None or math.isnan(value) else -value if up else value
-
-    return sorted(range(len(rows)), key=badness)
-
-
-def _entry(row: Row, images: dict[str, Tensor], place: int, record: Record) -> Shown:
-    matched, value = bool(row.get("candidate")), _float(row.get(record["scores"]["primary"]) or "")
-    return Shown(
-        record=row.get("record", str(place)),
-        label=row.get("label", ""),
-        score="" if value is None or math.isnan(value) else score(value),
-        found=row.get("found") == "yes",
-        parts=[
-            (PARTS[part], _part(image[place]) if matched or part != "reconstruction" else None)
-            for part, image in images.items()
-        ],
-    )
-
-
-def _part(x: Tensor) -> str | list[str]:
-    return figures.png(x) if x.ndim == 3 else [f"{value:.3f}" for value in x[:MOST_FEATURES].tolist()]
-
-
-_TITLES = {"p_held_out": "p, held out", "p_unrelated": "p, unrelated"}
-
-
-def _columns(run: Run, rows: Sequence[Row]) -> list[Column]:
-    """The columns in the file's order, without those that belong to other cells and are empty here."""
-    columns = []
-    for name in dict.fromkeys(name for row in run.rows for name in row):
-        values = [value for row in rows if (value := row.get(name))]
-        if values and name != "cell":
-            kind = "number" if all(_float(value) is not None for value in values) else "text"
-            columns.append(Column(name=name, title=_TITLES.get(name, name), kind=kind))
-    return columns
-
-
-def _float(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _shown(text: str, kind: str) -> str:
-    value = _float(text) if kind == "number" else None
-    return text if value is None or text.isdecimal() else f"{value:.4g}"

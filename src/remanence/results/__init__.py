@@ -1,12 +1,24 @@
-from remanence.results.folder import Row, Run, check_writable, read_records, read_run, replace_file, write_run
+from remanence.results.check import parse_records
+from remanence.results.folder import (
+    Row,
+    Run,
+    check_writable,
+    read_records,
+    read_run,
+    redacted,
+    replace_file,
+    write_run,
+)
 from remanence.results.record import as_pixels, images, record, rows
-from remanence.results.schema import SCHEMA, Record, parse_records
+from remanence.results.schema import SCHEMA, FigureRecord, Record, SeriesRecord
 
 __all__ = [
     "SCHEMA",
+    "FigureRecord",
     "Record",
     "Row",
     "Run",
+    "SeriesRecord",
     "as_pixels",
     "check_writable",
     "images",
@@ -14,6 +26,7 @@ __all__ = [
     "read_records",
     "read_run",
     "record",
+    "redacted",
     "replace_file",
     "rows",
     "write_run",

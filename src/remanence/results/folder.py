@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from remanence.errors import BadInput
-from remanence.results.schema import Record, parse_records
+from remanence.results.check import parse_records
+from remanence.results.schema import Record
 
 Row: TypeAlias = dict[str, str]
 
@@ -28,7 +29,8 @@ Row: TypeAlias = dict[str, str]
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """All that a page is drawn from. `images` is keyed `INDEX/truth`, `INDEX/reconstruction`, `INDEX/lookalike`, where
-    INDEX is the cell's place in `records`; row i of each belongs to the cell's i-th row. A redacted run has none."""
+    INDEX is the cell's place in `records`; row i of each belongs to the cell's i-th row. A study's are keyed
+    `INDEX/what they show`. A redacted run has none."""
 
     records: list[Record]
     rows: list[Row]
@@ -36,6 +38,15 @@ class Run:
 
     def rows_of(self, cell: str) -> list[Row]:
         return [row for row in self.rows if row["cell"] == cell]
+
+
+def redacted(run: Run) -> Run:
+    """The run without all that is about single records: rows, pictures, and figures with a point for each."""
+    records = [record.copy() for record in run.records]
+    for record in records:
+        if "figures" in record:
+            record["figures"] = [figure for figure in record["figures"] if figure["kind"] != "points"]
+    return Run(records=records, rows=[], images={})
 
 
 def read_run(folder: Path) -> Run:
@@ -117,7 +128,7 @@ def _write_rows(path: Path, rows: Sequence[Row]) -> None:
         writer.writerows(rows)
 
 
-def check_writable(folder: Path) -> None:
+def check_writable(folder: Path, *, option: str = "--out") -> None:
     """Refuse, before any work, a folder that cannot be made or filled; nothing is left in it or made yet."""
     try:
         nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
@@ -126,7 +137,9 @@ def check_writable(folder: Path) -> None:
     except OSError as error:
         if error.errno == errno.ENOSPC:  # the place is right
             raise
-        raise BadInput(f"cannot write into `{folder}` ({error.strerror}): choose another place with `--out`") from None
+        raise BadInput(
+            f"cannot write into `{folder}` ({error.strerror}): choose another place with `{option}`"
+        ) from None
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:

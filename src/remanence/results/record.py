@@ -1,51 +1,85 @@
 """From what a cell gave to its record, its rows and its pictures."""
 
-import os
-import platform
-import subprocess
 from dataclasses import fields
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from remanence.audit import Finding
-from remanence.experiment import CellResult, Claim
-from remanence.metrics import Metric, Null, Scores
-from remanence.metrics.evaluate import FPR
+from remanence.checks import Caveat
+from remanence.experiment import CellResult, Claim, Figure, Measure, Point, Series, StudyResult
 from remanence.results.folder import Row
-from remanence.results.schema import SCHEMA, ClaimRecord, Record
+from remanence.results.provenance import commit, hardware
+from remanence.results.schema import (
+    SCHEMA,
+    CaveatRecord,
+    ClaimRecord,
+    FigureRecord,
+    LimitRecord,
+    MeasureRecord,
+    PointRecord,
+    Record,
+    SeriesRecord,
+)
+from remanence.results.summary import level, number, summary
 from remanence.types import Data
 
-BINS = 30
 
-
-def record(result: CellResult, *, recipe: str, scale: str, seed: int, command: str) -> Record:
-    finding = result.finding
-    return Record(
+def record(result: CellResult | StudyResult, *, recipe: str, scale: str, seed: int, command: str) -> Record:
+    """What stands in `results.json` about one cell or one study."""
+    made = Record(
         schema=SCHEMA,
+        kind="study" if isinstance(result, StudyResult) else "attack",
         recipe=recipe,
-        cell=result.cell.label,
+        cell=result.study.label if isinstance(result, StudyResult) else result.cell.label,
         scale=scale,
         seed=seed,
         command=command,
-        commit=_commit(),
-        hardware=_hardware(result.device),
+        commit=commit(),
+        hardware=hardware(result.device),
         seconds=round(result.seconds, 3),
-        release=_release(finding),
-        attack=repr(finding.attack),
-        matching=finding.scores.matching,
-        scores=_scores(finding.scores),
-        nulls={name: _null(null, finding.scores.metrics) for name, null in finding.scores.nulls.items()},
-        claims=[_claim(claim, finding.scores, scale) for claim in result.cell.claims],
-        caveats=[{"code": caveat.code, "text": caveat.text} for caveat in result.caveats],
+        claims=[],
+        caveats=[],
     )
+    return _with_study(made, result) if isinstance(result, StudyResult) else _with_attack(made, result)
 
 
-def rows(result: CellResult) -> list[Row]:
-    """One row per withheld record, in the order of the truth."""
+def _with_attack(made: Record, result: CellResult) -> Record:
+    finding, point = result.finding, result.cell.point
+    scores = summary(finding.scores, objective=finding.reconstruction.objective)
+    return {
+        **made,
+        "release": _release(finding),
+        "attack": repr(finding.attack),
+        "matching": finding.scores.matching,
+        "scores": scores,
+        "nulls": {name: level(null, finding.scores.metrics) for name, null in finding.scores.nulls.items()},
+        "limit": _limit(finding),
+        "point": None if point is None else _point(point),
+        "claims": [_claim(claim, _quantities(scores), made["scale"]) for claim in result.cell.claims],
+        "caveats": _caveats(result.caveats),
+    }
+
+
+def _with_study(made: Record, result: StudyResult) -> Record:
+    outcome = result.outcome
+    measured = {measure.name: number(measure.value) for measure in outcome.measures}
+    return {
+        **made,
+        "about": result.study.about,
+        "measures": [_measure(measure) for measure in outcome.measures],
+        "figures": [_figure(figure) for figure in outcome.figures],
+        "claims": [_claim(claim, measured, made["scale"]) for claim in result.study.claims],
+        "caveats": _caveats(outcome.caveats),
+    }
+
+
+def rows(result: CellResult | StudyResult) -> list[Row]:
+    """One row per withheld record, in the order of the truth; a study has none."""
+    if isinstance(result, StudyResult):
+        return []
     scores, truth = result.finding.scores, result.finding.truth
     return [
         {
@@ -55,6 +89,7 @@ def rows(result: CellResult) -> list[Row]:
             "matching": scores.matching,
             "candidate": str(int(scores.index[i])) if scores.index[i] >= 0 else "",
             "found": "yes" if scores.found[i] else "no",
+            "closer": "yes" if scores.closer[i] else "no",
             "p_held_out": f"{float(scores.p_held_out[i]):.4g}",
             "p_unrelated": f"{float(scores.p_unrelated[i]):.4g}",
             **{name: f"{float(v[i]):.6g}" if isfinite(v[i]) else "" for name, v in scores.values.items()},
@@ -63,8 +98,10 @@ def rows(result: CellResult) -> list[Row]:
     ]
 
 
-def images(result: CellResult) -> dict[str, Tensor]:
+def images(result: CellResult | StudyResult) -> dict[str, Tensor]:
     """Truth, matched reconstruction and look-alike of each record; black where a record got no reconstruction."""
+    if isinstance(result, StudyResult):
+        return {name: as_pixels(x) for name, x in result.outcome.pictures.items()}
     scores, truth, found = result.finding.scores, result.finding.truth.x, result.finding.reconstruction.x
     matched, has = torch.zeros_like(truth), scores.index >= 0
     matched[has] = found[scores.index[has]].nan_to_num(0).to(truth)
@@ -76,95 +113,74 @@ def as_pixels(x: Tensor) -> Tensor:
     return (x.clamp(0, 1) * 255).round().to(torch.uint8).cpu() if x.ndim == 4 else x.float().cpu()
 
 
-def _scores(scores: Scores) -> dict[str, Any]:
-    return {
-        "records": len(scores.index),
-        "candidates": scores.candidates,
-        "unmatched": scores.unmatched,
-        "primary": scores.primary.name,
-        "metrics": {metric.name: _metric(metric, scores) for metric in scores.metrics},
-        "found": {
-            "count": int(scores.found.sum()),
-            "share": scores.share_found.value,
-            "low": scores.share_found.low,
-            "high": scores.share_found.high,
-            "fpr": FPR,
-        },
-        "roc": {
-            "fpr": [float(f"{v:.4g}") for v in scores.roc.fpr],
-            "tpr": [float(f"{v:.4g}") for v in scores.roc.tpr],
-            "tpr_at_1_percent": scores.roc.at_1_percent,
-            "tpr_at_0.1_percent": scores.roc.at_01_percent,
-        },
-        "histogram": _histogram(scores),
+def _quantities(scores: dict[str, Any]) -> dict[str, float | None]:
+    """The values of `metrics.evaluate.quantities`, as the record holds them."""
+    values = {f"{kind} {name}": said[kind] for kind in ("mean", "median") for name, said in scores["metrics"].items()}
+    return values | {
+        "share found": scores["found"]["share"],
+        "share closer than the nearest neighbour": scores["closer"]["share"],
     }
 
 
-def _metric(metric: Metric, scores: Scores) -> dict[str, Any]:
-    values, mean = scores.values[metric.name], scores.means[metric.name]
-    low, median, high = _quantiles(values, (0.1, 0.5, 0.9))
-    return {
-        "mean": _number(mean.value),
-        "low": _number(mean.low),
-        "high": _number(mean.high),
-        "median": median,
-        "p10": low,
-        "p90": high,
-        "higher_is_better": metric.higher_is_better,
-    }
-
-
-def _null(null: Null, metrics: tuple[Metric, ...]) -> dict[str, Any]:
-    return {
-        "meaning": null.meaning,
-        "count": len(null.values[metrics[0].name]),
-        "distinct": null.distinct,
-        "metrics": {
-            metric.name: {
-                "mean": _number(float(null.values[metric.name].nanmean())),
-                "at_1_percent": _quantiles(null.values[metric.name], (1 - FPR if metric.higher_is_better else FPR,))[0],
-            }
-            for metric in metrics
-        },
-    }
-
-
-def _histogram(scores: Scores) -> dict[str, Any]:
-    name = scores.primary.name
-    groups = {
-        "records": scores.values[name],
-        "held_out": scores.nulls["held_out"].values[name],
-        "unrelated": scores.nulls["unrelated"].values[name],
-    }
-    finite = {group: values[values.isfinite()].double().cpu() for group, values in groups.items()}
-    pooled = torch.cat(list(finite.values()))
-    low, high = (float(pooled.min()), float(pooled.max())) if len(pooled) else (0.0, 1.0)
-    high = high if high > low else low + 1e-6
-    counts = {group: torch.histc(v, bins=BINS, min=low, max=high).long().tolist() for group, v in finite.items()}
-    return {"edges": torch.linspace(low, high, BINS + 1, dtype=torch.double).tolist(), **counts}
-
-
-def _quantiles(values: Tensor, at: tuple[float, ...]) -> list[float | None]:
-    finite = values[values.isfinite()].double().cpu()
-    if len(finite) == 0:
-        return [None for _ in at]
-    return [_number(float(q)) for q in finite.quantile(torch.tensor(at, dtype=torch.double))]
-
-
-def _number(value: float) -> float | None:
-    return float(f"{value:.6g}") if isfinite(value) else None
-
-
-def _claim(claim: Claim, scores: Scores, scale: str) -> ClaimRecord:
-    measured = _number(scores.means[claim.metric.name].value)
-    judged = scale == "paper" and measured is not None
+def _claim(claim: Claim, values: dict[str, float | None], scale: str) -> ClaimRecord:
+    measured = {name.casefold(): value for name, value in values.items()}[claim.quantity.casefold()]
+    judged = measured if scale == "paper" else None
     return ClaimRecord(
-        quantity=f"mean {claim.metric.name}",
+        quantity=claim.quantity,
         printed=claim.printed,
+        target=claim.target,
         where=claim.where,
         measured=measured,
-        holds=claim.holds(measured) if judged and measured is not None else None,
+        holds=None if judged is None else claim.holds(judged),
+        reached=None if judged is None else claim.reached(judged),
     )
+
+
+def _point(point: Point) -> PointRecord:
+    return PointRecord(axis=point.axis, value=point.value, series=point.series, log=point.log)
+
+
+def _caveats(caveats: tuple[Caveat, ...]) -> list[CaveatRecord]:
+    return [{"code": caveat.code, "text": caveat.text} for caveat in caveats]
+
+
+def _limit(finding: Finding) -> LimitRecord | None:
+    if (limit := finding.limit) is None:
+        return None
+    return LimitRecord(
+        mu=number(limit.mu),
+        epsilon=number(limit.epsilon),
+        delta=number(limit.delta),
+        metric=limit.metric,
+        threshold=limit.threshold,
+        prior=limit.prior,
+        bound=limit.bound,
+        success={"value": limit.success.value, "low": limit.success.low, "high": limit.success.high},
+    )
+
+
+def _measure(measure: Measure) -> MeasureRecord:
+    low, high, chance = (None if v is None else number(v) for v in (measure.low, measure.high, measure.chance))
+    return MeasureRecord(
+        name=measure.name, value=number(measure.value), low=low, high=high, chance=chance, meaning=measure.meaning
+    )
+
+
+def _figure(figure: Figure) -> FigureRecord:
+    return FigureRecord(
+        title=figure.title,
+        x_label=figure.x_label,
+        y_label=figure.y_label,
+        kind=figure.kind,
+        log_x=figure.log_x,
+        log_y=figure.log_y,
+        series=[_series(series) for series in figure.series],
+    )
+
+
+def _series(series: Series) -> SeriesRecord:
+    y, low, high = (None if v is None else [number(value) for value in v] for v in (series.y, series.low, series.high))
+    return SeriesRecord(name=series.name, role=series.role, x=[*series.x], y=y or [], low=low, high=high)
 
 
 def _release(finding: Finding) -> dict[str, Any]:
@@ -199,36 +215,3 @@ def _layer(layer: nn.Module) -> str:
     weight = getattr(layer, "weight", None)
     shape = f" {'x'.join(map(str, reversed(weight.shape)))}" if isinstance(weight, Tensor) else ""
     return f"{type(layer).__name__}{shape}"
-
-
-def _hardware(device: torch.device) -> dict[str, Any]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        ours = version("remanence")
-    except PackageNotFoundError:  # run from a source tree that was not installed
-        ours = "source tree"
-    return {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU",
-        "threads": torch.get_num_threads(),
-        "platform": platform.system(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "remanence": ours,
-    }
-
-
-def _commit() -> str | None:
-    """The commit of the code that ran, marked when it was changed since; None outside a checkout.
-
-    A copy without its history (a container, another machine) may name it in `$REMANENCE_COMMIT`.
-    """
-    checkout = Path(__file__).parents[3]
-    if not (checkout / ".git").exists():  # an installed copy may lie inside the checkout of another project
-        return os.environ.get("REMANENCE_COMMIT")
-    call = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
-        done = subprocess.run(call, cwd=checkout, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None

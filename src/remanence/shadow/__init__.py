@@ -1,3 +1,4 @@
-from remanence.shadow.bank import ShadowBank, build_bank, stack_weights
+from remanence.shadow.bank import Rows, ShadowBank, build_bank, stack_weights
+from remanence.shadow.store import Store
 
-__all__ = ["ShadowBank", "build_bank", "stack_weights"]
+__all__ = ["Rows", "ShadowBank", "Store", "build_bank", "stack_weights"]

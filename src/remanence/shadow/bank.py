@@ -1,17 +1,39 @@
 """The shadow bank: pairs of weights and the one record that made the difference, made exactly as the victim was."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from itertools import accumulate
+from math import prod
+from typing import TypeAlias, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from remanence.errors import BadInput
 from remanence.execution import Backend, Local
 from remanence.progress import track
 from remanence.release import KnowsRest, require
+from remanence.seeds import stream
+from remanence.shadow.store import Shards, Store, ingredients
+from remanence.training import Training
 from remanence.training.stacked import chunks, train_chunk
 from remanence.types import Data, Params
+
+Work: TypeAlias = tuple[int, Data]  # the place of a chunk's first shadow, and its targets
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Where the rows of a fully connected first layer lie in a flat parameter vector, one behind the other."""
+
+    start: int
+    count: int
+    features: int
+
+    def of(self, weights: Tensor) -> Tensor:
+        """(models, rows, features)."""
+        return weights[:, self.start :][:, : self.count * self.features].reshape(-1, self.count, self.features)
 
 
 @final
@@ -21,23 +43,71 @@ class ShadowBank:
 
     weights: Tensor
     targets: Data
+    first_layer: Rows | None = None  # None where no layer sees the records as they are
 
 
-def build_bank(release: KnowsRest, public: Data, *, seed: int, backend: Backend | None = None) -> ShadowBank:
-    """Train one shadow for each public record, by the release's own recipe from its own initial weights."""
+def build_bank(
+    release: KnowsRest, public: Data, *, seed: int, backend: Backend | None = None, store: Store | None = None
+) -> ShadowBank:
+    """Train one shadow for each public record, by the release's own recipe from its own initial weights.
+
+    Chunks of shadows that lie in `store` are not made again, and those made are put there one by one.
+    """
     require(release, KnowsRest, by="a shadow bank")
     if len(public) == 0:
         raise BadInput("`public` is empty: a shadow bank needs public records to train on")
     public = public.to(release.fixed.x.device, release.fixed.x.dtype)
-
-    def shadows(targets: Data) -> Tensor:
-        return stack_weights(
-            train_chunk(release.training, release.model, release.initial, release.fixed, targets, seed=seed)
-        )
-
     cut = chunks(release.model, release.fixed, public)
-    made = track((backend or Local()).map(shadows, cut), total=len(cut), label="shadow models")
-    return ShadowBank(weights=torch.cat(list(made)), targets=public)
+    work = list(zip(accumulate(map(len, cut[:-1]), initial=0), cut, strict=True))
+    train = TrainShadows(
+        training=release.training, model=release.model, initial=release.initial, fixed=release.fixed, seed=seed
+    )
+    shards = store.open(ingredients(release, public, seed=seed)) if store else None
+    made = _train_all(train, work, backend or Local(), shards)
+    weights = torch.cat([rows.to(public.x.device) for rows in made])
+    return ShadowBank(weights=weights, targets=public, first_layer=_first_layer(release.model, public.shape))
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainShadows:
+    """From a chunk of targets to rows of weights; it holds no more than it needs, for it may travel."""
+
+    training: Training
+    model: nn.Module
+    initial: Params
+    fixed: Data
+    seed: int
+
+    def __call__(self, work: Work) -> Tensor:
+        start, targets = work
+        noise_seed = stream(self.seed, "shadows", start)
+        stacked = train_chunk(
+            self.training, self.model, self.initial, self.fixed, targets, seed=self.seed, noise_seed=noise_seed
+        )
+        return stack_weights(stacked)
+
+
+def _train_all(train: TrainShadows, work: Sequence[Work], backend: Backend, shards: Shards | None) -> list[Tensor]:
+    there = {start: shards.read(start) if shards else None for start, _ in work}
+    kept = {start: rows for start, rows in there.items() if rows is not None}
+    missing = [(start, targets) for start, targets in work if start not in kept]
+    made = track(backend.map(train, missing), total=len(missing), label="shadow models")
+    for (start, targets), rows in zip(missing, made, strict=True):
+        if len(rows) != len(targets):
+            raise BadInput(f"a worker trains {len(rows)} models at once, not {len(targets)}: use machines of one kind")
+        if shards:
+            shards.write(start, rows)
+        kept[start] = rows
+    return [kept[start] for start, _ in work]
+
+
+def _first_layer(model: nn.Module, shape: Sequence[int]) -> Rows | None:
+    first = next(((name, p.shape) for name, p in model.named_parameters() if p.ndim > 1), None)
+    if first is None or len(first[1]) != 2 or first[1][1] != prod(shape):
+        return None
+    before = sum(p.numel() for name, p in model.named_parameters() if name < first[0])  # as `stack_weights` orders them
+    return Rows(start=before, count=first[1][0], features=first[1][1])
 
 
 def stack_weights(stacked: Params) -> Tensor:

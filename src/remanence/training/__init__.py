@@ -1,4 +1,5 @@
 from remanence.training.optim import SGD, Adam, AdamW, Optimizer, RMSProp
+from remanence.training.privacy import DPGD
 from remanence.training.train import CrossEntropy, Loss, Training
 
-__all__ = ["SGD", "Adam", "AdamW", "CrossEntropy", "Loss", "Optimizer", "RMSProp", "Training"]
+__all__ = ["DPGD", "SGD", "Adam", "AdamW", "CrossEntropy", "Loss", "Optimizer", "RMSProp", "Training"]

@@ -36,9 +36,9 @@ class SGD:
 
     def update(self, params: Params, grads: Params, state: State, step: int) -> tuple[Params, State]:
         if self.momentum:
-            grads = {name: self.momentum * state[0][name] + g for name, g in grads.items()}
+            grads = {name: g.add(state[0][name], alpha=self.momentum) for name, g in grads.items()}
             state = (grads,)
-        return {name: p - self.lr * grads[name] for name, p in params.items()}, state
+        return {name: p.sub(grads[name], alpha=self.lr) for name, p in params.items()}, state
 
 
 @final

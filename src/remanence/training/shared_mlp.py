@@ -1,8 +1,8 @@
 """A stack of MLPs that share their training set but for one record each.
 
 The fixed set is common, so the first layer of K models is one product of their stacked weights with the fixed
-records, and its gradient another; each model's own record adds a rank-one term. What lies between is small and goes
-through autograd.
+records, and its gradient another; each model's own record adds a rank-one term. What lies between is small: one kernel
+where there is one for it (fused.py), else autograd.
 """
 
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from remanence.training.train import CrossEntropy, Training
+from remanence.training.train import CrossEntropy, Training, clip_factors
 from remanence.types import Data, Params
 
 ELEMENTWISE = (
-    *(nn.ReLU, nn.ELU, nn.Sigmoid, nn.Softplus, nn.SiLU, nn.LeakyReLU),
+    *(nn.ReLU, nn.ELU, nn.Sigmoid, nn.Softplus, nn.SiLU, nn.LeakyReLU, nn.Threshold),
     *(nn.Tanh, nn.CELU, nn.SELU, nn.GELU, nn.Identity),
 )
 
@@ -29,6 +29,16 @@ class Layers:
 
     names: tuple[str, ...]
     activations: tuple[nn.Module, ...]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Records:
+    """Flat records as the stack sees them: labels and squared norms are (models or 1, records)."""
+
+    x: Tensor
+    labels: Tensor
+    squares: Tensor
 
 
 def layers_of(model: nn.Module) -> Layers | None:
@@ -47,40 +57,73 @@ def can_share(training: Training, model: nn.Module, records: int) -> bool:
     return full_batch and isinstance(training.loss, CrossEntropy) and layers_of(model) is not None
 
 
-def train_sharing(training: Training, model: nn.Module, initial: Params, fixed: Data, targets: Data) -> Params:
-    """For each target the weights after training on `fixed` and that target; the stack is the leading dimension."""
+def train_sharing(
+    training: Training, model: nn.Module, starts: Params, fixed: Data, targets: Data, *, seed: int, noise_seed: int
+) -> Params:
+    """For each target the weights after training on `fixed` and that target, from its row of the stack `starts`."""
     layers = layers_of(model)
     assert layers is not None
-    params = {name: p.expand(len(targets), *p.shape).contiguous() for name, p in initial.items()}
-    state = training.optimizer.init(params)
-    x, own = fixed.x.flatten(1), targets.x.flatten(1)
-    for step in range(training.epochs):
-        grads = _gradient(layers, params, x, fixed.y, own, targets.y)
-        if training.weight_decay:
-            grads = {name: g + training.weight_decay * params[name] for name, g in grads.items()}
-        # optimisers work on each element alone, so the stack needs no vmap
-        params, state = training.optimizer.update(params, grads, state, step)
-    return params
+    shared, own = _records(fixed, stacked=False), _records(targets, stacked=True)
+    clip = training.privacy.clip if training.privacy else None
+
+    def gradient(params: Params, _: Tensor | None) -> Params:
+        return _gradient(layers, params, shared, own, clip)
+
+    return training.descend(
+        gradient, starts, training.batches(len(fixed) + 1, seed), records=len(fixed) + 1, noise_seed=noise_seed
+    )
 
 
-def _gradient(layers: Layers, params: Params, x: Tensor, y: Tensor, own: Tensor, own_y: Tensor) -> Params:
-    first = f"{layers.names[0]}.weight"
+def _records(data: Data, *, stacked: bool) -> Records:
+    x = data.x.flatten(1)
+    place = 1 if stacked else 0
+    return Records(x=x, labels=data.y.unsqueeze(place), squares=x.square().sum(1).unsqueeze(place))
+
+
+def _gradient(layers: Layers, params: Params, shared: Records, own: Records, clip: float | None) -> Params:
+    first, scale = f"{layers.names[0]}.weight", 1 / (len(shared.x) + 1)
     weight = params[first]  # (K, width, features)
-    shared = (weight.flatten(0, 1) @ x.T).view(*weight.shape[:2], len(x))  # (K, width, N): one product for the stack
-    single = weight @ own[:, :, None]  # (K, width, 1)
-    small = {name: p.detach().requires_grad_() for name, p in params.items() if name != first}
-    leaves = [shared.requires_grad_(), single.requires_grad_(), *small.values()]
-    with torch.enable_grad():
-        loss = _loss(layers, small, shared, y.expand(len(own), -1)) + _loss(layers, small, single, own_y[:, None])
-        by_shared, by_single, *by_small = torch.autograd.grad(loss / (len(x) + 1), leaves)
-    by_first = (by_shared.flatten(0, 1) @ x).view_as(weight) + by_single * own[:, None, :]
-    found = {first: by_first, **dict(zip(small, by_small, strict=True))}
+    products = (weight.flatten(0, 1) @ shared.x.T).view(*weight.shape[:2], len(shared.x))  # one for the whole stack
+    by_shared, small = middle(layers, params, products, shared, clip, scale)
+    by_own, own_small = middle(layers, params, weight @ own.x[:, :, None], own, clip, scale)
+    by_first = (by_shared.flatten(0, 1) @ shared.x).view_as(weight).addcmul_(by_own, own.x[:, None, :])
+    found = {first: by_first, **{name: g + own_small[name] for name, g in small.items()}}
     return {name: found[name] for name in params}
 
 
-def _loss(layers: Layers, params: Params, first: Tensor, labels: Tensor) -> Tensor:
-    """The summed loss of all models on the pre-activations (K, width, records) of their first layers."""
-    out = first + params[f"{layers.names[0]}.bias"][:, :, None]
-    for (_, name), activation in zip(pairwise(layers.names), layers.activations, strict=True):
-        out = params[f"{name}.weight"] @ activation(out) + params[f"{name}.bias"][:, :, None]
-    return cross_entropy(out, labels, reduction="sum")
+def middle(
+    layers: Layers, params: Params, products: Tensor, records: Records, clip: float | None, scale: float
+) -> tuple[Tensor, Params]:
+    """The gradient of the summed loss times `scale` with respect to the first products (K, width, records), which may
+    be overwritten, and to all parameters but the first weights; each record's gradient is cut to the norm `clip`."""
+    if products.device.type == "cuda" and products.dtype == torch.float32:
+        from remanence.training import fused
+
+        if fused.can_fuse(layers.activations, products, params[f"{layers.names[-1]}.weight"]):
+            return fused.middle(layers.names, layers.activations[0], params, products, records, clip, scale)
+    return plain_middle(layers, params, products, records, clip, scale)
+
+
+def plain_middle(
+    layers: Layers, params: Params, products: Tensor, records: Records, clip: float | None, scale: float
+) -> tuple[Tensor, Params]:
+    """`middle` through autograd."""
+    values, inputs = [products + params[f"{layers.names[0]}.bias"][:, :, None]], []
+    with torch.enable_grad():
+        values[0].requires_grad_()
+        for (_, name), activation in zip(pairwise(layers.names), layers.activations, strict=True):
+            inputs.append(activation(values[-1]))
+            values.append(params[f"{name}.weight"] @ inputs[-1] + params[f"{name}.bias"][:, :, None])
+        labels = records.labels.expand(len(products), -1)
+        deltas = torch.autograd.grad(scale * cross_entropy(values[-1], labels, reduction="sum"), values)
+    inputs = [a.detach() for a in inputs]
+    if clip is not None:
+        # a layer's gradient for one record is the outer product of its delta and its input
+        squares = [records.squares, *(a.square().sum(1) for a in inputs)]
+        norms = [d.square().sum(1) * (1 + s) for d, s in zip(deltas, squares, strict=True)]
+        kept = clip_factors(torch.stack(norms).sum(0), scale * clip)[:, None, :]
+        deltas = tuple(d * kept for d in deltas)
+    grads = {f"{name}.bias": d.sum(2) for name, d in zip(layers.names, deltas, strict=True)}
+    for name, delta, a in zip(layers.names[1:], deltas[1:], inputs, strict=True):
+        grads[f"{name}.weight"] = delta @ a.mT
+    return deltas[0], grads

@@ -1,16 +1,18 @@
 """Many models that differ in one training record, trained at once."""
 
-from math import prod
-
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from remanence.training.shared_mlp import can_share, layers_of, train_sharing
+from remanence.nets import activations
+from remanence.seeds import stream
+from remanence.training import shared_cnn, shared_mlp
+from remanence.training.precision import precision
 from remanence.training.train import Training
 from remanence.types import Data, Params
 
 CPU_CHUNK, DEVICE_CHUNK = 128, 2048  # models at once: what the caches hold, and where a device has no more to gain
+CPU_MEMORY = 2 << 30
 
 
 def chunk_size(model: nn.Module, fixed: Data) -> int:
@@ -19,45 +21,83 @@ def chunk_size(model: nn.Module, fixed: Data) -> int:
     Other shapes run through other kernels, which round otherwise, and a reconstructor would take that for signal. So
     the size follows from the device's whole memory, not from what happens to be free.
     """
-    if fixed.x.device.type == "cpu":
-        return CPU_CHUNK
-    memory = torch.cuda.get_device_properties(fixed.x.device).total_memory
-    layers = layers_of(model)
-    per_record = sum(p.shape[0] for p in model.parameters()) if layers else prod(fixed.shape)
-    held = 32 * (len(fixed) + 1) * per_record  # bytes per model: about eight floats for each number of each record
-    return int(max(1, min(DEVICE_CHUNK, memory // 4 // held)))
-
-
-def train_chunk(
-    training: Training, model: nn.Module, initial: Params, fixed: Data, targets: Data, *, seed: int
-) -> Params:
-    """For each target the weights after training on `fixed` and that target; the stack is the leading dimension.
-
-    A short chunk is padded with its first target, so that every chunk has the same shape.
-    """
-    places = torch.arange(chunk_size(model, fixed))
-    padded = targets.take(places.where(places < len(targets), 0))
-    if can_share(training, model, len(fixed) + 1):
-        stacked = train_sharing(training, model, initial, fixed, padded)
-    else:
-        stacked = _train_by_vmap(training, model, initial, fixed, padded, seed=seed)
-    return {name: p[: len(targets)] for name, p in stacked.items()}
-
-
-def _train_by_vmap(
-    training: Training, model: nn.Module, initial: Params, fixed: Data, targets: Data, *, seed: int
-) -> Params:
-    """Any model and any batch size, more slowly."""
-    batches = list(training.batches(len(fixed) + 1, seed))  # drawn out here: the stack shares them
-
-    def one(x: Tensor, y: Tensor) -> Params:
-        return training.run(model, initial, torch.cat([fixed.x, x[None]]), torch.cat([fixed.y, y[None]]), batches)
-
-    stacked: Params = vmap(one)(targets.x, targets.y)
-    return stacked
+    most, memory = CPU_CHUNK, CPU_MEMORY
+    if fixed.x.device.type == "cuda":
+        most, memory = DEVICE_CHUNK, torch.cuda.get_device_properties(fixed.x.device).total_memory // 4
+    held = 16 * (len(fixed) + 1) * activations(model, fixed.shape)  # bytes per model: values, inputs and their slopes
+    return int(max(1, min(most, memory // held)))
 
 
 def chunks(model: nn.Module, fixed: Data, targets: Data) -> list[Data]:
     """The targets cut for `train_chunk`."""
     size = chunk_size(model, fixed)
     return [targets.take(slice(start, start + size)) for start in range(0, len(targets), size)]
+
+
+def train_chunk(
+    training: Training,
+    model: nn.Module,
+    initial: Params,
+    fixed: Data,
+    targets: Data,
+    *,
+    seed: int,
+    noise_seed: int = 0,
+) -> Params:
+    """For each target the weights after training on `fixed` and that target; the stack is the leading dimension.
+
+    `initial` is one start for all or a stack of them, one for each target. A short chunk is padded with its first
+    target, so that every chunk has the same shape.
+    """
+    places = torch.arange(chunk_size(model, fixed), device=targets.x.device)
+    places = places.where(places < len(targets), 0)
+    starts = _stack(model, initial, places)
+    with precision(tf32=training.tf32):
+        stacked = _train(training, model, starts, fixed, targets.take(places), seed=seed, noise_seed=noise_seed)
+    return {name: p[: len(targets)] for name, p in stacked.items()}
+
+
+def _train(
+    training: Training, model: nn.Module, starts: Params, fixed: Data, targets: Data, *, seed: int, noise_seed: int
+) -> Params:
+    """Halved as often as the device's memory asks for."""
+    shared = next((way for way in (shared_mlp, shared_cnn) if way.can_share(training, model, len(fixed) + 1)), None)
+    train = shared.train_sharing if shared else _train_by_vmap
+    try:
+        return train(training, model, starts, fixed, targets, seed=seed, noise_seed=noise_seed)
+    except torch.OutOfMemoryError:
+        if len(targets) == 1:
+            raise
+    torch.cuda.empty_cache()
+    middle, halves = len(targets) // 2, []
+    for i, half in enumerate((slice(0, middle), slice(middle, None))):
+        part = {name: p[half] for name, p in starts.items()}
+        own_noise = stream(noise_seed, i)
+        halves.append(_train(training, model, part, fixed, targets.take(half), seed=seed, noise_seed=own_noise))
+    return {name: torch.cat([part[name] for part in halves]) for name in starts}
+
+
+def _train_by_vmap(
+    training: Training, model: nn.Module, starts: Params, fixed: Data, targets: Data, *, seed: int, noise_seed: int
+) -> Params:
+    """Any model and any batch size, more slowly."""
+
+    def one(params: Params, x: Tensor, y: Tensor, batch: Tensor | None) -> Params:
+        records = torch.cat([fixed.x, x[None]]), torch.cat([fixed.y, y[None]])
+        return training.gradient(model, params, *(records if batch is None else (part[batch] for part in records)))
+
+    def gradient(params: Params, batch: Tensor | None) -> Params:
+        stacked: Params = vmap(one, in_dims=(0, 0, 0, None))(params, targets.x, targets.y, batch)
+        return stacked
+
+    count = len(fixed) + 1
+    return training.descend(gradient, starts, training.batches(count, seed), records=count, noise_seed=noise_seed)
+
+
+def _stack(model: nn.Module, initial: Params, places: Tensor) -> Params:
+    """The start of each place: the common one, or its row."""
+    single = {name: p.ndim for name, p in model.named_parameters()}
+    return {
+        name: (p[places] if p.ndim > single[name] else p.expand(len(places), *p.shape)).contiguous()
+        for name, p in initial.items()
+    }

@@ -1,20 +1,23 @@
 """The victim's algorithm, written once and pure.
 
-A plain call trains the victim; `torch.func.vmap` over it trains a stack of shadows; autograd runs through it.
+A plain call trains the victim; a stack of shadows takes the same steps on another gradient; autograd runs through it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import Protocol, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad
+from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy
 
 from remanence.nets import apply
 from remanence.training.optim import SGD, Optimizer
+from remanence.training.privacy import DPGD
 from remanence.types import Data, Params
+
+Gradient: TypeAlias = Callable[[Params, Tensor | None], Params]
 
 
 class Loss(Protocol):
@@ -39,29 +42,66 @@ class Training:
     epochs: int = 100
     batch_size: int | None = None  # None: full batch
     weight_decay: float = 0.0
+    privacy: DPGD | None = None
     loss: Loss = CrossEntropy()
+    tf32: bool = False  # a stack's matrix products on a CUDA device round their factors to ten bits
 
-    def __call__(self, model: nn.Module, initial: Params, data: Data, *, seed: int = 0) -> Params:
-        return self.run(model, initial, data.x, data.y, self.batches(len(data), seed))
+    def __call__(self, model: nn.Module, initial: Params, data: Data, *, seed: int = 0, noise_seed: int = 0) -> Params:
+        return self.run(model, initial, data.x, data.y, self.batches(len(data), seed), noise_seed=noise_seed)
 
-    def run(self, model: nn.Module, initial: Params, x: Tensor, y: Tensor, batches: Iterable[Tensor | None]) -> Params:
-        """The same on bare tensors and drawn batches, so that it can be stacked: nothing random happens in here."""
-        params, state = initial, self.optimizer.init(initial)
+    def run(
+        self,
+        model: nn.Module,
+        initial: Params,
+        x: Tensor,
+        y: Tensor,
+        batches: Iterable[Tensor | None],
+        *,
+        noise_seed: int = 0,
+    ) -> Params:
+        """The same on bare tensors and drawn batches."""
+
+        def gradient(params: Params, batch: Tensor | None) -> Params:
+            return self.gradient(model, params, *((x, y) if batch is None else (x[batch], y[batch])))
+
+        return self.descend(gradient, initial, batches, records=len(x), noise_seed=noise_seed)
+
+    def descend(
+        self,
+        gradient: Gradient,
+        params: Params,
+        batches: Iterable[Tensor | None],
+        *,
+        records: int,
+        noise_seed: int,
+    ) -> Params:
+        """One step for each batch along `gradient`; a stack of models takes it as one, as optimisers work on each
+        element alone. Nothing random happens in here but the noise of DP-GD, which is each model's own."""
+        state, noise = self.optimizer.init(params), self._noise(params, noise_seed)
         for step, batch in enumerate(batches):
-            grads = self.gradient(model, params, *((x, y) if batch is None else (x[batch], y[batch])))
+            grads = gradient(params, batch)
+            if noise:
+                scale = noise.std / (records if batch is None else len(batch))
+                grads = {name: g + scale * noise.draw(g) for name, g in grads.items()}
             if self.weight_decay:
                 grads = {name: g + self.weight_decay * params[name] for name, g in grads.items()}
             params, state = self.optimizer.update(params, grads, state, step)
         return params
 
     def gradient(self, model: nn.Module, params: Params, x: Tensor, y: Tensor) -> Params:
-        """The gradient of the loss, without weight decay: what a federated client would send."""
+        """The gradient of the loss, without weight decay and noise: what a federated client would send."""
 
-        def objective(p: Params) -> Tensor:
+        def objective(p: Params, x: Tensor, y: Tensor) -> Tensor:
             return self.loss(apply(model, p, x), y)
 
-        gradient: Params = grad(objective)(params)
-        return gradient
+        gradient: Params
+        if self.privacy is None:
+            gradient = grad(objective)(params, x, y)
+            return gradient
+        each: Params = vmap(grad(objective), in_dims=(None, 0, 0))(params, x[:, None], y[:, None])
+        squares = sum((g.flatten(1).square().sum(1) for g in each.values()), start=x.new_zeros(()))
+        kept = clip_factors(squares, self.privacy.clip) / len(x)
+        return {name: torch.einsum("n,n...->...", kept, g) for name, g in each.items()}
 
     def batches(self, records: int, seed: int) -> Iterator[Tensor | None]:
         """The records of each step in turn; None stands for all of them."""
@@ -71,3 +111,25 @@ class Training:
                 yield None
             else:
                 yield from torch.randperm(records, generator=generator).split(self.batch_size)
+
+    def _noise(self, params: Params, seed: int) -> "_Noise | None":
+        if self.privacy is None or not self.privacy.noise:
+            return None
+        device = next(iter(params.values())).device
+        generator = torch.Generator(device).manual_seed(seed)
+        return _Noise(std=self.privacy.noise * self.privacy.clip, generator=generator)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Noise:
+    std: float  # on the sum of the gradients
+    generator: torch.Generator
+
+    def draw(self, like: Tensor) -> Tensor:
+        return torch.randn(like.shape, generator=self.generator, device=like.device, dtype=like.dtype)
+
+
+def clip_factors(squares: Tensor, clip: float) -> Tensor:
+    """What to multiply each record's gradient with, given the square of its norm."""
+    return (clip / squares.clamp_min(torch.finfo(squares.dtype).tiny).sqrt()).clamp_max(1.0)

@@ -4,7 +4,6 @@ import torch
 from remanence import Training, all_but_one, build_bank, initial_params, mlp, train_victim
 from remanence.data import Split
 from remanence.errors import BadInput
-from remanence.execution import Local
 from remanence.release import AllButOne
 from remanence.types import concat
 
@@ -38,17 +37,3 @@ def test_the_released_model_lies_where_its_own_shadow_would(release: AllButOne, 
 def test_an_empty_public_set_is_refused(release: AllButOne, parts: Split) -> None:
     with pytest.raises(BadInput, match="`public` is empty"):
         build_bank(release, parts.public.take(slice(0, 0)), seed=0)
-
-
-def test_the_local_backend_is_an_ordered_lazy_map() -> None:
-    asked = []
-
-    def note(item: int) -> int:
-        asked.append(item)
-        return item * 10
-
-    mapped = Local().map(note, iter(range(3)))
-    assert asked == []
-    assert next(mapped) == 0
-    assert asked == [0]
-    assert list(mapped) == [10, 20]

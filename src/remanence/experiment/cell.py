@@ -1,9 +1,10 @@
-"""A recipe is a function from a scale to cells; a cell is a victim, a release, an attack, and what a paper printed."""
+"""A cell: a victim, a release, an attack, and what a paper printed. Running one is the whole walk."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 from time import perf_counter
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, final
 
 import torch
 from torch import nn
@@ -13,30 +14,35 @@ from remanence.audit import Finding, audit
 from remanence.checks import Caveat, caveats
 from remanence.data import Split
 from remanence.errors import BadInput
-from remanence.metrics import Matching, Metric, hungarian
+from remanence.execution import Backend
+from remanence.experiment.claim import Claim, check_claims
+from remanence.experiment.device import device_of
+from remanence.metrics import Matching, Metric, default_metrics, hungarian
+from remanence.metrics.evaluate import quantities
 from remanence.nets import initial_params
 from remanence.release import Case, KnowsFinal, Reveal, Victim, check_fit, train_victim, train_victims
+from remanence.shadow import Store
 from remanence.training import Training
 from remanence.types import Data
-
-Scale: TypeAlias = Literal["smoke", "small", "paper"]
-SCALES: tuple[Scale, ...] = ("smoke", "small", "paper")
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Claim:
-    """A number a paper prints for the mean of a metric; it holds if ours is no worse than that by `rtol`."""
+class Point:
+    """Where a cell stands on an axis that a run walks along: the page draws one figure for each axis."""
 
-    metric: Metric
-    printed: float
-    where: str
-    rtol: float = 0.1
+    axis: str
+    value: float | str  # texts make bars
+    series: str = ""
+    log: bool = False
 
-    def holds(self, measured: float) -> bool:
-        if self.metric.higher_is_better:
-            return measured >= self.printed * (1 - self.rtol)
-        return measured <= self.printed * (1 + self.rtol)
+    def __post_init__(self) -> None:
+        if not isinstance(self.value, str) and not (isfinite(self.value) and (self.value > 0 or not self.log)):
+            wanted = "a positive number" if self.log else "a finite number"
+            raise BadInput(
+                f"`value` on the axis `{self.axis}` must be {wanted} or a text, got {self.value}: "
+                "leave `point` out for a cell that lies off the axis"
+            )
 
 
 @final
@@ -55,9 +61,11 @@ class Cell:
     metrics: tuple[Metric, ...] | None = None
     claims: tuple[Claim, ...] = ()
     tuned_on_truth: bool = False
+    point: Point | None = None
 
-
-Recipe: TypeAlias = Callable[[Scale], Sequence[Cell]]
+    def __post_init__(self) -> None:
+        if self.metrics:
+            check_claims(self.claims, quantities(self.metrics))
 
 
 @final
@@ -70,10 +78,18 @@ class CellResult:
     device: torch.device
 
 
-def run_cell(cell: Cell, *, seed: int = 0, device: torch.device | str = "cpu") -> CellResult:
+def run_cell(
+    cell: Cell,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    backend: Backend | None = None,
+    store: Store | None = None,
+) -> CellResult:
     """Train, reveal, attack, score: the whole walk."""
-    start, device = perf_counter(), _device(device)
+    start, device = perf_counter(), device_of(device)
     parts = cell.split(seed)
+    check_claims(cell.claims, quantities(cell.metrics or default_metrics(parts.private)))
     public, unrelated = parts.public.to(device), parts.test.to(device)
     finding = audit(
         _cases(cell, parts, seed, device),
@@ -82,6 +98,8 @@ def run_cell(cell: Cell, *, seed: int = 0, device: torch.device | str = "cpu") -
         unrelated=unrelated,
         matching=cell.matching,
         metrics=cell.metrics,
+        backend=backend,
+        store=store,
         seed=seed,
     )
     doubts = caveats(finding)
@@ -110,17 +128,3 @@ def _victims(cell: Cell, fixed: Data, private: Data, seed: int) -> list[Victim]:
     size = cell.per_victim or len(private)
     groups = [private.take(slice(i, i + size)) for i in range(0, len(private), size)]
     return [train_victim(model, cell.training, initial, fixed, group, seed=seed) for group in groups]
-
-
-def _device(device: torch.device | str) -> torch.device:
-    try:
-        device = torch.device(device)
-    except RuntimeError:
-        raise BadInput(f"`device` must be like `cpu`, `cuda` or `cuda:0`, got `{device}`") from None
-    if device.type not in ("cpu", "cuda"):
-        raise BadInput(f"`device` must be like `cpu`, `cuda` or `cuda:0`, got `{device}`")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise BadInput(
-            f"`device` is `{device}`, but torch finds {torch.cuda.device_count()} CUDA devices here: use `cpu`"
-        )
-    return device

@@ -1,0 +1,164 @@
+"""Items spread over the workers of a Ray cluster: one started here, or one that runs already.
+
+Every task uses as many threads as this process, because the bits of a product may depend on their number, and asks Ray
+for as many CPUs. With `OMP_NUM_THREADS=1` there is one task for each core.
+"""
+
+import io
+import logging
+import os
+import pickle
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, TypeVar, final
+
+import torch
+from torch import Tensor
+
+from remanence.errors import BadInput
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Ray:
+    """`address` is that of a running cluster, such as `auto` or `HOST:6379`; without it, one is started on this machine
+    and stays until the process ends. A process is in one cluster: if it is in one already, that one is used."""
+
+    address: str | None = None
+    workers: int | None = None  # of a cluster started here; None: as many as the cores can carry
+    gpus: float = 1.0  # what each task asks for where its function holds CUDA tensors; half a GPU is 0.5
+    retries: int = 3  # how often the task of a worker that died is given to another
+
+    def __post_init__(self) -> None:
+        if find_spec("ray") is None:
+            raise BadInput('the Ray backend needs ray, which is not installed: `pip install "remanence[ray]"`')
+        if self.workers is not None and (self.workers < 1 or self.address):
+            raise BadInput(
+                f"`workers` must be 1 or more, and only for a cluster started here (without `address`), "
+                f"got {self.workers} with `address` {self.address}"
+            )
+
+    def map(self, fn: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
+        import ray
+
+        threads = torch.get_num_threads()
+        self._connect(threads)
+        function, on_cuda = _pack(fn)
+        needs = {"CPU": float(threads), "GPU": self.gpus if on_cuda else 0.0}
+        window = 2 * _places(needs)  # while one result is used, the next task waits at its worker
+        task = ray.remote(_call).options(num_cpus=threads, num_gpus=needs["GPU"], max_retries=self.retries)
+        shared = ray.put(function)  # once, however many tasks take it
+        tasks: deque[Any] = deque()
+        try:
+            for item in items:
+                tasks.append(task.remote(shared, _pack(item)[0], threads))
+                if len(tasks) == window:
+                    yield self._result(tasks)
+            while tasks:
+                yield self._result(tasks)
+        finally:
+            for left in tasks:
+                ray.cancel(left)
+
+    def _connect(self, threads: int) -> None:
+        import ray
+
+        if ray.is_initialized():
+            return
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if self.address is None:
+            cpus = threads * (self.workers or max(1, _cores() // threads))
+            ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+            return
+        try:
+            _knock(self.address)
+            ray.init(address=self.address, **quiet)
+        except (OSError, OverflowError, RuntimeError, ValueError) as error:
+            raise BadInput(
+                f"no Ray cluster answers at `{self.address}` ({str(error).partition(chr(10))[0]}): "
+                "start one with `ray start --head`, or leave the address out"
+            ) from None
+
+    def _result(self, tasks: deque[Any]) -> Any:
+        """The value of the first task, which leaves the queue; what its function raised is raised here."""
+        import ray
+        from ray.exceptions import RayTaskError, WorkerCrashedError
+
+        try:
+            packed = ray.get(tasks[0])
+        except RayTaskError as error:
+            raise error.cause from error
+        except WorkerCrashedError:
+            raise ConnectionError(
+                f"{self.retries + 1} workers died on the same task: see whether they have enough memory, "
+                "and repeat the command"
+            ) from None
+        tasks.popleft()
+        return pickle.loads(packed)
+
+
+def _call(function: bytes, item: bytes, threads: int) -> bytes:
+    """What a worker does. The bytes come from the process that asked, never from a file."""
+    torch.set_num_threads(threads)
+    return _pack(pickle.loads(function)(pickle.loads(item)))[0]
+
+
+def _pack(thing: object) -> tuple[bytes, bool]:
+    """`thing` for another process, and whether it holds CUDA tensors.
+
+    Tensors travel through the host and arrive on the device of their kind that the worker was given; of a slice only
+    the slice travels, where torch would take all that it was cut from.
+    """
+    from ray import cloudpickle
+
+    kinds = set()
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+        def reducer_override(self, each: Any) -> Any:
+            if type(each) is not Tensor or each.device.type not in ("cpu", "cuda"):
+                return super().reducer_override(each)
+            kinds.add(each.device.type)
+            raw = each.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            return _unpack_tensor, (raw, each.dtype, each.shape, each.device.type)
+
+    buffer = io.BytesIO()
+    Pickler(buffer).dump(thing)
+    return buffer.getvalue(), "cuda" in kinds
+
+
+def _unpack_tensor(raw: Any, dtype: torch.dtype, shape: torch.Size, kind: str) -> Tensor:
+    return torch.from_numpy(raw).view(dtype).reshape(shape).to(kind)
+
+
+def _knock(address: str) -> None:
+    """Raise where nothing listens at HOST:PORT: Ray itself would try for many minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+
+
+def _places(needs: dict[str, float]) -> int:
+    """How many tasks the cluster carries at once; a task that fits nowhere would wait for ever, so it is refused."""
+    import ray
+
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    wanted = {name: need for name, need in needs.items() if need}
+    places = sum(min(int(node.get(name, 0) // need) for name, need in wanted.items()) for node in nodes)
+    if not places:
+        raise BadInput(
+            f"no machine of the Ray cluster has the {needs['CPU']:g} CPUs and {needs['GPU']:g} GPUs that a task asks "
+            "for: lower the threads with OMP_NUM_THREADS, or work on the CPU"
+        )
+    return places
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

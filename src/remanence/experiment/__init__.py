@@ -1,0 +1,30 @@
+"""A recipe is a function from a scale to cells and studies."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
+
+from remanence.experiment.cell import Cell, CellResult, Point, run_cell
+from remanence.experiment.claim import Claim
+from remanence.experiment.study import Figure, Measure, Outcome, Series, Study, StudyResult, run_study
+
+Scale: TypeAlias = Literal["smoke", "small", "paper"]
+SCALES: tuple[Scale, ...] = ("smoke", "small", "paper")
+Recipe: TypeAlias = Callable[[Scale], Sequence[Cell | Study]]
+
+__all__ = [
+    "SCALES",
+    "Cell",
+    "CellResult",
+    "Claim",
+    "Figure",
+    "Measure",
+    "Outcome",
+    "Point",
+    "Recipe",
+    "Scale",
+    "Series",
+    "Study",
+    "StudyResult",
+    "run_cell",
+    "run_study",
+]

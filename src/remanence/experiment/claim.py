@@ -1,0 +1,56 @@
+"""What a paper printed or we ask of ourselves, and whether a measured number meets it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from remanence.errors import BadInput, unknown
+from remanence.metrics import Metric
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What a paper prints for a quantity, and the bar we set ourselves; either may be missing, not both.
+
+    `Claim.mean(MSE, printed=0.0089, where="table III")` is the commonest; a study's claim names one of its measures.
+    """
+
+    quantity: str
+    higher_is_better: bool
+    where: str
+    printed: float | None = None
+    target: float | None = None
+    rtol: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.printed is None and self.target is None:
+            raise BadInput(f"the claim about `{self.quantity}` needs `printed` or `target`, got neither")
+
+    @staticmethod
+    def mean(metric: Metric, *, where: str, printed: float | None = None, target: float | None = None) -> "Claim":
+        name, up = f"mean {metric.name}", metric.higher_is_better
+        return Claim(quantity=name, higher_is_better=up, where=where, printed=printed, target=target)
+
+    def holds(self, measured: float) -> bool | None:
+        """Whether ours is no worse than the printed number by more than `rtol`; None where nothing is printed."""
+        return None if self.printed is None else self._meets(measured, self.printed, self.rtol * abs(self.printed))
+
+    def reached(self, measured: float) -> bool | None:
+        return None if self.target is None else self._meets(measured, self.target, 0.0)
+
+    def _meets(self, measured: float, bar: float, slack: float) -> bool:
+        return measured >= bar - slack if self.higher_is_better else measured <= bar + slack
+
+
+def check_claims(claims: Sequence[Claim], known: Mapping[str, bool | None]) -> None:
+    """Refuse a claim about a quantity that is not measured, or that has its better end elsewhere."""
+    ways = {name.casefold(): way for name, way in known.items()}  # papers write `MSE`, our metric is `mse`
+    for claim in claims:
+        if (name := claim.quantity.casefold()) not in ways:
+            raise unknown("quantity of a claim", claim.quantity, known)
+        if ways[name] not in (None, claim.higher_is_better):
+            raise BadInput(
+                f"`higher_is_better` of the claim about `{claim.quantity}` must be {ways[name]}, "
+                f"got {claim.higher_is_better}"
+            )

@@ -1,0 +1,19 @@
+"""The device that was asked for, if it is there."""
+
+import torch
+
+from remanence.errors import BadInput
+
+
+def device_of(device: torch.device | str) -> torch.device:
+    try:
+        device = torch.device(device)
+    except RuntimeError:
+        raise BadInput(f"`device` must be like `cpu`, `cuda` or `cuda:0`, got `{device}`") from None
+    if device.type not in ("cpu", "cuda"):
+        raise BadInput(f"`device` must be like `cpu`, `cuda` or `cuda:0`, got `{device}`")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise BadInput(
+            f"`device` is `{device}`, but torch finds {torch.cuda.device_count()} CUDA devices here: use `cpu`"
+        )
+    return device

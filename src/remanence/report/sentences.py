@@ -1,0 +1,103 @@
+"""What a record says, in sentences that a reader without the field's words can repeat."""
+
+from remanence.report.words import DASH, PERCENT, between, number, percent, score
+from remanence.results import Record
+
+MOST_MEASURES = 4  # in one sentence
+
+
+def verdict(record: Record) -> str:
+    """What was found or measured, in one sentence."""
+    return _measured(record) if record["kind"] == "study" else _found(record)
+
+
+def _found(record: Record) -> str:
+    found, total = record["scores"]["found"], number(record["scores"]["records"])
+    low, high = percent(found["low"]).removesuffix(PERCENT), percent(found["high"])
+    reach = f"95{PERCENT} interval {low}{DASH}{high}"
+    if not found["count"]:
+        return f"No record was found at this budget (0 of {total}, {reach})."
+    were = "was" if found["count"] == 1 else "were"
+    return (
+        f"{number(found['count'])} of {total} records {were} found ({percent(found['share'])}, {reach}) "
+        f"where chance finds {percent(found['fpr'])}."
+    )
+
+
+def _measured(record: Record) -> str:
+    told = []
+    for measure in record["measures"][:MOST_MEASURES]:
+        beside = []
+        if reach := between(measure["low"], measure["high"]):
+            beside.append(f"95{PERCENT} interval {reach}")
+        if measure["chance"] is not None:
+            beside.append(f"chance {score(measure['chance'])}")
+        told.append(f"{measure['name']} {score(measure['value'])}" + (f" ({', '.join(beside)})" if beside else ""))
+    if more := len(record["measures"]) - len(told):
+        told.append(f"and {more} more")
+    return "; ".join(told) + "." if told else "Nothing was measured; see the figures."
+
+
+def notes(record: Record) -> list[str]:
+    """What else the scores of an attack say, where the record has it."""
+    scores, told = record["scores"], []
+    if closer := scores["closer"]:
+        told.append(
+            f"{number(closer['count'])} of {number(scores['records'])} records ({_share(closer)}) came back closer "
+            f"({scores['primary']}) than their nearest neighbour among the records that the attacker could own."
+        )
+    if labels := scores["labels"]:
+        told.append(
+            f"The label was right for {_share(labels)} of the records; always naming the commonest one "
+            f"is right for {percent(labels['chance'])}."
+        )
+    if scores["objective"] is not None:
+        told.append(
+            f"The attack ended with its own objective at {score(scores['objective'])}. Lower is better, and it is all "
+            "that an attacker sees."
+        )
+    return told
+
+
+def _share(said: dict[str, float]) -> str:
+    reach = f"{percent(said['low']).removesuffix(PERCENT)}{DASH}{percent(said['high'])}"
+    return f"{percent(said['share'])}, 95{PERCENT} interval {reach}"
+
+
+def limit_sentence(record: Record) -> str:
+    """What differential privacy allows, beside what was measured."""
+    if (limit := record["limit"]) is None:
+        return ""
+    success, low, high = (limit["success"][name] for name in ("value", "low", "high"))
+    privacy = f"epsilon {number(limit['epsilon'])} at delta {number(limit['delta'])}, mu {number(limit['mu'])}"
+    reach = f"95{PERCENT} interval {percent(low).removesuffix(PERCENT)}{DASH}{percent(high)}"
+    return (
+        f"The training was differentially private ({privacy}). A guess without the release comes within "
+        f"{limit['metric']} {number(limit['threshold'])} of a record at most {percent(limit['prior'])} of the time; "
+        f"so no attack on it can do so more than {percent(limit['bound'])} of the time. "
+        f"This one did so for {percent(success)} of the records ({reach})."
+    )
+
+
+def limit_flag(record: Record) -> str:
+    """A warning where the measured success is above what the theory allows."""
+    limit = record["limit"]
+    if limit is None or limit["success"]["value"] <= limit["bound"]:
+        return ""
+    if limit["success"]["low"] <= limit["bound"]:
+        return "Above the limit, though no further than chance explains: the interval reaches below it."
+    return (
+        "Above the limit, and chance does not explain it: there is a bug in the training, the accounting or the count."
+    )
+
+
+def judged(claim: dict[str, object]) -> str:
+    """How a measured number stands to the printed one and to our own bar."""
+    if claim["measured"] is None:
+        return "not measured"
+    words = []
+    if claim["printed"] is not None:
+        words.append({True: "holds", False: "does not hold"}.get(claim["holds"], "other scale"))  # type: ignore[call-overload]
+    if claim["target"] is not None:
+        words.append({True: "target reached", False: "target missed"}.get(claim["reached"], "other scale"))  # type: ignore[call-overload]
+    return ", ".join(dict.fromkeys(words))

@@ -1,0 +1,35 @@
+"""Numbers as a reader says them."""
+
+from collections.abc import Callable
+
+PERCENT, DASH, MINUS = "\N{NO-BREAK SPACE}%", "\N{EN DASH}", "\N{MINUS SIGN}"
+
+
+def number(value: object) -> str:
+    """Three digits for a reader; a value that is missing is a dash, one that is no number stays as it is."""
+    if value is None:
+        return DASH
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    text = f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
+    return text.replace("-", MINUS)
+
+
+def score(value: object) -> str:
+    """Three digits with their zeros, so that a column of scores can be compared down the page."""
+    if isinstance(value, float) and 0 < abs(value) < 100:
+        return f"{value:#.3g}".removesuffix(".").replace("-", MINUS)
+    return number(value)
+
+
+def percent(share: object) -> str:
+    """A share as the reader says it, with more digits near nothing and near all, where rounding would mislead."""
+    if isinstance(share, bool) or not isinstance(share, (int, float)):
+        return number(share)
+    digits = ".2g" if share < 0.1 else ".0f" if share <= 0.99 else ".3g"
+    return f"{100 * share:{digits}}{PERCENT}"
+
+
+def between(low: object, high: object, say: Callable[[object], str] = score) -> str:
+    """An interval in words; nothing where one end is missing."""
+    return "" if low is None or high is None else f"{say(low)} to {say(high)}"

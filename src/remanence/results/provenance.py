@@ -1,0 +1,42 @@
+"""On what a result was made: the machine, the versions, the commit."""
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def hardware(device: torch.device) -> dict[str, Any]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        ours = version("remanence")
+    except PackageNotFoundError:  # run from a source tree that was not installed
+        ours = "source tree"
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU",
+        "threads": torch.get_num_threads(),
+        "platform": platform.system(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "remanence": ours,
+    }
+
+
+def commit() -> str | None:
+    """The commit of the code that ran, marked when it was changed since; None outside a checkout.
+
+    A copy without its history (a container, another machine) may name it in `$REMANENCE_COMMIT`.
+    """
+    checkout = Path(__file__).parents[3]
+    if not (checkout / ".git").exists():  # an installed copy may lie inside the checkout of another project
+        return os.environ.get("REMANENCE_COMMIT")
+    call = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        done = subprocess.run(call, cwd=checkout, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,9 @@
+"""Independent streams of random numbers from one seed: what is drawn for one purpose never repeats in another."""
+
+from hashlib import blake2b
+
+
+def stream(seed: int, *purpose: str | int) -> int:
+    """The seed of the stream for `purpose`, such as `stream(seed, "shadows", 3)`."""
+    words = "/".join(map(str, (seed, *purpose)))
+    return int.from_bytes(blake2b(words.encode(), digest_size=4).digest())

@@ -1,0 +1,82 @@
+"""The middle of a stack of MLPs with one hidden layer as one kernel: activation, output layer, softmax, backward."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from remanence.types import Params
+
+try:
+    from remanence.training._kernel import kernel
+except ImportError:  # Triton comes with torch's CUDA builds for Linux
+    kernel = None
+
+if TYPE_CHECKING:
+    from remanence.training.shared_mlp import Records
+
+MOST = 128  # weights of the output layer: one thread keeps the sums of all their gradients in registers
+BLOCK = 32  # records at a time, one for each thread of a warp
+
+
+def can_fuse(activations: tuple[nn.Module, ...], products: Tensor, last: Tensor) -> bool:
+    if kernel is None or len(activations) != 1 or _kind(activations[0]) is None:
+        return False
+    return last[0].numel() <= MOST and products.is_contiguous()
+
+
+def middle(
+    names: tuple[str, ...],
+    activation: nn.Module,
+    params: Params,
+    products: Tensor,
+    records: "Records",
+    clip: float | None,
+    scale: float,
+) -> tuple[Tensor, Params]:
+    """As `shared_mlp.middle`; the products are overwritten."""
+    first, last = names
+    small = {name: params[name].contiguous() for name in (f"{first}.bias", f"{last}.weight", f"{last}.bias")}
+    grads = {name: torch.empty_like(p) for name, p in small.items()}
+    (models, classes, width), count = small[f"{last}.weight"].shape, products.shape[2]
+    kind = _kind(activation)
+    assert kind is not None
+    labels, squares = (t.expand(models, count) for t in (records.labels, records.squares))
+    kernel[(models,)](
+        products,
+        *small.values(),
+        labels,
+        squares,
+        *grads.values(),
+        count,
+        *labels.stride(),
+        *squares.stride(),
+        clip or 0.0,
+        scale,
+        kind[1],
+        WIDTH=width,
+        CLASSES=classes,
+        BLOCK=BLOCK,
+        KIND=kind[0],
+        CLIPPED=clip is not None,
+        num_warps=1,
+    )
+    return products, grads
+
+
+def _kind(activation: nn.Module) -> tuple[str, float] | None:
+    """The kernel's name for an activation and its one parameter; None where the kernel does not know it."""
+    match activation:
+        case nn.ReLU() | nn.Identity() | nn.Sigmoid() | nn.Tanh() | nn.SiLU() | nn.SELU():
+            return type(activation).__name__, 0.0
+        case nn.ELU() | nn.CELU():
+            return type(activation).__name__, float(activation.alpha)
+        case nn.LeakyReLU():
+            return "LeakyReLU", float(activation.negative_slope)
+        case nn.Threshold() if activation.threshold == activation.value:
+            return "Threshold", float(activation.value)
+        case nn.Softplus() if (activation.beta, activation.threshold) == (1, 20):
+            return "Softplus", 20.0
+        case nn.GELU() if activation.approximate == "tanh":
+            return "GELU", 0.0
+    return None

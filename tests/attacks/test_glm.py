@@ -1,0 +1,119 @@
+"""Models at rest, made by L-BFGS and Newton steps and by our own training, give their unknown record away exactly."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import grad, jacrev
+from torch.nn.functional import cross_entropy
+
+from remanence import DPGD, SGD, AdamW, AllButOne, BadInput, Data, Training, all_but_one, train_victim
+from remanence.attacks.glm import GLM
+from remanence.data import Split
+from remanence.nets import initial_params, mlp
+
+
+def release_of(fixed: Data, target: Data, weight_decay: float) -> AllButOne:
+    """The minimiser of mean cross-entropy + weight_decay/2 |theta|^2, intercept included: L-BFGS, then Newton."""
+    x, y = torch.cat([fixed.x, target.x]).flatten(1), torch.cat([fixed.y, target.y])
+    num_classes = target.num_classes
+
+    def loss(theta: Tensor) -> Tensor:
+        weight, bias = theta.reshape(num_classes, 65).split([64, 1], dim=1)
+        return cross_entropy(x @ weight.T + bias[:, 0], y) + weight_decay / 2 * theta.square().sum()
+
+    theta = torch.zeros(num_classes * 65, dtype=x.dtype, requires_grad=True)
+    search = torch.optim.LBFGS([theta], max_iter=200, line_search_fn="strong_wolfe")
+
+    def step() -> Tensor:
+        theta.grad = grad(loss)(theta.detach())
+        return loss(theta.detach())
+
+    search.step(step)  # type: ignore[no-untyped-call]
+    best = theta.detach()
+    for _ in range(3):
+        best = best - torch.linalg.solve(jacrev(grad(loss))(best), grad(loss)(best))
+    weight, bias = best.reshape(num_classes, 65).split([64, 1], dim=1)
+    final = {"1.weight": weight, "1.bias": bias[:, 0]}
+    return AllButOne(
+        model=mlp(target.shape, num_classes, hidden=()),
+        final=final,
+        shape=target.shape,
+        num_classes=num_classes,
+        initial={name: torch.zeros_like(p) for name, p in final.items()},
+        training=Training(weight_decay=weight_decay),
+        fixed=fixed,
+    )
+
+
+def exact(data: Data) -> Data:
+    return data.to("cpu", torch.float64)
+
+
+@pytest.mark.parametrize("weight_decay", [1e-1, 1e-2, 1e-3])
+def test_the_unknown_record_of_a_minimiser_is_read_off(parts: Split, weight_decay: float) -> None:
+    for k in range(3):
+        target = exact(parts.private.take(slice(k, k + 1)))
+        found = GLM().run(release_of(exact(parts.fixed), target, weight_decay), seed=0)
+        assert (found.x - target.x).abs().max() < 1e-6
+        assert found.y is not None
+        assert found.y.tolist() == target.y.tolist()
+        assert found.objective is not None
+        assert found.objective < 1e-6
+
+
+def test_two_classes(parts: Split) -> None:
+    def two(data: Data) -> Data:
+        return dataclasses.replace(exact(data), y=data.y % 2, num_classes=2)
+
+    for k in range(4):
+        target = two(parts.private.take(slice(k, k + 1)))
+        found = GLM().run(release_of(two(parts.fixed), target, 1e-2), seed=0)
+        assert (found.x - target.x).abs().max() < 1e-6
+        assert found.y is not None
+        assert found.y.tolist() == target.y.tolist()
+
+
+def trained(parts: Split, dtype: torch.dtype, epochs: int) -> tuple[float, float]:
+    """The largest error of a pixel and the objective, for a victim of our own training."""
+    fixed, target = (data.to("cpu", dtype) for data in (parts.fixed, parts.private.take(slice(0, 1))))
+    model = mlp(fixed.shape, 10, hidden=())
+    initial = {name: p.to(dtype) for name, p in initial_params(model, seed=0).items()}
+    training = Training(optimizer=SGD(lr=0.5, momentum=0.9), epochs=epochs, weight_decay=1e-2)
+    found = GLM().run(all_but_one(train_victim(model, training, initial, fixed, target, seed=0)).release, seed=0)
+    assert found.objective is not None
+    return float((found.x - target.x).abs().max()), found.objective
+
+
+def test_the_objective_tells_a_model_at_rest_from_one_that_is_not(parts: Split) -> None:
+    error, objective = trained(parts, torch.float64, 600)
+    assert error < 1e-6
+    assert objective < 1e-5
+    error, objective = trained(parts, torch.float32, 600)
+    assert error < 1e-3
+    assert objective < 1e-3
+    error, objective = trained(parts, torch.float64, 20)
+    assert error > 0.1
+    assert objective > 0.1
+
+
+def test_what_has_no_closed_form_is_refused(parts: Split) -> None:
+    target = parts.private.take(slice(0, 1))
+    release = release_of(exact(parts.fixed), exact(target), 1e-1)
+    deep = mlp(target.shape, 10)
+    with torch.device("meta"):
+        headless = nn.Sequential(nn.Flatten(), nn.Linear(64, 10, bias=False))
+    for model, got in ((deep, "Flatten, Linear, ELU, Linear"), (headless, "Flatten, Linear"), (deep[1], "got Linear")):
+        with pytest.raises(BadInput, match=rf"one linear layer with an intercept .*{got}: use RecoNN"):
+            GLM().run(dataclasses.replace(release, model=model), seed=0)
+    for training, named in (
+        (Training(batch_size=10), "`batch_size` .* got 10"),
+        (Training(privacy=DPGD(clip=1.0, noise=1.0)), r"`privacy` .* got DPGD\(clip=1.0, noise=1.0\)"),
+        (Training(optimizer=AdamW()), r"`optimizer` .* got AdamW\("),
+        (Training(loss=lambda logits, labels: logits.mean()), "`loss` must be CrossEntropy"),
+    ):
+        with pytest.raises(BadInput, match=named):
+            GLM().run(dataclasses.replace(release, training=training), seed=0)
+    whole = dataclasses.replace(release, training=Training(batch_size=len(parts.fixed) + 1, weight_decay=1e-1))
+    assert torch.equal(GLM().run(whole, seed=0).x, GLM().run(release, seed=0).x)

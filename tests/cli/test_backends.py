@@ -1,0 +1,127 @@
+"""`--store`, `--backend` and `--ray-address`."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from secrets import token_hex
+
+import pytest
+from command_line import ROOT, Call, assert_refused, contents
+from tiny_cells import tiny_cell
+
+from remanence import Cell, RecoNN, all_but_one
+from remanence.execution import Local, Ray
+from remanence.results import parse_records
+from remanence.runs import Job
+from remanence_recipes import RECIPES
+
+
+def shadow_cell(label: str) -> Cell:
+    attack = RecoNN(hidden=(8,), epochs=1)
+    return tiny_cell(label, reveal=all_but_one, per_victim=1, attack=attack)
+
+
+@pytest.fixture
+def shadows(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = [shadow_cell("ELU, sigma = 0.5"), tiny_cell("no shadows")]
+    monkeypatch.setitem(RECIPES, "shadows", lambda scale: cells)
+
+
+def scores(out: str) -> list[object]:
+    return [record["scores"] for record in parse_records(out, where="stdout")]
+
+
+def test_a_store_has_one_folder_for_the_shadow_models_of_each_cell(call: Call, shadows: None, tmp_path: Path) -> None:
+    first = call("run", "shadows", "--store", "kept", "--json")
+    assert (first.code, first.err) == (0, "")
+    kept = contents(tmp_path / "kept")
+    assert sorted(kept) == ["elu-sigma-0.5/bank.json", "elu-sigma-0.5/shadows-00000000.safetensors"]
+    again = call("run", "shadows", "--store", "kept", "--json")
+    assert contents(tmp_path / "kept") == kept
+    without = call("run", "shadows", "--out", "other", "--json")
+    assert scores(first.out) == scores(again.out) == scores(without.out)
+
+
+def test_another_recipe_in_the_store_is_refused(call: Call, shadows: None, tmp_path: Path) -> None:
+    assert call("run", "shadows", "--store", "kept", "--out", "one").code == 0
+    before = contents(tmp_path)
+    said = call("run", "shadows", "--store", "kept", "--out", "two", "--seed", 1)
+    assert_refused(said, "`kept/elu-sigma-0.5` holds the shadow models of another recipe", "`seed` changed: was 0")
+    assert contents(tmp_path) == before
+
+
+def test_a_store_that_cannot_be_made_is_refused_before_any_work(call: Call, shadows: None, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert_refused(call("run", "shadows", "--store", "file/kept"), "cannot write into `file/kept` (Not a directory)")
+    assert contents(tmp_path) == {"file": b"mine"}
+
+
+@pytest.mark.parametrize("command", [["run", "shadows"], ["audit"]])
+def test_backends_that_cannot_be_are_refused(call: Call, shadows: None, command: list[str]) -> None:
+    assert_refused(call(*command, "--backend", "rey"), "unknown backend `rey`: did you mean `ray`? known: local, ray")
+    said = call(*command, "--ray-address", "auto")
+    assert_refused(said, "`--ray-address` needs `--backend ray`, got `--backend local`")
+    assert len(said.err.splitlines()) == 1
+
+
+def test_without_ray_the_extra_is_named(call: Call, shadows: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remanence.execution.ray.find_spec", lambda name: None)
+    assert_refused(call("run", "shadows", "--backend", "ray"), 'pip install "remanence[ray]"')
+
+
+@pytest.mark.parametrize(
+    ("options", "backend"),
+    [
+        ([], Local()),
+        (["--backend", "local"], Local()),
+        (["--backend", "ray"], Ray()),
+        (["--backend", "ray", "--ray-address", "head:6379"], Ray(address="head:6379")),
+    ],
+)
+def test_the_backend_is_the_one_asked_for(
+    call: Call, shadows: None, monkeypatch: pytest.MonkeyPatch, options: list[str], backend: Local | Ray
+) -> None:
+    jobs: list[Job] = []
+
+    def note(cells: object, job: Job) -> Iterator[object]:
+        jobs.append(job)
+        return iter(())
+
+    monkeypatch.setattr("remanence.runs.run_job", note)
+    for command in (["run", "shadows"], ["audit"]):
+        assert call(*command, *options).code == 0
+    assert [job.backend for job in jobs] == [backend] * 2
+
+
+PROGRAM = """
+from remanence.cli import main
+from remanence_recipes import RECIPES
+from test_backends import shadow_cell
+
+RECIPES["shadows"] = lambda scale: [shadow_cell("one"), shadow_cell("two")]
+main()
+"""
+
+
+@pytest.mark.xdist_group("ray")
+def test_ray_gives_the_result_of_local_and_keeps_the_streams_clean(tmp_path: Path) -> None:
+    paths = os.pathsep.join([*(str(ROOT / "tests" / part) for part in ("", "cli")), os.environ.get("PYTHONPATH", "")])
+    token = {"RAY_AUTH_TOKEN": token_hex(32)}  # or Ray writes one into the home folder
+    command = [sys.executable, "-c", PROGRAM, "run", "shadows", "--json", "--backend"]
+    both = [
+        subprocess.run(
+            [*command, backend],
+            cwd=tmp_path,
+            env=os.environ | token | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        for backend in ("ray", "local")
+    ]
+    assert [(done.returncode, done.stderr) for done in both] == [(0, "")] * 2
+    spread, local = (scores(done.stdout) for done in both)
+    assert spread == local
+    assert len(spread) == 2

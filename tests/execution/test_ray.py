@@ -1,0 +1,207 @@
+"""A cluster of two workers on this machine, started once for all of these tests."""
+
+import gc
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import pytest
+import ray
+import torch
+
+import remanence.training.stacked
+from remanence import DPGD, SGD, Training, all_but_one, build_bank, initial_params, mlp, train_victim
+from remanence.data import Split
+from remanence.errors import BadInput
+from remanence.execution import Ray
+from remanence.execution.ray import _pack
+from remanence.release import AllButOne
+from remanence.shadow import Store
+
+pytestmark = pytest.mark.xdist_group("ray")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Ray]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_TOKEN", token_hex(32))  # or Ray writes one into the home folder
+        backend = Ray(workers=2)
+        assert list(backend.map(abs, [-1])) == [1]
+        yield backend
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # Ray does not wait for all of its processes to end
+            ray.shutdown()
+            gc.collect()
+
+
+def test_results_come_in_order_and_tasks_only_as_they_are_needed(cluster: Ray) -> None:
+    asked = []
+
+    def items() -> Iterator[int]:
+        for item in range(20):
+            asked.append(item)
+            yield item
+
+    def later_first(item: int) -> int:
+        time.sleep(0.05 / (item + 1))
+        return item * 10
+
+    mapped = cluster.map(later_first, items())
+    assert asked == []
+    assert next(mapped) == 0
+    assert asked == [0, 1, 2, 3]  # two for each worker
+    assert list(mapped) == [10 * item for item in range(1, 20)]
+
+
+def test_two_items_are_at_work_at_once(cluster: Ray, tmp_path: Path) -> None:
+    def meet(item: int) -> int:
+        (tmp_path / str(item)).touch()
+        for _ in range(2000):
+            if (tmp_path / str(1 - item)).exists():
+                return os.getpid()
+            time.sleep(0.01)
+        raise TimeoutError("the other one did not come")
+
+    assert len(set(cluster.map(meet, [0, 1]))) == 2
+
+
+def test_a_worker_that_dies_is_replaced(cluster: Ray, tmp_path: Path) -> None:
+    def fragile(item: int) -> int:
+        mark = tmp_path / "died"
+        if item == 1 and not mark.exists():
+            mark.touch()
+            os._exit(1)
+        return item * 10
+
+    assert list(cluster.map(fragile, range(4))) == [0, 10, 20, 30]
+    assert (tmp_path / "died").exists()
+
+
+def test_a_task_that_kills_every_worker_is_given_up(cluster: Ray, tmp_path: Path) -> None:
+    def deadly(item: int) -> None:
+        with (tmp_path / "deaths").open("a") as deaths:
+            deaths.write("x")
+        os._exit(1)
+
+    with pytest.raises(ConnectionError, match="2 workers died on the same task: see whether they have enough memory"):
+        list(Ray(retries=1).map(deadly, [0]))
+    assert (tmp_path / "deaths").read_text() == "xx"
+
+
+def test_what_a_task_raises_is_raised_here_and_not_tried_again(cluster: Ray, tmp_path: Path) -> None:
+    def refusing(item: int) -> None:
+        with (tmp_path / "calls").open("a") as calls:
+            calls.write("x")
+        raise BadInput("`item` is wrong: give another")
+
+    with pytest.raises(BadInput, match=r"^`item` is wrong: give another$"):
+        list(cluster.map(refusing, [0]))
+    assert (tmp_path / "calls").read_text() == "x"
+
+
+def test_workers_use_as_many_threads_as_this_process(cluster: Ray) -> None:
+    assert list(cluster.map(lambda item: torch.get_num_threads(), [0])) == [torch.get_num_threads()]
+
+
+TRAININGS = {
+    "full batch": Training(epochs=5),
+    "batches": Training(optimizer=SGD(lr=0.1), epochs=1, batch_size=20),
+    "noise": Training(optimizer=SGD(lr=0.1), epochs=2, privacy=DPGD(clip=1.0, noise=0.1)),
+}
+
+
+@pytest.mark.parametrize("training", TRAININGS)
+def test_the_bank_is_that_of_the_local_backend_to_the_bit(
+    cluster: Ray, parts: Split, tmp_path: Path, training: str
+) -> None:
+    release = released(parts, TRAININGS[training])
+    local = build_bank(release, parts.public, seed=3, store=Store(folder=tmp_path / "local"))
+    spread = build_bank(release, parts.public, seed=3, store=Store(folder=tmp_path / "ray"), backend=cluster)
+    assert torch.equal(spread.weights, local.weights)
+    shards = {path.name: path.read_bytes() for path in (tmp_path / "local").iterdir()}
+    assert len(shards) == 4
+    assert {path.name: path.read_bytes() for path in (tmp_path / "ray").iterdir()} == shards
+
+
+def test_a_bank_survives_the_death_of_a_worker(cluster: Ray, parts: Split, tmp_path: Path) -> None:
+    class Mortal:
+        """Takes one worker with it, in the middle of its work."""
+
+        def map(self, fn: Any, items: Any) -> Iterator[Any]:
+            return cluster.map(partial(die_once, fn, tmp_path / "died"), items)
+
+    def die_once(fn: Any, mark: Path, item: Any) -> Any:
+        made = fn(item)
+        if item[0] and not mark.exists():
+            mark.touch()
+            os._exit(1)
+        return made
+
+    release = released(parts, TRAININGS["noise"])
+    bank = build_bank(release, parts.public, seed=3, backend=Mortal())
+    assert (tmp_path / "died").exists()
+    assert torch.equal(bank.weights, build_bank(release, parts.public, seed=3).weights)
+
+
+def released(parts: Split, training: Training) -> AllButOne:
+    model = mlp(parts.fixed.shape, 10, hidden=(4,))
+    private = parts.private.take(slice(0, 1))
+    made = train_victim(model, Training(epochs=0), initial_params(model, seed=0), parts.fixed, private, seed=0)
+    release = all_but_one(made).release
+    return AllButOne(**(vars(release) | {"training": training}))
+
+
+def test_a_machine_with_another_memory_is_refused(cluster: Ray, parts: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remanence.training.stacked, "CPU_CHUNK", 200)  # here; the workers cut at 128
+    with pytest.raises(BadInput, match="a worker trains 128 models at once, not 200: use machines of one kind"):
+        build_bank(released(parts, Training(epochs=1)), parts.public, seed=0, backend=cluster)
+
+
+def test_a_task_that_fits_nowhere_is_refused(cluster: Ray) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with pytest.raises(BadInput, match=r"no machine .* has the 3 CPUs and 0 GPUs .*OMP_NUM_THREADS"):
+            list(cluster.map(abs, [1]))
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_of_a_slice_only_the_slice_travels() -> None:
+    large = torch.zeros(1000, 1000)
+    assert len(_pack(large[:2])[0]) < 20_000
+    assert len(_pack(large)[0]) > 4_000_000
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
+def test_tensors_arrive_as_they_left(cluster: Ray, dtype: torch.dtype) -> None:
+    sent = [torch.arange(6).reshape(2, 3).T.to(dtype), torch.tensor(1).to(dtype), torch.zeros(0, 4).to(dtype)]
+    for there, back in zip(sent, cluster.map(lambda x: x, sent), strict=True):
+        assert back.dtype == there.dtype
+        assert torch.equal(back, there)
+        back += back.clone()  # it may be written to
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(BadInput, match=r'not installed: `pip install "remanence\[ray\]"`'):
+        Ray()
+
+
+@pytest.mark.parametrize("fields", [{"workers": 0}, {"workers": 2, "address": "auto"}])
+def test_workers_are_those_of_a_cluster_started_here(fields: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="`workers` must be 1 or more, and only for a cluster started here"):
+        Ray(**fields)
+
+
+@pytest.mark.parametrize("address", ["auto", "no such place", "127.0.0.1:1"])
+def test_a_cluster_that_does_not_answer_is_refused(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(BadInput, match=f"no Ray cluster answers at `{address}` .*`ray start --head`"):
+        next(Ray(address=address).map(abs, [1]))

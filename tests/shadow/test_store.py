@@ -1,0 +1,263 @@
+"""A bank on disk: killed and gone on with, damaged and mended, and never mistaken for another one."""
+
+import errno
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from banks import CHUNKS, build, public, records, small_release
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import remanence.shadow.store
+import remanence.training.stacked
+from remanence import Training, build_bank, initial_params, mlp
+from remanence.errors import BadInput
+from remanence.release import AllButOne
+
+SHARDS = [f"shadows-{8 * i:08}.safetensors" for i in range(CHUNKS)]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@dataclass
+class Noting:
+    """The local backend, which notes what it was asked for."""
+
+    asked: list[int] = field(default_factory=list)
+
+    def map(self, fn: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        for item in items:
+            self.asked.append(item[0])
+            yield fn(item)
+
+
+def test_what_was_stored_is_the_bank_and_is_not_made_again(small: AllButOne, tmp_path: Path) -> None:
+    plain = build_bank(small, public(), seed=7)
+    first, again = Noting(), Noting()
+    stored = build(tmp_path / "deep" / "bank", small, backend=first)
+    assert first.asked == [8 * i for i in range(CHUNKS)]
+    assert sorted(contents(tmp_path / "deep" / "bank")) == ["bank.json", *SHARDS]
+    read = build(tmp_path / "deep" / "bank", small, backend=again)
+    assert again.asked == []
+    for bank in (stored, read):
+        assert torch.equal(bank.weights, plain.weights)
+        assert torch.equal(bank.targets.x, plain.targets.x)
+
+
+def started(folder: Path, *, last: int) -> "subprocess.Popen[bytes]":
+    arguments = [sys.executable, str(Path(__file__).with_name("banks.py")), str(folder), str(last)]
+    return subprocess.Popen(arguments, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+
+def killed_after_the_first_shard(folder: Path) -> None:
+    running = started(folder, last=99)
+    while not (folder / SHARDS[0]).exists():
+        assert running.poll() is None
+        time.sleep(0.001)
+    time.sleep(random.uniform(0, 0.1))  # any moment will do
+    running.kill()
+    running.wait(60)
+
+
+def killed_in_its_tenth_write(folder: Path) -> None:
+    started(folder, last=10).wait(60)
+    assert len(list(folder.glob(".*.tmp"))) == 1  # the file that had no name yet
+
+
+@pytest.mark.parametrize("kill", [killed_after_the_first_shard, killed_in_its_tenth_write])
+def test_a_killed_build_goes_on_to_the_same_bytes(
+    small: AllButOne, tmp_path: Path, kill: Callable[[Path], None]
+) -> None:
+    undisturbed = build(tmp_path / "whole", small)
+    kill(tmp_path / "killed")
+    left = {name for name in contents(tmp_path / "killed") if not name.startswith(".")}
+    assert {"bank.json", SHARDS[0]} <= left < {"bank.json", *SHARDS}
+    rest = Noting()
+    resumed = build(tmp_path / "killed", small, backend=rest)
+    assert len(rest.asked) == CHUNKS + 1 - len(left)
+    assert torch.equal(resumed.weights, undisturbed.weights)
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+
+
+DAMAGES: dict[str, Callable[[Path, Path], object]] = {
+    "lost": lambda path, other: path.unlink(),
+    "cut short": lambda path, other: path.write_bytes(path.read_bytes()[:-5]),
+    "empty": lambda path, other: path.write_bytes(b""),
+    "no shard": lambda path, other: path.write_bytes(b"\x80\x04N." * 50),
+    "a bit": lambda path, other: path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1])),
+    "another": lambda path, other: path.write_bytes(other.read_bytes()),
+    "foreign": lambda path, other: path.write_bytes(remanence_free_file()),
+}
+
+
+def remanence_free_file() -> bytes:
+    from safetensors.torch import save
+
+    return save({"mine": torch.zeros(3)})
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_shard_is_made_again(small: AllButOne, tmp_path: Path, damage: str) -> None:
+    whole = build(tmp_path, small)
+    before = contents(tmp_path)
+    DAMAGES[damage](tmp_path / SHARDS[2], tmp_path / SHARDS[3])
+    mended = Noting()
+    assert torch.equal(build(tmp_path, small, backend=mended).weights, whole.weights)
+    assert mended.asked == [16]
+    assert contents(tmp_path) == before
+
+
+class Spread(nn.Module):
+    """A loss without a `repr` of its own: Python shows its address."""
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(logits, labels) + logits.var()
+
+
+def softly(logits: Tensor, labels: Tensor) -> Tensor:
+    return cross_entropy(logits, labels, label_smoothing=0.1)
+
+
+def wide() -> dict[str, Any]:
+    model = mlp((1, 8, 8), 10, hidden=(6,))
+    return {"model": model, "initial": initial_params(model, seed=0)}
+
+
+def in_double() -> dict[str, Any]:
+    release = small_release()
+    return {
+        "fixed": release.fixed.to("cpu", torch.float64),
+        "initial": {name: p.double() for name, p in release.initial.items()},
+    }
+
+
+def flipped(release: AllButOne) -> dict[str, Any]:
+    y = release.fixed.y.clone()
+    y[3] = (y[3] + 1) % 10
+    return {"fixed": replace(release.fixed, y=y)}
+
+
+CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # of the release, of the call, and what is told
+    "fixed": ({"fixed": records(1, 20)}, {}, "was 20 records of 1x8x8 (*), is 20 records of 1x8x8 (*)"),
+    "a label": (flipped(small_release()), {}, "`fixed` changed"),
+    "public": ({}, {"public": records(100, 99)}, "was 93 records of 1x8x8 (*), is 99 records of 1x8x8 (*)"),
+    "model": (wide(), {}, "out_features=5,"),
+    "initial": ({"initial": initial_params(small_release().model, seed=1)}, {}, "tensors of 385 numbers (*), is"),
+    "training": ({"training": Training(epochs=50)}, {}, "epochs=50,"),
+    "dtype": (in_double(), {}, "was torch.float32 (*), is torch.float64 (*)"),
+    "seed": ({}, {"seed": 8}, "was 7 (*), is 8 (*)"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_recipe_is_refused_by_the_name_of_what_changed(small: AllButOne, tmp_path: Path, change: str) -> None:
+    build(tmp_path, small)
+    before = contents(tmp_path)
+    release, call, words = CHANGES[change]
+    with pytest.raises(BadInput) as refused:
+        build(tmp_path, replace(small, **release), backend=Noting(), **call)
+    told = str(refused.value)
+    assert told.startswith(f"`{tmp_path}` holds the shadow models of another recipe (`")
+    assert told.endswith("give the old recipe, another folder for this one, or remove that folder")
+    if not words.startswith("`"):
+        assert f"`{change}` changed: was " in told
+    for word in words.split("(*)"):
+        assert word in told
+    assert contents(tmp_path) == before
+
+
+def test_only_what_changed_is_named(small: AllButOne, tmp_path: Path) -> None:
+    build(tmp_path, small)
+    with pytest.raises(BadInput) as refused:
+        build(tmp_path, replace(small, fixed=records(1, 20)), seed=8)
+    assert str(refused.value).count(" changed: ") == 2
+
+
+def test_another_chunk_is_another_bank(small: AllButOne, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(tmp_path, small)
+    monkeypatch.setattr(remanence.training.stacked, "CPU_CHUNK", 16)
+    with pytest.raises(BadInput, match=r"\(`chunk` changed: was 8 models at once \(\w+\), is 16 models at once"):
+        build(tmp_path, small)
+
+
+def test_another_torch_is_another_bank(small: AllButOne, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(tmp_path, small)
+    monkeypatch.setattr(torch, "__version__", "3.0.0")
+    with pytest.raises(BadInput, match=r"\(`code` changed: was torch 2\S+ and .*, is torch 3\.0\.0 and"):
+        build(tmp_path, small)
+
+
+def test_another_device_is_another_bank(small: AllButOne, tmp_path: Path) -> None:
+    build(tmp_path, small)
+    recipe = json.loads((tmp_path / "bank.json").read_text())
+    recipe["device"] |= {"is": "NVIDIA H200"}
+    (tmp_path / "bank.json").write_text(json.dumps(recipe))
+    with pytest.raises(BadInput, match=r"\(`device` changed: was NVIDIA H200 \(\w+\), is cpu "):
+        build(tmp_path, small)
+
+
+def test_code_of_the_user_is_known_by_its_source_not_its_address(
+    small: AllButOne, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(tmp_path, replace(small, training=Training(epochs=1, loss=Spread())))
+    again = replace(small, training=Training(epochs=1, loss=Spread()))
+    nothing = Noting()
+    build(tmp_path, again, backend=nothing)
+    assert nothing.asked == []
+    monkeypatch.setattr(remanence.shadow.store.inspect, "getsource", lambda cls: f"class {cls.__name__}: new")
+    with pytest.raises(BadInput, match=r"recipe \(`code` changed"):
+        build(tmp_path, again)
+
+
+def test_a_loss_may_be_a_function(small: AllButOne, tmp_path: Path) -> None:
+    release = replace(small, training=Training(epochs=1, loss=softly))
+    assert torch.equal(build(tmp_path, release).weights, build(tmp_path, release).weights)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}{}", '{"seed": 7}', '{"seed": {"is": "7"}}'])
+def test_a_damaged_recipe_is_refused(small: AllButOne, tmp_path: Path, text: str) -> None:
+    (tmp_path / "bank.json").write_text(text)
+    with pytest.raises(BadInput, match=r"bank\.json` is damaged: remove its folder, or give another one"):
+        build(tmp_path, small)
+
+
+def test_a_full_disk_names_the_file_and_leaves_whole_ones(
+    small: AllButOne, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = build(tmp_path / "whole", small)
+    calls = iter(range(100))
+
+    def full(_: int) -> None:
+        if next(calls) == 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left") as error:
+            build(tmp_path / "full", small)
+    assert error.value.filename == str(tmp_path / "full" / SHARDS[3])
+    assert sorted(contents(tmp_path / "full")) == ["bank.json", *SHARDS[:3]]
+    assert torch.equal(build(tmp_path / "full", small).weights, whole.weights)
+
+
+def test_the_recipe_can_be_read_by_people(small: AllButOne, tmp_path: Path) -> None:
+    build(tmp_path, small)
+    recipe = json.loads((tmp_path / "bank.json").read_text())
+    assert list(recipe) == [
+        *("fixed", "public", "model", "initial", "training", "code", "dtype", "device", "chunk", "seed")
+    ]
+    assert recipe["training"]["is"] == repr(small.training)
+    assert recipe["model"]["is"].startswith("Sequential( (0): Flatten(start_dim=1, end_dim=-1) (1): Linear(")
+    assert all(len(each["digest"]) == 32 for each in recipe.values())

@@ -1,0 +1,93 @@
+"""The accounting against its definition in many digits and against Google's accountants."""
+
+from math import inf, log
+
+import mpmath
+import pytest
+from dp_accounting import GaussianDpEvent
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+from hypothesis import given
+from hypothesis import strategies as st
+
+import remanence
+from remanence import DPGD, BadInput, Training
+from remanence.training.privacy import delta, epsilon, mu, mu_of, noise_for
+
+MUS = st.floats(-3, 6).map(lambda exponent: 10.0**exponent)
+DELTAS = st.floats(-30, -0.01).map(lambda exponent: 10.0**exponent)
+
+
+def exact_delta(mu: float, epsilon: float) -> mpmath.mpf:
+    with mpmath.workdps(60):
+        m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        return mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m)
+
+
+@given(mu=MUS, where=st.floats(-3, 8))
+def test_delta_is_the_closed_form_in_sixty_digits(mu: float, where: float) -> None:
+    eps = max(0.0, mu * mu / 2 + where * mu)
+    assert delta(mu, eps) == pytest.approx(float(exact_delta(mu, eps)), rel=1e-6)
+
+
+@given(mu=MUS, given_delta=DELTAS)
+def test_epsilon_is_where_delta_is_the_one_given(mu: float, given_delta: float) -> None:
+    eps = epsilon(mu, given_delta)
+    if eps == 0:
+        assert exact_delta(mu, 0) <= given_delta * (1 + 1e-9)
+    else:
+        assert float(mpmath.log(exact_delta(mu, eps))) == pytest.approx(log(given_delta), abs=1e-6)
+
+
+@given(exponent=st.floats(-3, 6), given_delta=DELTAS, steps=st.integers(1, 10_000))
+def test_noise_for_gives_the_epsilon_asked_for(exponent: float, given_delta: float, steps: int) -> None:
+    noise = noise_for(10.0**exponent, steps=steps, delta=given_delta)
+    assert epsilon(mu(noise, steps=steps), given_delta) == pytest.approx(10.0**exponent, rel=1e-6)
+
+
+@pytest.mark.parametrize(("noise", "steps"), [(50.0, 100), (20.0, 100), (3.0, 10), (1.0, 30), (0.7, 1)])
+def test_two_other_accountants_agree(noise: float, steps: int) -> None:
+    numerical, bound = PLDAccountant(), RdpAccountant()
+    for accountant in (numerical, bound):
+        accountant.compose(GaussianDpEvent(noise), steps)
+    ours = epsilon(mu(noise, steps=steps), 1e-5)
+    # theirs rounds losses up to a grid of 1e-4
+    assert ours == pytest.approx(numerical.get_epsilon(1e-5), rel=1e-3, abs=1e-3)
+    assert ours <= numerical.get_epsilon(1e-5) + 1e-9
+    assert ours <= bound.get_epsilon(1e-5)
+
+
+def test_a_private_training_is_made_for_an_epsilon_and_can_be_written_down() -> None:
+    training = Training(epochs=50, privacy=DPGD.for_epsilon(3.0, steps=50, clip=0.5, delta=1e-6))
+    assert epsilon(mu_of(training), 1e-6) == pytest.approx(3.0)
+    names = vars(remanence) | vars(remanence.training)
+    assert eval(repr(training), names) == training
+
+
+def test_a_training_without_noise_guarantees_nothing_and_mini_batches_are_refused() -> None:
+    assert mu_of(Training()) == inf
+    assert mu_of(Training(privacy=DPGD(clip=1.0))) == inf
+    assert mu_of(Training(epochs=9, privacy=DPGD(clip=1.0, noise=6.0))) == pytest.approx(0.5)
+    with pytest.raises(BadInput, match=r"`batch_size` must be None .* got 10"):
+        mu_of(Training(batch_size=10, privacy=DPGD(clip=1.0, noise=6.0)))
+
+
+@pytest.mark.parametrize("wrong", [{"clip": 0.0}, {"clip": inf}, {"clip": 1.0, "noise": -1.0}, {"clip": -1.0}])
+def test_dpgd_refuses_what_is_no_defence(wrong: dict[str, float]) -> None:
+    with pytest.raises(BadInput, match="must be a finite number"):
+        DPGD(**wrong)
+
+
+def test_the_accounting_names_what_it_cannot_use() -> None:
+    with pytest.raises(BadInput, match=r"`epsilon` .* got 0"):
+        noise_for(0.0, steps=1)
+    with pytest.raises(BadInput, match=r"`delta` .* got 1"):
+        noise_for(1.0, steps=1, delta=1.0)
+    with pytest.raises(BadInput, match=r"`steps` .* got 0"):
+        noise_for(1.0, steps=0)
+    with pytest.raises(BadInput, match=r"`mu` .* got inf"):
+        epsilon(inf)
+    with pytest.raises(BadInput, match=r"`noise` .* got 0"):
+        mu(0.0, steps=1)
+    with pytest.raises(BadInput, match=r"`epsilon` .* got -1"):
+        delta(1.0, -1.0)
