@@ -16,7 +16,7 @@ import torch
 
 from remanence.nets import initial_params, mlp
 from remanence.training import Training
-from remanence.training.stacked import _stack, _train_by_vmap, chunk_size, train_chunk
+from remanence.training.stacked import _train_by_vmap, chunk_size, stack, train_chunk
 from remanence.types import Data, concat
 
 STEPS = 100
@@ -30,8 +30,8 @@ def main() -> None:
     fixed = _records(10_000, seed=0, device=given.device)
     model = mlp(fixed.shape, 10)
     initial = {name: p.to(given.device) for name, p in initial_params(model, seed=0).items()}
-    stack = _records(chunk_size(model, fixed), seed=1, device=given.device)
-    few = stack.take(slice(0, 8 if given.device == "cpu" else 200))
+    own = _records(chunk_size(model, fixed), seed=1, device=given.device)
+    few = own.take(slice(0, 8 if given.device == "cpu" else 200))
     steps = 2 if given.quick else 10 if given.device == "cpu" else STEPS
     training, some = Training(epochs=steps), Training(epochs=min(steps, 10))
 
@@ -39,18 +39,18 @@ def main() -> None:
         some(model, initial, concat([fixed, few.take(slice(0, 1))]))
 
     def mapped() -> None:
-        starts = _stack(model, initial, torch.zeros(len(few), dtype=torch.int64, device=given.device))
+        starts = stack(model, initial, torch.zeros(len(few), dtype=torch.int64, device=given.device))
         _train_by_vmap(some, model, starts, fixed, few, seed=0, noise_seed=0)
 
     def stacked(chosen: Training) -> Callable[[], object]:
-        return lambda: train_chunk(chosen, model, initial, fixed, stack, seed=0)
+        return lambda: train_chunk(chosen, model, initial, fixed, own, seed=0)
 
     print(f"{given.device}, {torch.get_num_threads()} threads, {len(fixed):,} fixed records")
     _show("one after the other", alone, models=1, steps=some.epochs)
     reference = _show(f"vmap of {len(few)} models", mapped, models=len(few), steps=some.epochs)
-    ours = _show(f"stack of {len(stack)}, float32", stacked(training), models=len(stack), steps=steps)
+    ours = _show(f"stack of {len(own)}, float32", stacked(training), models=len(own), steps=steps)
     if given.device != "cpu":
-        _show(f"stack of {len(stack)}, TF32", stacked(replace(training, tf32=True)), models=len(stack), steps=steps)
+        _show(f"stack of {len(own)}, TF32", stacked(replace(training, tf32=True)), models=len(own), steps=steps)
     print(f"ratio {ours / reference:.1f}")
 
 

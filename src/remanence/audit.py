@@ -14,9 +14,9 @@ from remanence.errors import BadInput
 from remanence.execution import Backend
 from remanence.metrics import Matching, Metric, Scores, evaluate, hungarian
 from remanence.metrics.limit import Limit, reconstruction_limit
-from remanence.release import Case, KnowsRest, KnowsTraining
+from remanence.release import Case, KnowsFixed, KnowsTraining
 from remanence.seeds import stream
-from remanence.shadow import Store, build_bank
+from remanence.shadow import ShadowBank, Store, build_bank
 from remanence.training.privacy import mu_of
 from remanence.types import Data, Reconstruction, concat
 
@@ -42,6 +42,7 @@ def audit(
     *,
     public: Data,
     unrelated: Data,
+    bank: ShadowBank | None = None,
     matching: Matching = hungarian,
     metrics: Sequence[Metric] | None = None,
     backend: Backend | None = None,
@@ -50,8 +51,8 @@ def audit(
 ) -> Finding:
     """Run `attack` on every release and score all reconstructions together against all that was withheld.
 
-    `public` are the records the attacker owns (a learning attack trains its shadows on them), `unrelated` records that
-    nobody trained on, for the null levels.
+    `public` are the records the attacker owns (a learning attack trains its shadows on them unless it is given their
+    `bank`), `unrelated` records that nobody trained on, for the null levels.
     """
     if not cases:
         raise BadInput("`cases` is empty: there is no release to attack")
@@ -61,12 +62,12 @@ def audit(
     start = perf_counter()
     ready = attack
     if isinstance(attack, ShadowAttack):
-        bank = build_bank(cases[0].release, public, seed=seed, backend=backend, store=store)
+        bank = bank or build_bank(cases[0].release, public, seed=seed, backend=backend, store=store)
         ready = attack.fit(bank, seed=seed)
     assert isinstance(ready, Attack)
     found = _joined([ready.run(case.release, seed=seed + i) for i, case in enumerate(cases)])
     seconds = perf_counter() - start
-    owned = concat([public, cases[0].release.fixed]) if isinstance(cases[0].release, KnowsRest) else public
+    owned = concat([public, cases[0].release.fixed]) if isinstance(cases[0].release, KnowsFixed) else public
     scores = evaluate(found, truth, unrelated=unrelated, known=owned, matching=matching, metrics=metrics, seed=seed)
     return Finding(
         release=cases[0].release,

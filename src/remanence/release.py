@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from remanence.errors import BadInput, NotEnoughKnowledge
 from remanence.nets import apply
 from remanence.progress import track
-from remanence.training.stacked import chunks, train_chunk
+from remanence.seeds import stream
+from remanence.training.stacked import chunks, stack, train_chunk
 from remanence.training.train import Loss, Training
 from remanence.types import Data, Params, concat
 
@@ -43,9 +44,17 @@ class KnowsTraining(KnowsFinal, Protocol):
 
 
 @runtime_checkable
-class KnowsRest(KnowsTraining, Protocol):
+class KnowsFixed(KnowsFinal, Protocol):
+    """All records but those withheld, and how the model was trained; not where it started."""
+
+    @property
+    def training(self) -> Training: ...
     @property
     def fixed(self) -> Data: ...
+
+
+@runtime_checkable
+class KnowsRest(KnowsTraining, KnowsFixed, Protocol): ...
 
 
 @runtime_checkable
@@ -117,6 +126,20 @@ class AllButOne:
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
+class AllButOneAndTheStart:
+    """The same where the model started from weights that nobody kept: what Balle et al. find to end the attack."""
+
+    withholds: ClassVar[str] = "one training record and the initial weights; all other records are known"
+    model: nn.Module
+    final: Params
+    shape: tuple[int, ...]
+    num_classes: int
+    training: Training
+    fixed: Data
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Gradient:
     """One federated update: the gradient of a batch at weights the server knows."""
 
@@ -159,23 +182,36 @@ def train_victim(
     model: nn.Module, training: Training, initial: Params, fixed: Data, private: Data, *, seed: int
 ) -> Victim:
     """One model trained on `fixed` and all of `private`."""
-    final_params = training(model, initial, concat([fixed, private]), seed=seed)
+    noise_seed = stream(seed, "victim")
+    final_params = training(model, initial, concat([fixed, private]), seed=seed, noise_seed=noise_seed)
     return Victim(model=model, training=training, initial=initial, final=final_params, fixed=fixed, private=private)
 
 
 def train_victims(
     model: nn.Module, training: Training, initial: Params, fixed: Data, private: Data, *, seed: int
 ) -> list[Victim]:
-    """For each record of `private` a model trained on `fixed` and that record, made just as the shadows are."""
-    victims = []
+    """For each record of `private` a model trained on `fixed` and that record, made just as the shadows are.
+
+    `initial` is one start for all or a stack of them, one for each.
+    """
+    victims: list[Victim] = []
+    starts = stack(model, initial, torch.arange(len(private), device=private.x.device))
     cut = chunks(model, fixed, private)
     for chunk in track(cut, total=len(cut), label="victims"):
-        stacked = train_chunk(training, model, initial, fixed, chunk, seed=seed)
+        first = len(victims)
+        some = {name: p[first : first + len(chunk)] for name, p in starts.items()}
+        noise_seed = stream(seed, "victims", first)
+        stacked = train_chunk(training, model, some, fixed, chunk, seed=seed, noise_seed=noise_seed)
         for k in range(len(chunk)):
-            weights = {name: p[k].clone() for name, p in stacked.items()}
-            target = chunk.take(slice(k, k + 1))
             victims.append(
-                Victim(model=model, training=training, initial=initial, final=weights, fixed=fixed, private=target)
+                Victim(
+                    model=model,
+                    training=training,
+                    initial={name: p[k] for name, p in some.items()},
+                    final={name: p[k].clone() for name, p in stacked.items()},
+                    fixed=fixed,
+                    private=chunk.take(slice(k, k + 1)),
+                )
             )
     return victims
 
@@ -220,8 +256,7 @@ def initial_and_final(victim: Victim) -> Case[InitialAndFinalWeights]:
 
 
 def all_but_one(victim: Victim) -> Case[AllButOne]:
-    if len(victim.private) != 1:
-        raise BadInput(f"all_but_one() needs a victim with one private record, got {len(victim.private)}")
+    _check_one(victim)
     release = AllButOne(
         model=victim.model,
         final=victim.final,
@@ -232,6 +267,24 @@ def all_but_one(victim: Victim) -> Case[AllButOne]:
         fixed=victim.fixed,
     )
     return Case(release=release, truth=victim.private)
+
+
+def all_but_one_and_the_start(victim: Victim) -> Case[AllButOneAndTheStart]:
+    _check_one(victim)
+    release = AllButOneAndTheStart(
+        model=victim.model,
+        final=victim.final,
+        shape=victim.private.shape,
+        num_classes=victim.private.num_classes,
+        training=victim.training,
+        fixed=victim.fixed,
+    )
+    return Case(release=release, truth=victim.private)
+
+
+def _check_one(victim: Victim) -> None:
+    if len(victim.private) != 1:
+        raise BadInput(f"a release of all records but one needs a victim with one private record, got {len(victim.private)}")
 
 
 def gradient_at_initial(victim: Victim) -> Case[Gradient]:

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from time import perf_counter
 from typing import final
 
 from remanence.errors import BadInput
 from remanence.execution import Backend
-from remanence.experiment import Cell, CellResult, Study, StudyResult, run_cell, run_study
+from remanence.experiment import Cell, CellResult, Stage, Study, StudyResult, prepare, run_cell, run_study
 from remanence.report import write_page
 from remanence.results import Record, Run, check_writable, images, read_records, record, redacted, rows, write_run
 from remanence.shadow import Store
@@ -44,19 +45,27 @@ class Job:
 def run_job(cells: Sequence[Cell | Study], job: Job) -> Iterator[Record]:
     """The record of each cell or study as soon as it stands in the folder, the page with it."""
     _check_folder(cells, job)
-    run = Run(records=[], rows=[], images={})
+    run, stage = Run(records=[], rows=[], images={}), None
     for cell in cells:
-        run = _with_cell(run, cell, job)
+        result: CellResult | StudyResult
+        if isinstance(cell, Study):
+            result = run_study(cell, seed=job.seed, device=job.device)
+        else:
+            start = perf_counter()
+            stage = stage if stage and stage.serves(cell) else _prepared(cell, job)
+            result = run_cell(cell, seed=job.seed, stage=stage)
+            result = replace(result, seconds=perf_counter() - start)
+        run = _with_result(run, result, job)
         write_run(job.folder, run)
         write_page(job.page, run, redact=job.redact)
         yield run.records[-1]
 
 
-def _with_cell(run: Run, cell: Cell | Study, job: Job) -> Run:
-    if isinstance(cell, Study):
-        result: CellResult | StudyResult = run_study(cell, seed=job.seed, device=job.device)
-    else:
-        result = run_cell(cell, seed=job.seed, device=job.device, backend=job.backend, store=job.store_of(cell))
+def _prepared(cell: Cell, job: Job) -> Stage:
+    return prepare(cell, seed=job.seed, device=job.device, backend=job.backend, store=job.store_of(cell))
+
+
+def _with_result(run: Run, result: CellResult | StudyResult, job: Job) -> Run:
     made = record(result, recipe=job.recipe, scale=job.scale, seed=job.seed, command=job.command)
     pictures = {f"{len(run.records)}/{name}": x for name, x in images(result).items()}
     run = Run(records=[*run.records, made], rows=[*run.rows, *rows(result)], images={**run.images, **pictures})

@@ -1,9 +1,24 @@
 """Recipes: one function per figure or table, and the demo. A recipe's first docstring line is what `list` shows."""
 
 from remanence.experiment import Recipe
-from remanence_recipes import balle2022, demo
+from remanence_recipes import demo
+from remanence_recipes.balle2022 import cifar, membership, tables, transfer, zero_gradients
 
 RECIPES: dict[str, Recipe] = {
-    "balle2022.mnist": balle2022.mnist,
+    "balle2022.mnist": tables.mnist,
+    "balle2022.table3": tables.table3,
+    "balle2022.figure10_membership": membership.figure10_membership,
+    "balle2022.figure11_transfer": transfer.figure11_transfer,
+    "balle2022.figure12_pretrained": tables.figure12_pretrained,
+    "balle2022.figure13_gallery": tables.figure13_gallery,
+    "balle2022.figure14_dp": cifar.figure14_dp,
+    "balle2022.figure15_epochs": tables.figure15_epochs,
+    "balle2022.figure16_zero_gradients": zero_gradients.figure16_zero_gradients,
+    "balle2022.cifar10": cifar.cifar10,
+    "balle2022.dp_mnist": tables.dp_mnist,
+    "balle2022.glm": tables.glm,
+    "balle2022.notebook": tables.notebook,
+    "balle2022.settings": tables.settings,
+    "balle2022.shadows": tables.shadows,
     "demo.digits": demo.digits,
 }

@@ -21,7 +21,7 @@ from remanence.errors import BadInput
 from remanence.nets import deconv, initial_params, mlp
 from remanence.perceptual import load_lpips
 from remanence.progress import track
-from remanence.release import KnowsRest, require
+from remanence.release import KnowsFixed, require
 from remanence.seeds import stream
 from remanence.shadow import Rows, ShadowBank, stack_weights
 from remanence.training import Optimizer, RMSProp
@@ -170,8 +170,8 @@ class FittedRecoNN:
     scaler: Scaler
     net: nn.Sequential
 
-    def run(self, release: KnowsRest, *, seed: int) -> Reconstruction:
-        require(release, KnowsRest, by=type(self.attack).__name__)
+    def run(self, release: KnowsFixed, *, seed: int) -> Reconstruction:
+        require(release, KnowsFixed, by=type(self.attack).__name__)
         weights = stack_weights({name: p[None] for name, p in release.final.items()})
         with torch.no_grad():
             return Reconstruction(x=read(self.net, self.scaler(weights), release.shape))

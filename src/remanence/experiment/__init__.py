@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
-from remanence.experiment.cell import Cell, CellResult, Point, run_cell
+from remanence.experiment.cell import Cell, CellResult, Point, Stage, prepare, run_cell
 from remanence.experiment.claim import Claim
 from remanence.experiment.study import Figure, Measure, Outcome, Series, Study, StudyResult, run_study
 
@@ -23,8 +23,10 @@ __all__ = [
     "Recipe",
     "Scale",
     "Series",
+    "Stage",
     "Study",
     "StudyResult",
+    "prepare",
     "run_cell",
     "run_study",
 ]

@@ -19,11 +19,12 @@ from remanence.experiment.claim import Claim, check_claims
 from remanence.experiment.device import device_of
 from remanence.metrics import Matching, Metric, default_metrics, hungarian
 from remanence.metrics.evaluate import quantities
-from remanence.nets import initial_params
+from remanence.nets import initial_params, initial_stack
 from remanence.release import Case, KnowsFinal, Reveal, Victim, check_fit, train_victim, train_victims
-from remanence.shadow import Store
+from remanence.seeds import stream
+from remanence.shadow import ShadowBank, Store, build_bank
 from remanence.training import Training
-from remanence.types import Data
+from remanence.types import Data, Params
 
 
 @final
@@ -45,6 +46,10 @@ class Point:
             )
 
 
+def _drawn(model: nn.Module, seed: int) -> Params:
+    return initial_params(model, seed=seed)
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Cell:
@@ -57,6 +62,8 @@ class Cell:
     reveal: Reveal[Any]
     attack: Attack[Any] | ShadowAttack
     per_victim: int | None = None
+    start: Callable[[nn.Module, int], Params] = _drawn  # from the net and a seed
+    own_starts: bool = False  # each victim from weights of its own, drawn by `initial_params`
     matching: Matching = hungarian
     metrics: tuple[Metric, ...] | None = None
     claims: tuple[Claim, ...] = ()
@@ -64,6 +71,8 @@ class Cell:
     point: Point | None = None
 
     def __post_init__(self) -> None:
+        if self.own_starts and self.per_victim != 1:
+            raise BadInput("`own_starts` is for victims of one private record each: set `per_victim` to 1")
         if self.metrics:
             check_claims(self.claims, quantities(self.metrics))
 
@@ -78,6 +87,41 @@ class CellResult:
     device: torch.device
 
 
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stage:
+    """What cells that differ in nothing but their attack share: the releases, and the shadows of a learning attack."""
+
+    cell: Cell
+    cases: list[Case[Any]]
+    public: Data
+    unrelated: Data
+    bank: ShadowBank | None
+
+    def serves(self, cell: Cell) -> bool:
+        same = ("split", "model", "training", "reveal", "per_victim", "start", "own_starts")
+        ready = self.bank is not None or not isinstance(cell.attack, ShadowAttack)
+        return ready and all(getattr(self.cell, name) is getattr(cell, name) for name in same)
+
+
+def prepare(
+    cell: Cell,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    backend: Backend | None = None,
+    store: Store | None = None,
+) -> Stage:
+    """Train and reveal, and train the shadows where the attack learns from them."""
+    device, parts = device_of(device), cell.split(seed)
+    check_claims(cell.claims, quantities(cell.metrics or default_metrics(parts.private)))
+    cases, public = _cases(cell, parts, seed, device), parts.public.to(device)
+    bank = None
+    if isinstance(cell.attack, ShadowAttack):
+        bank = build_bank(cases[0].release, public, seed=seed, backend=backend, store=store)
+    return Stage(cell=cell, cases=cases, public=public, unrelated=parts.test.to(device), bank=bank)
+
+
 def run_cell(
     cell: Cell,
     *,
@@ -85,21 +129,19 @@ def run_cell(
     device: torch.device | str = "cpu",
     backend: Backend | None = None,
     store: Store | None = None,
+    stage: Stage | None = None,
 ) -> CellResult:
-    """Train, reveal, attack, score: the whole walk."""
-    start, device = perf_counter(), device_of(device)
-    parts = cell.split(seed)
-    check_claims(cell.claims, quantities(cell.metrics or default_metrics(parts.private)))
-    public, unrelated = parts.public.to(device), parts.test.to(device)
+    """Train, reveal, attack, score: the whole walk, or from `stage` on."""
+    start = perf_counter()
+    stage = stage or prepare(cell, seed=seed, device=device, backend=backend, store=store)
     finding = audit(
-        _cases(cell, parts, seed, device),
+        stage.cases,
         cell.attack,
-        public=public,
-        unrelated=unrelated,
+        public=stage.public,
+        unrelated=stage.unrelated,
+        bank=stage.bank,
         matching=cell.matching,
         metrics=cell.metrics,
-        backend=backend,
-        store=store,
         seed=seed,
     )
     doubts = caveats(finding)
@@ -108,7 +150,8 @@ def run_cell(
             "The attack's settings were chosen by looking at true records of this data set: elsewhere it may do worse."
         )
         doubts.append(Caveat(code="tuned-on-truth", text=text))
-    return CellResult(cell=cell, finding=finding, caveats=tuple(doubts), seconds=perf_counter() - start, device=device)
+    seconds, device = perf_counter() - start, stage.public.x.device
+    return CellResult(cell=cell, finding=finding, caveats=tuple(doubts), seconds=seconds, device=device)
 
 
 def _cases(cell: Cell, parts: Split, seed: int, device: torch.device) -> list[Case[Any]]:
@@ -122,7 +165,10 @@ def _cases(cell: Cell, parts: Split, seed: int, device: torch.device) -> list[Ca
 
 def _victims(cell: Cell, fixed: Data, private: Data, seed: int) -> list[Victim]:
     model = cell.model(private)
-    initial = {name: p.to(private.x) for name, p in initial_params(model, seed=seed).items()}
+    drawn = cell.start(model, seed)
+    if cell.own_starts:
+        drawn = initial_stack(model, len(private), seed=stream(seed, "starts of victims"))
+    initial = {name: p.to(private.x) for name, p in drawn.items()}
     if cell.per_victim == 1:
         return train_victims(model, cell.training, initial, fixed, private, seed=seed)
     size = cell.per_victim or len(private)

@@ -37,6 +37,16 @@ def _mae_matrix(candidates: Tensor, truth: Tensor) -> Tensor:
 
 
 @paired
+def _mae_mse(candidates: Tensor, truth: Tensor) -> Tensor:
+    return _mae(candidates, truth) + _mse(candidates, truth)
+
+
+@pairwise
+def _mae_mse_matrix(candidates: Tensor, truth: Tensor) -> Tensor:
+    return _mae_matrix(candidates, truth) + _mse_matrix(candidates, truth)
+
+
+@paired
 def _psnr(candidates: Tensor, truth: Tensor) -> Tensor:
     return _decibel(_mse(candidates, truth))
 
@@ -97,5 +107,6 @@ def half(x: Tensor) -> Tensor:
 
 MSE = Metric(name="mse", paired=_mse, pairwise=_mse_matrix, higher_is_better=False)
 MAE = Metric(name="mae", paired=_mae, pairwise=_mae_matrix, higher_is_better=False)
+MAE_MSE = Metric(name="mae+mse", paired=_mae_mse, pairwise=_mae_mse_matrix, higher_is_better=False)
 PSNR = Metric(name="psnr", paired=_psnr, pairwise=_psnr_matrix, higher_is_better=True)
 NCC = Metric(name="ncc", paired=_ncc, pairwise=_ncc_matrix, higher_is_better=True)

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from remanence.errors import BadInput
 from remanence.execution import Backend, Local
+from remanence.nets import initial_stack
 from remanence.progress import track
-from remanence.release import KnowsRest, require
+from remanence.release import KnowsFixed, KnowsRest, require
 from remanence.seeds import stream
 from remanence.shadow.store import Shards, Store, ingredients
 from remanence.training import Training
@@ -47,20 +48,26 @@ class ShadowBank:
 
 
 def build_bank(
-    release: KnowsRest, public: Data, *, seed: int, backend: Backend | None = None, store: Store | None = None
+    release: KnowsFixed, public: Data, *, seed: int, backend: Backend | None = None, store: Store | None = None
 ) -> ShadowBank:
     """Train one shadow for each public record, by the release's own recipe from its own initial weights.
 
+    Where the release does not show these, each shadow starts from weights of its own, drawn by `initial_params`.
+
     Chunks of shadows that lie in `store` are not made again, and those made are put there one by one.
     """
-    require(release, KnowsRest, by="a shadow bank")
+    require(release, KnowsFixed, by="a shadow bank")
     if len(public) == 0:
         raise BadInput("`public` is empty: a shadow bank needs public records to train on")
     public = public.to(release.fixed.x.device, release.fixed.x.dtype)
     cut = chunks(release.model, release.fixed, public)
     work = list(zip(accumulate(map(len, cut[:-1]), initial=0), cut, strict=True))
     train = TrainShadows(
-        training=release.training, model=release.model, initial=release.initial, fixed=release.fixed, seed=seed
+        training=release.training,
+        model=release.model,
+        initial=release.initial if isinstance(release, KnowsRest) else None,
+        fixed=release.fixed,
+        seed=seed,
     )
     shards = store.open(ingredients(release, public, seed=seed)) if store else None
     made = _train_all(train, work, backend or Local(), shards)
@@ -75,17 +82,19 @@ class TrainShadows:
 
     training: Training
     model: nn.Module
-    initial: Params
+    initial: Params | None  # None: each shadow has a start of its own
     fixed: Data
     seed: int
 
     def __call__(self, work: Work) -> Tensor:
-        start, targets = work
-        noise_seed = stream(self.seed, "shadows", start)
-        stacked = train_chunk(
-            self.training, self.model, self.initial, self.fixed, targets, seed=self.seed, noise_seed=noise_seed
+        first, targets = work
+        initial, noise_seed = self.initial, stream(self.seed, "shadows", first)
+        if initial is None:
+            drawn = initial_stack(self.model, len(targets), seed=stream(self.seed, "starts of shadows", first))
+            initial = {name: p.to(targets.x) for name, p in drawn.items()}
+        return stack_weights(
+            train_chunk(self.training, self.model, initial, self.fixed, targets, seed=self.seed, noise_seed=noise_seed)
         )
-        return stack_weights(stacked)
 
 
 def _train_all(train: TrainShadows, work: Sequence[Work], backend: Backend, shards: Shards | None) -> list[Tensor]:

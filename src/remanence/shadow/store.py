@@ -23,9 +23,9 @@ from torch import Tensor
 
 from remanence import nets
 from remanence.errors import BadInput
-from remanence.release import KnowsRest
+from remanence.release import KnowsFixed, KnowsRest
 from remanence.training.stacked import chunk_size
-from remanence.types import Data
+from remanence.types import Data, Params
 
 Ingredients: TypeAlias = dict[str, dict[str, str]]  # by name: what it `is` in words, and its `digest`
 
@@ -94,7 +94,7 @@ class Shards:
         return _digest([f"{self.bank} {start} ".encode(), *_bytes_of(weights)])
 
 
-def ingredients(release: KnowsRest, public: Data, *, seed: int) -> Ingredients:
+def ingredients(release: KnowsFixed, public: Data, *, seed: int) -> Ingredients:
     """All that determines the bits of a bank, each with its own digest."""
     fixed, training = release.fixed, release.training
     device = fixed.x.device
@@ -105,10 +105,7 @@ def ingredients(release: KnowsRest, public: Data, *, seed: int) -> Ingredients:
         "fixed": _records(fixed),
         "public": _records(public),
         "model": _words(repr(release.model), repr(shapes)),
-        "initial": {
-            "is": f"{len(release.initial)} tensors of {sum(p.numel() for p in release.initial.values())} numbers",
-            "digest": _digest(b for n in sorted(release.initial) for b in (n.encode(), *_bytes_of(release.initial[n]))),
-        },
+        "initial": _weights(release.initial) if isinstance(release, KnowsRest) else _words("drawn for each shadow"),
         "training": _words(repr(training)),
         "code": _words(f"torch {torch.__version__} and the code that trains", _our_code(), _users_code(users)),
         "dtype": _words(str(fixed.x.dtype)),
@@ -121,6 +118,12 @@ def ingredients(release: KnowsRest, public: Data, *, seed: int) -> Ingredients:
 def _records(data: Data) -> dict[str, str]:
     shape = "x".join(map(str, data.shape))
     return {"is": f"{len(data)} records of {shape}", "digest": _digest([*_bytes_of(data.x), *_bytes_of(data.y)])}
+
+
+def _weights(params: Params) -> dict[str, str]:
+    count = sum(p.numel() for p in params.values())
+    digest = _digest(part for name in sorted(params) for part in (name.encode(), *_bytes_of(params[name])))
+    return {"is": f"{len(params)} tensors of {count} numbers", "digest": digest}
 
 
 def _words(text: str, *more: str) -> dict[str, str]:

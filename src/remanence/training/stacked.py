@@ -12,7 +12,7 @@ from remanence.training.train import Training
 from remanence.types import Data, Params
 
 CPU_CHUNK, DEVICE_CHUNK = 128, 2048  # models at once: what the caches hold, and where a device has no more to gain
-CPU_MEMORY = 2 << 30
+CPU_MEMORY = 256 << 20
 
 
 def chunk_size(model: nn.Module, fixed: Data) -> int:
@@ -51,7 +51,7 @@ def train_chunk(
     """
     places = torch.arange(chunk_size(model, fixed), device=targets.x.device)
     places = places.where(places < len(targets), 0)
-    starts = _stack(model, initial, places)
+    starts = stack(model, initial, places)
     with precision(tf32=training.tf32):
         stacked = _train(training, model, starts, fixed, targets.take(places), seed=seed, noise_seed=noise_seed)
     return {name: p[: len(targets)] for name, p in stacked.items()}
@@ -94,7 +94,7 @@ def _train_by_vmap(
     return training.descend(gradient, starts, training.batches(count, seed), records=count, noise_seed=noise_seed)
 
 
-def _stack(model: nn.Module, initial: Params, places: Tensor) -> Params:
+def stack(model: nn.Module, initial: Params, places: Tensor) -> Params:
     """The start of each place: the common one, or its row."""
     single = {name: p.ndim for name, p in model.named_parameters()}
     return {

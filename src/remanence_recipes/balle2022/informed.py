@@ -1,0 +1,66 @@
+"""What the recipes of this paper share: the parts of MNIST, the victims, the reconstructors, one cell."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from remanence.attacks import RecoNN
+from remanence.data import Split, load, split
+from remanence.experiment import Cell, Scale
+from remanence.metrics import MAE, MAE_MSE, MSE, PSNR, SSIM, identity
+from remanence.nets import mlp
+from remanence.release import all_but_one
+from remanence.training import AdamW, Training
+from remanence.types import Data
+
+SIZES: dict[Scale, tuple[int, int, int, int]] = {  # private, fixed, public, test
+    "smoke": (20, 100, 100, 500),
+    "small": (200, 1000, 2000, 2000),
+    "paper": (1000, 10_000, 58_000, 1000),  # the paper takes 59,000 shadows; a thousand records are our nulls
+}
+PAPERS = RecoNN(cosine=False, clip=None, held_out=0.0)
+OURS = RecoNN(hidden=(1000, 1000, 1000), gated=True, optimizer=AdamW(lr=5e-4, weight_decay=1e-2), epochs=50)
+
+
+def cell(label: str, scale: Scale, **changes: Any) -> Cell:
+    """Table IV on MNIST: 784-10-10, ELU, full batch, 100 epochs; all records but one are known. On digits in a smoke
+    test. `changes` are fields of the cell."""
+    usual = Cell(
+        label=label,
+        split=partial(cut, scale),
+        model=net(nn.ELU),
+        training=training(scale),
+        reveal=all_but_one,
+        per_victim=1,
+        attack=reduced(OURS, scale),
+        matching=identity,
+        metrics=(MSE, MAE, MAE_MSE, PSNR, SSIM),
+        tuned_on_truth=True,  # the gates, the clip, the falling rate and AdamW's values: by the error on MNIST targets
+    )
+    return replace(usual, **changes)
+
+
+def cut(scale: Scale, seed: int, *, sizes: Sequence[int] | None = None) -> Split:
+    private, fixed, public, test = sizes or SIZES[scale]
+    return split(records(scale), private=private, fixed=fixed, public=public, test=test, seed=seed)
+
+
+def records(scale: Scale) -> Data:
+    return load("digits" if scale == "smoke" else "mnist")
+
+
+def net(activation: Callable[[], nn.Module]) -> Callable[[Data], nn.Module]:
+    return lambda data: mlp(data.shape, data.num_classes, activation=activation)
+
+
+def training(scale: Scale, **changes: Any) -> Training:
+    usual = Training(epochs=20 if scale == "smoke" else 100, tf32=scale == "paper")
+    return replace(usual, **changes)
+
+
+def reduced(attack: RecoNN, scale: Scale) -> RecoNN:
+    """A smaller one for a smoke test."""
+    return replace(attack, hidden=(100, 100), epochs=60, batch_size=16) if scale == "smoke" else attack

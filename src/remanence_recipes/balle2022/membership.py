@@ -1,0 +1,99 @@
+"""Figure 10: the first weights are what makes the attack. Whoever knows them sees whether a record was trained on."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.nn.functional import cross_entropy
+
+from remanence.experiment import Cell, Claim, Figure, Measure, Outcome, Scale, Series, Study
+from remanence.metrics.statistics import bootstrap_mean
+from remanence.nets import apply, initial_params, initial_stack
+from remanence.progress import track
+from remanence.release import all_but_one_and_the_start
+from remanence.seeds import stream
+from remanence.training.stacked import chunks, train_chunk
+from remanence.types import Data
+from remanence_recipes.balle2022.informed import cell, cut, net, training
+
+COMMON, OWN = "AUC, common start", "AUC, each its own start"
+
+
+def figure10_membership(scale: Scale) -> Sequence[Cell | Study]:
+    """Figure 10: who knows the first weights can tell whether a record was trained on; who does not, cannot."""
+    claims = (
+        Claim(quantity=COMMON, higher_is_better=True, target=0.99, where="figure 10, separable"),
+        Claim(quantity=OWN, higher_is_better=False, target=0.6, where="figure 10, overlapping"),
+    )
+    study = Study(
+        label="membership",
+        about="How well the loss on a record tells models trained with it from models trained with another instead.",
+        run=partial(_membership, scale),
+        claims=claims if scale == "paper" else (),
+    )
+    blind = cell("reconstruction, first weights unknown", scale, reveal=all_but_one_and_the_start, own_starts=True)
+    return [study, blind]
+
+
+def _membership(scale: Scale, seed: int, device: torch.device) -> Outcome:
+    parts = cut(scale, seed)
+    count, again = {"smoke": (10, 2), "small": (50, 4), "paper": (100, 10)}[scale]
+    fixed, targets = parts.fixed.to(device), parts.private.take(slice(0, count)).to(device)
+    others = parts.public.take(slice(0, count * again)).to(device)
+    measures, figures = [], []
+    for name, common in ((COMMON, True), (OWN, False)):
+        # from a common start all models with the same record are the same, so one is enough
+        each = 1 if common else again
+        inside = targets.take(torch.arange(count, device=device).repeat_interleave(each))
+        seen = _losses(scale, fixed, inside, targets, common=common, seed=stream(seed, "with")).view(count, each, count)
+        own = seen[range(count), :, range(count)]  # (records, models): each record under the models that saw it
+        unseen = _losses(scale, fixed, others, targets, common=common, seed=stream(seed, "without")).T
+        auc = bootstrap_mean(_auc(own, unseen), seed=stream(seed, name))
+        meaning = "chance that a model trained with the record has a lower loss on it than one trained with another"
+        interval = {"value": auc.value, "low": auc.low, "high": auc.high}
+        measures.append(Measure(name=name, meaning=meaning, chance=0.5, **interval))
+        figures.append(_histograms(name.removeprefix("AUC, "), own[0], unseen[0]))
+    return Outcome(measures=tuple(measures), figures=tuple(figures))
+
+
+def _losses(scale: Scale, fixed: Data, trained: Data, records: Data, *, common: bool, seed: int) -> Tensor:
+    """(models, records): of models trained on `fixed` and one of `trained` each."""
+    model = net(nn.ELU)(fixed)
+    start = {name: p.to(fixed.x) for name, p in initial_params(model, seed=0).items()}
+    losses, cutting = [], chunks(model, fixed, trained)
+    for i, chunk in enumerate(track(cutting, total=len(cutting), label="models")):
+        if not common:
+            drawn = initial_stack(model, len(chunk), seed=stream(seed, i))
+            start = {name: p.to(fixed.x) for name, p in drawn.items()}
+        stacked = train_chunk(training(scale), model, start, fixed, chunk, seed=0)
+        logits: Tensor = vmap(partial(apply, model), in_dims=(0, None))(stacked, records.x)
+        labels = records.y.expand(len(chunk), -1)
+        losses.append(cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape))
+    return torch.cat(losses)
+
+
+def _auc(own: Tensor, unseen: Tensor) -> Tensor:
+    """For each record: how often a model that saw it has the lower loss, ties counted half."""
+    difference = own[:, :, None] - unseen[:, None, :]
+    return ((difference < 0).double() + (difference == 0).double() / 2).mean((1, 2))
+
+
+def _histograms(title: str, own: Tensor, unseen: Tensor) -> Figure:
+    both = torch.cat([own, unseen])
+    low, high = float(both.min()), float(both.max()) + 1e-6
+    middles = tuple((torch.linspace(low, high, 41)[:-1] + (high - low) / 80).tolist())
+
+    def shares(losses: Tensor) -> tuple[float, ...]:
+        return tuple((torch.histc(losses.cpu(), bins=40, min=low, max=high) / len(losses)).tolist())
+
+    return Figure(
+        title=f"Losses on one record, {title}",
+        x_label="loss on the record",
+        y_label="share of the models",
+        series=(
+            Series(name="trained with it", x=middles, y=shares(own)),
+            Series(name="trained with another", x=middles, y=shares(unseen), role="chance"),
+        ),
+    )
