@@ -29,11 +29,13 @@ def hardware(device: torch.device) -> dict[str, Any]:
 def commit() -> str | None:
     """The commit of the code that ran, marked when it was changed since; None outside a checkout.
 
-    A copy without its history (a container, another machine) may name it in `$REMANENCE_COMMIT`.
+    A copy without its history, or with another one (a container, another machine), names it in `$REMANENCE_COMMIT`.
     """
+    if given := os.environ.get("REMANENCE_COMMIT"):
+        return given
     checkout = Path(__file__).parents[3]
     if not (checkout / ".git").exists():  # an installed copy may lie inside the checkout of another project
-        return os.environ.get("REMANENCE_COMMIT")
+        return None
     call = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         done = subprocess.run(call, cwd=checkout, capture_output=True, text=True, timeout=10, check=False)
