@@ -164,6 +164,7 @@ def audit(
 def run(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="The name of a recipe: `remanence list` shows them.")],
     scale: Scale = "small",
+    cell: Annotated[list[str] | None, typer.Option("--cell", help="Only this cell (may be repeated).")] = None,
     out: Out = None,
     seed: Seed = 0,
     device: Device = "cpu",
@@ -184,6 +185,11 @@ def run(
     named = {name: name for name in SCALES}
     if scale not in named:
         raise unknown("scale", scale, SCALES)
+    cells = RECIPES[recipe](named[scale])
+    labels = [each.label for each in cells]
+    for label in cell or []:
+        if label not in labels:
+            raise unknown("cell", label, labels)
     job = Job(
         recipe=recipe,
         scale=scale,
@@ -196,7 +202,7 @@ def run(
         backend=_backend(backend, ray_address),
         store=store,
     )
-    _run(RECIPES[recipe](named[scale]), job, as_json=as_json)
+    _run([each for each in cells if each.label in (cell or labels)], job, as_json=as_json)
 
 
 @app.command()

@@ -284,7 +284,7 @@ def all_but_one_and_the_start(victim: Victim) -> Case[AllButOneAndTheStart]:
 
 def _check_one(victim: Victim) -> None:
     if len(victim.private) != 1:
-        raise BadInput(f"a release of all records but one needs a victim with one private record, got {len(victim.private)}")
+        raise BadInput(f"all records but one: the victim must have one private record, got {len(victim.private)}")
 
 
 def gradient_at_initial(victim: Victim) -> Case[Gradient]:

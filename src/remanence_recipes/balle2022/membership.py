@@ -19,12 +19,14 @@ from remanence.types import Data
 from remanence_recipes.balle2022.informed import cell, cut, net, training
 
 COMMON, OWN = "AUC, common start", "AUC, each its own start"
+BESIDE = "AUC, common start, beside the attacker's own model"
 
 
 def figure10_membership(scale: Scale) -> Sequence[Cell | Study]:
     """Figure 10: who knows the first weights can tell whether a record was trained on; who does not, cannot."""
     claims = (
         Claim(quantity=COMMON, higher_is_better=True, target=0.99, where="figure 10, separable"),
+        Claim(quantity=BESIDE, higher_is_better=True, target=0.99, where="figure 10, separable"),
         Claim(quantity=OWN, higher_is_better=False, target=0.6, where="figure 10, overlapping"),
     )
     study = Study(
@@ -50,12 +52,19 @@ def _membership(scale: Scale, seed: int, device: torch.device) -> Outcome:
         seen = _losses(scale, fixed, inside, targets, common=common, seed=stream(seed, "with")).view(count, each, count)
         own = seen[range(count), :, range(count)]  # (records, models): each record under the models that saw it
         unseen = _losses(scale, fixed, others, targets, common=common, seed=stream(seed, "without")).T
-        auc = bootstrap_mean(_auc(own, unseen), seed=stream(seed, name))
-        meaning = "chance that a model trained with the record has a lower loss on it than one trained with another"
-        interval = {"value": auc.value, "low": auc.low, "high": auc.high}
-        measures.append(Measure(name=name, meaning=meaning, chance=0.5, **interval))
+        lower = "chance that a model trained with the record has a lower loss on it than one trained with another"
+        measures.append(_measure(name, _auc(own, unseen), lower, seed))
+        if common:
+            # whoever knows the start and all other records can train the model with the record, and look how far off
+            nearer = "the same, by how near the loss is to that of a model which the attacker trains with the record"
+            measures.append(_measure(BESIDE, _auc(torch.zeros_like(own), (unseen - own).abs()), nearer, seed))
         figures.append(_histograms(name.removeprefix("AUC, "), own[0], unseen[0]))
     return Outcome(measures=tuple(measures), figures=tuple(figures))
+
+
+def _measure(name: str, each: Tensor, meaning: str, seed: int) -> Measure:
+    auc = bootstrap_mean(each, seed=stream(seed, name))
+    return Measure(name=name, value=auc.value, low=auc.low, high=auc.high, chance=0.5, meaning=meaning)
 
 
 def _losses(scale: Scale, fixed: Data, trained: Data, records: Data, *, common: bool, seed: int) -> Tensor:
