@@ -16,7 +16,7 @@ import torch
 
 from remanence.nets import initial_params, mlp
 from remanence.training import Training
-from remanence.training.stacked import _train_by_vmap, chunk_size, stack, train_chunk
+from remanence.training.stacked import chunk_size, stack, train_by_vmap, train_chunk
 from remanence.types import Data, concat
 
 STEPS = 100
@@ -40,10 +40,10 @@ def main() -> None:
 
     def mapped() -> None:
         starts = stack(model, initial, torch.zeros(len(few), dtype=torch.int64, device=given.device))
-        _train_by_vmap(some, model, starts, fixed, few, seed=0, noise_seed=0)
+        train_by_vmap(some, model, starts, fixed, few, seed=0, noise_seed=0)
 
     def stacked(chosen: Training) -> Callable[[], object]:
-        return lambda: train_chunk(chosen, model, initial, fixed, own, seed=0)
+        return lambda: train_chunk(chosen, model, initial, fixed, own, seed=0, noise_seed=0)
 
     print(f"{given.device}, {torch.get_num_threads()} threads, {len(fixed):,} fixed records")
     _show("one after the other", alone, models=1, steps=some.epochs)

@@ -7,11 +7,14 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from remanence import (
+    DPGD,
     SGD,
     Case,
     Training,
     Victim,
     all_but_one,
+    all_but_one_and_the_start,
+    build_bank,
     gradient_at_final,
     gradient_at_initial,
     initial_and_final,
@@ -23,12 +26,15 @@ from remanence import (
 )
 from remanence.data import Split
 from remanence.errors import BadInput
-from remanence.release import KnowsFinal, KnowsGradient, KnowsRest, KnowsTraining, check_fit
+from remanence.nets import initial_stack
+from remanence.release import KnowsFinal, KnowsFixed, KnowsGradient, KnowsRest, KnowsTraining, check_fit
+from remanence.types import concat
 
 LATTICE = [
     (weights_only, {KnowsFinal}),
     (initial_and_final, {KnowsFinal, KnowsTraining}),
-    (all_but_one, {KnowsFinal, KnowsTraining, KnowsRest}),
+    (all_but_one, {KnowsFinal, KnowsTraining, KnowsFixed, KnowsRest}),
+    (all_but_one_and_the_start, {KnowsFinal, KnowsFixed}),
     (gradient_at_initial, {KnowsGradient}),
     (gradient_at_final, {KnowsGradient}),
 ]
@@ -47,7 +53,7 @@ def test_each_release_shows_what_its_protocols_say(
     parts: Split, reveal: Callable[[Victim], Case[Any]], known: set[type]
 ) -> None:
     case = reveal(victim(parts))
-    knowledge = (KnowsFinal, KnowsTraining, KnowsRest, KnowsGradient)
+    knowledge = (KnowsFinal, KnowsTraining, KnowsFixed, KnowsRest, KnowsGradient)
     assert {protocol for protocol in knowledge if isinstance(case.release, protocol)} == known
     assert torch.equal(case.truth.x, parts.private.x[:1])
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -93,3 +99,36 @@ def test_a_victim_that_did_not_fit_is_refused(parts: Split, optimizer: SGD, says
 
 def test_a_victim_that_fits_passes(parts: Split) -> None:
     check_fit(victim(parts))
+
+
+def test_a_release_without_its_start_shows_none(parts: Split) -> None:
+    private = parts.private.take(slice(0, 1))
+    model = mlp(private.shape, 10)
+    made = train_victim(model, Training(epochs=1), initial_params(model, seed=0), parts.fixed, private, seed=0)
+    case = all_but_one_and_the_start(made)
+    assert isinstance(case.release, KnowsFixed)
+    assert not isinstance(case.release, KnowsRest)
+    assert not hasattr(case.release, "initial")
+
+
+def test_victims_may_start_from_weights_of_their_own(parts: Split) -> None:
+    private = parts.private.take(slice(0, 3))
+    model, training = mlp(private.shape, 10), Training(epochs=2)
+    starts = initial_stack(model, 3, seed=0)
+    victims = train_victims(model, training, starts, parts.fixed, private, seed=0)
+    for k, victim in enumerate(victims):
+        assert all(torch.equal(p, starts[name][k]) for name, p in victim.initial.items())
+        alone = training(model, victim.initial, concat([parts.fixed, victim.private]))
+        assert all(torch.allclose(victim.final[name], p, atol=1e-5) for name, p in alone.items())
+
+
+def test_the_noise_of_a_victim_is_no_shadows(parts: Split) -> None:
+    """The same record, start and seed: under DP-GD an attacker must not be able to draw the victim's noise again."""
+    private = parts.private.take(slice(0, 2))
+    model, training = mlp(private.shape, 10), Training(epochs=2, privacy=DPGD(clip=1.0, noise=1.0))
+    initial = initial_params(model, seed=0)
+    victims = train_victims(model, training, initial, parts.fixed, private, seed=0)
+    bank = build_bank(all_but_one(victims[0]).release, private, seed=0)
+    weights = torch.stack([torch.cat([v.final[name].flatten() for name in sorted(v.final)]) for v in victims])
+    assert (bank.weights - weights).abs().mean() > 1e-3
+    assert (weights[0] - weights[1]).abs().mean() > 1e-3

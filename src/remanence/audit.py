@@ -62,7 +62,9 @@ def audit(
     start = perf_counter()
     ready = attack
     if isinstance(attack, ShadowAttack):
+        _check_alike([case.release for case in cases])
         bank = bank or build_bank(cases[0].release, public, seed=seed, backend=backend, store=store)
+        check_disjoint({"truth": truth, "bank": bank.targets})
         ready = attack.fit(bank, seed=seed)
     assert isinstance(ready, Attack)
     found = _joined([ready.run(case.release, seed=seed + i) for i, case in enumerate(cases)])
@@ -81,10 +83,22 @@ def audit(
     )
 
 
+def _check_alike(releases: Sequence[Any]) -> None:
+    """Refuse to attack, with the shadows of the first release, one that started or was trained on something else."""
+    first = releases[0]
+    for release in releases[1:]:
+        same_data = release.fixed is first.fixed or torch.equal(release.fixed.x, first.fixed.x)
+        starts = [getattr(each, "initial", {}) for each in (first, release)]
+        same_start = all(torch.equal(p, starts[1][name]) for name, p in starts[0].items())
+        if not (same_data and same_start):
+            what = "first weights" if same_data else "fixed set"
+            raise BadInput(f"the releases differ in their {what}, and one bank of shadows serves one: audit each alone")
+
+
 def _limit(cases: Sequence[Case[Any]], found: Reconstruction, truth: Data, prior: Data, seed: int) -> Limit | None:
     """None where no guarantee is accounted for, and where a release withholds more than one record."""
     release, alone = cases[0].release, all(len(case.truth) == 1 for case in cases)
-    if not (isinstance(release, KnowsTraining) and alone and len(found.x) == len(truth)):
+    if not (isinstance(release, KnowsTraining | KnowsFixed) and alone and len(found.x) == len(truth)):
         return None
     if release.training.batch_size is not None or isinf(mu := mu_of(release.training)):
         return None

@@ -293,8 +293,13 @@ def _backend(name: str, ray_address: str | None) -> "Local | Ray":
 
 def _run(cells: "Sequence[Cell | Study]", job: "Job", *, as_json: bool) -> None:
     """Run the cells, say what each gave as soon as it is written, and end with the path of the page."""
+    from remanence.execution import Ray
+    from remanence.experiment import Study
     from remanence.runs import run_job
 
+    spread = job.store or isinstance(job.backend, Ray)
+    if studies := [cell.label for cell in cells if isinstance(cell, Study) and spread]:
+        print(f"note: `--store` and `--backend` are for cells, not for studies ({', '.join(studies)})", file=sys.stderr)
     records: list[Record] = []
     results = sys.stdout
     try:

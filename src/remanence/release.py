@@ -182,8 +182,7 @@ def train_victim(
     model: nn.Module, training: Training, initial: Params, fixed: Data, private: Data, *, seed: int
 ) -> Victim:
     """One model trained on `fixed` and all of `private`."""
-    noise_seed = stream(seed, "victim")
-    final_params = training(model, initial, concat([fixed, private]), seed=seed, noise_seed=noise_seed)
+    final_params = training(model, initial, concat([fixed, private]), seed=seed)
     return Victim(model=model, training=training, initial=initial, final=final_params, fixed=fixed, private=private)
 
 
@@ -201,7 +200,9 @@ def train_victims(
         first = len(victims)
         some = {name: p[first : first + len(chunk)] for name, p in starts.items()}
         noise_seed = stream(seed, "victims", first)
-        stacked = train_chunk(training, model, some, fixed, chunk, seed=seed, noise_seed=noise_seed)
+        # the shuffle of mini-batches is the victims' own: no release shows it
+        shuffle = stream(seed, "batches of victims")
+        stacked = train_chunk(training, model, some, fixed, chunk, seed=shuffle, noise_seed=noise_seed)
         for k in range(len(chunk)):
             victims.append(
                 Victim(
@@ -298,7 +299,9 @@ def gradient_at_final(victim: Victim) -> Case[Gradient]:
 
 
 def _gradient_at(victim: Victim, at: Params) -> Case[Gradient]:
-    batch = victim.private
+    batch, privacy = victim.private, victim.training.privacy
+    if privacy and privacy.noise:
+        raise BadInput("a gradient release does not add the noise of DP-GD, and would show more than the client sends")
     release = Gradient(
         model=victim.model,
         at=at,

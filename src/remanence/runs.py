@@ -31,7 +31,7 @@ class Job:
     force: bool = False
     redact: bool = False
     backend: Backend | None = None
-    store: Path | None = None  # one sub-folder for the shadow models of each cell
+    store: Path | None = None  # a sub-folder for each recipe, and in it one for the shadow models of each cell
 
     @property
     def page(self) -> Path:
@@ -39,7 +39,7 @@ class Job:
 
     def store_of(self, cell: Cell) -> Store | None:
         name = re.sub(r"[^\w.]+", "-", cell.label).strip("-.").lower()
-        return Store(folder=self.store / name) if self.store else None
+        return Store(folder=self.store / self.recipe.split()[0] / name) if self.store else None
 
 
 def run_job(cells: Sequence[Cell | Study], job: Job) -> Iterator[Record]:

@@ -37,7 +37,7 @@ def test_a_store_has_one_folder_for_the_shadow_models_of_each_cell(call: Call, s
     first = call("run", "shadows", "--store", "kept", "--json")
     assert (first.code, first.err) == (0, "")
     kept = contents(tmp_path / "kept")
-    assert sorted(kept) == ["elu-sigma-0.5/bank.json", "elu-sigma-0.5/shadows-00000000.safetensors"]
+    assert sorted(kept) == ["shadows/elu-sigma-0.5/bank.json", "shadows/elu-sigma-0.5/shadows-00000000.safetensors"]
     again = call("run", "shadows", "--store", "kept", "--json")
     assert contents(tmp_path / "kept") == kept
     without = call("run", "shadows", "--out", "other", "--json")
@@ -48,7 +48,7 @@ def test_another_recipe_in_the_store_is_refused(call: Call, shadows: None, tmp_p
     assert call("run", "shadows", "--store", "kept", "--out", "one").code == 0
     before = contents(tmp_path)
     said = call("run", "shadows", "--store", "kept", "--out", "two", "--seed", 1)
-    assert_refused(said, "`kept/elu-sigma-0.5` holds the shadow models of another recipe", "`seed` changed: was 0")
+    assert_refused(said, "`kept/shadows/elu-sigma-0.5` holds the shadow models of another recipe", "`seed` changed: was 0")
     assert contents(tmp_path) == before
 
 

@@ -74,12 +74,21 @@ def test_a_page_is_drawn_again_to_the_byte(demo_run: Finished, call: Call, tmp_p
 def test_the_paper_of_balle_runs_at_smoke_scale(call: Call, tmp_path: Path) -> None:
     said = call("run", "balle2022.mnist", "--scale", "smoke")
     assert (said.code, said.err) == (0, "")
-    cell, page = said.out.splitlines()
-    assert cell.startswith("ELU, smoke: ")
+    ours, papers, page = said.out.splitlines()
+    assert ours.startswith("our reconstructor: ")
+    assert papers.startswith("the paper's reconstructor: ")
     assert page == os.path.join("runs", "balle2022.mnist-smoke", "report.html")
     assert sorted(contents(tmp_path / "runs" / "balle2022.mnist-smoke")) == FILES
     (claim,) = read_run(tmp_path / "runs" / "balle2022.mnist-smoke").records[0]["claims"]
     assert (claim["printed"], claim["holds"]) == (0.0089, None)  # printed for another scale
+
+
+def test_single_cells_can_be_run_and_unknown_ones_are_named(call: Call) -> None:
+    said = call("run", "balle2022.table3", "--scale", "smoke", "--cell", "ELU")
+    assert said.code == 0
+    assert [line.partition(":")[0] for line in said.out.splitlines()[:-1]] == ["ELU"]
+    wrong = call("run", "balle2022.table3", "--scale", "smoke", "--cell", "relu")
+    assert (wrong.code, wrong.err) == (2, "error: unknown cell `relu`: known: ELU, ReLU\n")
 
 
 def test_the_demo_takes_the_options_of_a_run(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

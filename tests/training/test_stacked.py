@@ -12,7 +12,7 @@ from remanence import DPGD, SGD, Adam, AdamW, Data, Params, RMSProp, Training, c
 from remanence.data import Split
 from remanence.nets import activations, initial_stack
 from remanence.training import Optimizer, shared_cnn, shared_mlp, stacked
-from remanence.training.stacked import CPU_CHUNK, _train_by_vmap, chunk_size, chunks, train_chunk
+from remanence.training.stacked import CPU_CHUNK, chunk_size, chunks, train_by_vmap, train_chunk
 from remanence.types import concat
 
 OPTIMIZERS: list[Optimizer] = [
@@ -51,7 +51,7 @@ def start(model: nn.Module) -> Params:
 
 
 def agrees(training: Training, model: nn.Module, fixed: Data, targets: Data) -> None:
-    made = train_chunk(training, model, start(model), fixed, targets, seed=4)
+    made = train_chunk(training, model, start(model), fixed, targets, seed=4, noise_seed=0)
     for k in range(len(targets)):
         alone = training(model, start(model), concat([fixed, targets.take(slice(k, k + 1))]), seed=4)
         for name, value in alone.items():
@@ -84,6 +84,11 @@ def test_convolutional_nets_agree_too(parts: Split, batch_size: int | None, priv
     fixed, targets = doubles(parts, 2, side=12)
     training = Training(optimizer=SGD(lr=0.1), epochs=2, batch_size=batch_size, privacy=privacy)
     agrees(training, cnn(fixed.shape, 10), fixed, targets)
+
+
+def test_a_convolutional_net_may_have_no_fixed_records(parts: Split) -> None:
+    fixed, targets = doubles(parts, 2, side=12)
+    agrees(Training(optimizer=SGD(lr=0.1), epochs=2), cnn(fixed.shape, 10), fixed.take(slice(0, 0)), targets)
 
 
 def test_records_are_measured_in_blocks_when_patches_are_many(parts: Split, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +136,7 @@ def test_each_model_may_have_a_start_of_its_own(parts: Split, net: Callable[...,
     fixed, targets = doubles(parts, 3, side=12)
     model, training = net(fixed.shape, 10), Training(optimizer=SGD(lr=0.1), epochs=3)
     starts = {name: p.double() for name, p in initial_stack(model, 3, seed=5).items()}
-    made = train_chunk(training, model, starts, fixed, targets, seed=0)
+    made = train_chunk(training, model, starts, fixed, targets, seed=0, noise_seed=0)
     alone = training(model, {n: p[2] for n, p in starts.items()}, concat([fixed, targets.take(slice(2, 3))]))
     assert all(torch.allclose(made[name][2], value, atol=1e-9) for name, value in alone.items())
 
@@ -139,28 +144,47 @@ def test_each_model_may_have_a_start_of_its_own(parts: Split, net: Callable[...,
 def test_running_out_of_memory_halves_the_stack_and_goes_on(parts: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     fixed, targets = doubles(parts, 5)
     model, training = mlp(fixed.shape, 10), Training(epochs=3)
-    whole = train_chunk(training, model, start(model), fixed, targets, seed=0)
+    whole = train_chunk(training, model, start(model), fixed, targets, seed=0, noise_seed=0)
+    sizes = on_a_small_machine(monkeypatch)
+    with pytest.warns(UserWarning, match="trained in halves"):
+        halved = train_chunk(training, model, start(model), fixed, targets, seed=0, noise_seed=0)
+    assert sizes == [128, 64, 32, 32, 64, 32, 32]
+    assert all(torch.allclose(halved[name], p, atol=1e-12) for name, p in whole.items())
+
+
+def test_halves_have_noise_of_their_own(parts: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    fixed, targets = doubles(parts, 1)
+    targets = targets.take([0] * 128)
+    model, training = mlp(fixed.shape, 10), Training(epochs=1, privacy=DPGD(clip=1.0, noise=1.0))
+    on_a_small_machine(monkeypatch)
+    with pytest.warns(UserWarning, match="trained in halves"):
+        made = train_chunk(training, model, start(model), fixed, targets, seed=0, noise_seed=0)
+    assert len(made["1.weight"].flatten(1).unique(dim=0)) == 128
+
+
+def on_a_small_machine(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Forty models fit; what was tried is noted."""
     real, sizes = shared_mlp.train_sharing, []
 
-    def small_machine(
-        training: Training, model: nn.Module, starts: Params, fixed: Data, targets: Data, **kw: int
+    def train(
+        training: Training, model: nn.Module, starts: Params, fixed: Data, targets: Data, *, seed: int, noise_seed: int
     ) -> Params:
         sizes.append(len(targets))
         if len(targets) > 40:
             raise torch.OutOfMemoryError("too much")
-        return real(training, model, starts, fixed, targets, seed=kw["seed"], noise_seed=kw["noise_seed"])
+        return real(training, model, starts, fixed, targets, seed=seed, noise_seed=noise_seed)
 
-    monkeypatch.setattr(stacked.shared_mlp, "train_sharing", small_machine)
-    halved = train_chunk(training, model, start(model), fixed, targets, seed=0)
-    assert sizes == [128, 64, 32, 32, 64, 32, 32]
-    assert all(torch.allclose(halved[name], p, atol=1e-12) for name, p in whole.items())
+    monkeypatch.setattr(stacked.shared_mlp, "train_sharing", train)
+    return sizes
 
 
 def test_a_record_trains_to_the_same_bytes_in_a_full_and_in_a_short_chunk(parts: Split) -> None:
     model = mlp(parts.fixed.shape, 10)
     initial, training = initial_params(model, seed=0), Training(epochs=3)
-    full = train_chunk(training, model, initial, parts.fixed, parts.public.take(slice(0, CPU_CHUNK)), seed=0)
-    short = train_chunk(training, model, initial, parts.fixed, parts.public.take(slice(0, 2)), seed=0)
+    full = train_chunk(
+        training, model, initial, parts.fixed, parts.public.take(slice(0, CPU_CHUNK)), seed=0, noise_seed=0
+    )
+    short = train_chunk(training, model, initial, parts.fixed, parts.public.take(slice(0, 2)), seed=0, noise_seed=0)
     assert all(torch.equal(full[name][:2], short[name]) for name in full)
 
 
@@ -187,6 +211,8 @@ def test_what_shares_its_first_layer(parts: Split) -> None:
         nn.Sequential(nn.Flatten(), nn.Linear(64, 10, bias=False)),
         nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 10)),
         nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.Flatten(), nn.Linear(144, 10)),
+        nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.ReLU(inplace=True), nn.Linear(10, 3)),
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.SELU(inplace=True), nn.Flatten(), nn.Linear(144, 10)),
     ]
     assert not any(way.can_share(full, net, 61) for way in (shared_mlp, shared_cnn) for net in odd)
     assert not shared_mlp.can_share(mini, mlp(shape, 10), 61)
@@ -200,6 +226,6 @@ def test_any_other_net_goes_through_vmap(parts: Split) -> None:
     agrees(Training(epochs=2), model, fixed, targets)
     starts = {name: p.double() for name, p in initial_stack(model, 2, seed=0).items()}
     private = Training(epochs=2, privacy=DPGD(clip=0.5))
-    made = _train_by_vmap(private, model, starts, fixed, targets, seed=0, noise_seed=0)
+    made = train_by_vmap(private, model, starts, fixed, targets, seed=0, noise_seed=0)
     alone = private(model, {n: p[1] for n, p in starts.items()}, concat([fixed, targets.take(slice(1, 2))]))
     assert all(torch.allclose(made[name][1], value, atol=1e-9) for name, value in alone.items())

@@ -71,8 +71,8 @@ class Cell:
     point: Point | None = None
 
     def __post_init__(self) -> None:
-        if self.own_starts and self.per_victim != 1:
-            raise BadInput("`own_starts` is for victims of one private record each: set `per_victim` to 1")
+        if self.own_starts and (self.per_victim != 1 or self.start is not _drawn):
+            raise BadInput("`own_starts` draws one start for each victim of one record: set `per_victim=1`, no `start`")
         if self.metrics:
             check_claims(self.claims, quantities(self.metrics))
 
@@ -134,6 +134,8 @@ def run_cell(
     """Train, reveal, attack, score: the whole walk, or from `stage` on."""
     start = perf_counter()
     stage = stage or prepare(cell, seed=seed, device=device, backend=backend, store=store)
+    if not stage.serves(cell):
+        raise BadInput(f"`stage` was prepared for a cell that differs from `{cell.label}` in more than its attack")
     finding = audit(
         stage.cases,
         cell.attack,
@@ -173,4 +175,7 @@ def _victims(cell: Cell, fixed: Data, private: Data, seed: int) -> list[Victim]:
         return train_victims(model, cell.training, initial, fixed, private, seed=seed)
     size = cell.per_victim or len(private)
     groups = [private.take(slice(i, i + size)) for i in range(0, len(private), size)]
-    return [train_victim(model, cell.training, initial, fixed, group, seed=seed) for group in groups]
+    return [
+        train_victim(model, cell.training, initial, fixed, group, seed=stream(seed, "victim", i))
+        for i, group in enumerate(groups)
+    ]

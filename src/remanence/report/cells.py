@@ -47,8 +47,7 @@ class Gallery:
     kind: str
     shape: tuple[int, ...]
     features: int
-    best: list[Shown]
-    worst: list[Shown]
+    groups: list[tuple[str, list[Shown]]]  # by what they are: the best, the middle, the worst
 
 
 @final
@@ -129,11 +128,19 @@ def _gallery(run: Run, index: int, rows: Sequence[Row]) -> Gallery | None:
     shape = tuple(images["truth"].shape[1:])
     kind, most = ("pictures", MOST_PICTURES) if len(shape) == 3 else ("values", MOST_VALUES)
     order = _ranked(rows, record["scores"]["primary"], _upwards(record))
-    most = min(most, (len(order) + 1) // 2)  # of few records, none is shown twice
-    entries = [_entry(rows[i], images, i, record) for i in order[:most] + order[most:][: -most - 1 : -1]]
-    return Gallery(
-        kind=kind, shape=shape, features=min(shape[0], MOST_FEATURES), best=entries[:most], worst=entries[most:]
-    )
+    groups = {
+        name: [_entry(rows[i], images, i, record) for i in places] for name, places in _groups(order, most).items()
+    }
+    return Gallery(kind=kind, shape=shape, features=min(shape[0], MOST_FEATURES), groups=list(groups.items()))
+
+
+def _groups(order: list[int], most: int) -> dict[str, list[int]]:
+    """At most so many of each; of few records, none is shown twice."""
+    most = min(most, (len(order) + 1) // 2)
+    best, rest, middle = order[:most], order[most:], (len(order) - most) // 2
+    typical = order[middle : middle + most] if len(order) >= 3 * most else []
+    groups = {"Best": best, "Middle": typical, "Worst": rest[: -most - 1 : -1]}
+    return {name: places for name, places in groups.items() if places}
 
 
 def _images(run: Run, index: int, rows: int) -> dict[str, Tensor]:

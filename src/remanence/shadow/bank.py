@@ -88,13 +88,12 @@ class TrainShadows:
 
     def __call__(self, work: Work) -> Tensor:
         first, targets = work
-        initial, noise_seed = self.initial, stream(self.seed, "shadows", first)
+        initial = self.initial
         if initial is None:
             drawn = initial_stack(self.model, len(targets), seed=stream(self.seed, "starts of shadows", first))
             initial = {name: p.to(targets.x) for name, p in drawn.items()}
-        return stack_weights(
-            train_chunk(self.training, self.model, initial, self.fixed, targets, seed=self.seed, noise_seed=noise_seed)
-        )
+        seeds = {"seed": stream(self.seed, "batches of shadows"), "noise_seed": stream(self.seed, "shadows", first)}
+        return stack_weights(train_chunk(self.training, self.model, initial, self.fixed, targets, **seeds))
 
 
 def _train_all(train: TrainShadows, work: Sequence[Work], backend: Backend, shards: Shards | None) -> list[Tensor]:

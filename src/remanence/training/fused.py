@@ -42,25 +42,26 @@ def middle(
     kind = _kind(activation)
     assert kind is not None
     labels, squares = (t.expand(models, count) for t in (records.labels, records.squares))
-    kernel[(models,)](
-        products,
-        *small.values(),
-        labels,
-        squares,
-        *grads.values(),
-        count,
-        *labels.stride(),
-        *squares.stride(),
-        clip or 0.0,
-        scale,
-        kind[1],
-        WIDTH=width,
-        CLASSES=classes,
-        BLOCK=BLOCK,
-        KIND=kind[0],
-        CLIPPED=clip is not None,
-        num_warps=1,
-    )
+    with torch.cuda.device_of(products):
+        kernel[(models,)](
+            products,
+            *small.values(),
+            labels,
+            squares,
+            *grads.values(),
+            count,
+            *labels.stride(),
+            *squares.stride(),
+            clip or 0.0,
+            scale,
+            kind[1],
+            WIDTH=width,
+            CLASSES=classes,
+            BLOCK=BLOCK,
+            KIND=kind[0],
+            CLIPPED=clip is not None,
+            num_warps=1,
+        )
     return products, grads
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, cross_entropy, unfold
 
-from remanence.training.shared_mlp import ELEMENTWISE
-from remanence.training.train import CrossEntropy, Training, clip_factors
+from remanence.training.shared_mlp import ELEMENTWISE, shares_records
+from remanence.training.train import Training, clip_factors
 from remanence.types import Data, Params
 
 _PATCHES = 1 << 28  # numbers: what the patches of a block of records may hold while gradients are measured
@@ -19,8 +19,7 @@ _PATCHES = 1 << 28  # numbers: what the patches of a block of records may hold w
 
 def can_share(training: Training, model: nn.Module, records: int) -> bool:
     """Convolutions, then a flatten, then linear layers, each with a bias, and element-wise activations."""
-    full_batch = training.batch_size is None or training.batch_size >= records
-    if not full_batch or not isinstance(training.loss, CrossEntropy) or not isinstance(model, nn.Sequential):
+    if not shares_records(training, model, records) or not isinstance(model, nn.Sequential):
         return False
     kinds = [type(layer) for layer in model if type(layer) not in ELEMENTWISE]
     if kinds.count(nn.Flatten) != 1 or kinds[0] is not nn.Conv2d:
@@ -41,7 +40,9 @@ def train_sharing(
 ) -> Params:
     """For each target the weights after training on `fixed` and that target, from its row of the stack `starts`."""
     models, count = len(targets), len(fixed) + 1
-    parts = ((fixed.x, fixed.y.expand(models, -1)), (targets.x.flatten(0, 1)[None], targets.y[:, None]))
+    parts = [(targets.x.flatten(0, 1)[None], targets.y[:, None])]
+    if len(fixed):
+        parts.append((fixed.x, fixed.y.expand(models, -1)))
 
     def gradient(params: Params, _: Tensor | None) -> Params:
         total: Params = {}

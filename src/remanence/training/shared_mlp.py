@@ -53,8 +53,14 @@ def layers_of(model: nn.Module) -> Layers | None:
 
 
 def can_share(training: Training, model: nn.Module, records: int) -> bool:
+    return shares_records(training, model, records) and layers_of(model) is not None
+
+
+def shares_records(training: Training, model: nn.Module, records: int) -> bool:
+    """Full batches, a loss that is known here, and no layer that overwrites what is kept of its inputs."""
     full_batch = training.batch_size is None or training.batch_size >= records
-    return full_batch and isinstance(training.loss, CrossEntropy) and layers_of(model) is not None
+    kept = not any(getattr(layer, "inplace", False) for layer in model.modules())
+    return full_batch and kept and isinstance(training.loss, CrossEntropy)
 
 
 def train_sharing(

@@ -1,5 +1,7 @@
 """Many models that differ in one training record, trained at once."""
 
+import warnings
+
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
@@ -11,7 +13,7 @@ from remanence.training.precision import precision
 from remanence.training.train import Training
 from remanence.types import Data, Params
 
-CPU_CHUNK, DEVICE_CHUNK = 128, 2048  # models at once: what the caches hold, and where a device has no more to gain
+CPU_CHUNK, CPU_CONV_CHUNK, DEVICE_CHUNK = 128, 16, 2048  # models at once: beyond them there is no more to gain
 CPU_MEMORY = 256 << 20
 
 
@@ -21,10 +23,13 @@ def chunk_size(model: nn.Module, fixed: Data) -> int:
     Other shapes run through other kernels, which round otherwise, and a reconstructor would take that for signal. So
     the size follows from the device's whole memory, not from what happens to be free.
     """
-    most, memory = CPU_CHUNK, CPU_MEMORY
+    most, memory = CPU_CHUNK if shared_mlp.layers_of(model) else CPU_CONV_CHUNK, CPU_MEMORY
     if fixed.x.device.type == "cuda":
         most, memory = DEVICE_CHUNK, torch.cuda.get_device_properties(fixed.x.device).total_memory // 4
-    held = 16 * (len(fixed) + 1) * activations(model, fixed.shape)  # bytes per model: values, inputs and their slopes
+    values = activations(model, fixed.shape) * (len(fixed) + 1)
+    weights = sum(p.numel() for p in model.parameters())
+    # bytes per model: values, inputs and their slopes; weights, gradients and what the optimiser keeps
+    held = 16 * values + 24 * weights
     return int(max(1, min(most, memory // held)))
 
 
@@ -42,9 +47,11 @@ def train_chunk(
     targets: Data,
     *,
     seed: int,
-    noise_seed: int = 0,
+    noise_seed: int,
 ) -> Params:
     """For each target the weights after training on `fixed` and that target; the stack is the leading dimension.
+
+    `seed` shuffles mini-batches, the same for all models; `noise_seed` draws the noise of DP-GD, each model's own.
 
     `initial` is one start for all or a stack of them, one for each target. A short chunk is padded with its first
     target, so that every chunk has the same shape.
@@ -62,12 +69,17 @@ def _train(
 ) -> Params:
     """Halved as often as the device's memory asks for."""
     shared = next((way for way in (shared_mlp, shared_cnn) if way.can_share(training, model, len(fixed) + 1)), None)
-    train = shared.train_sharing if shared else _train_by_vmap
+    train = shared.train_sharing if shared else train_by_vmap
     try:
         return train(training, model, starts, fixed, targets, seed=seed, noise_seed=noise_seed)
     except torch.OutOfMemoryError:
         if len(targets) == 1:
             raise
+    warnings.warn(
+        f"{len(targets)} models at once do not fit into the device's memory: they are trained in halves, which round "
+        "otherwise than models trained at once",
+        stacklevel=2,
+    )
     torch.cuda.empty_cache()
     middle, halves = len(targets) // 2, []
     for i, half in enumerate((slice(0, middle), slice(middle, None))):
@@ -77,7 +89,7 @@ def _train(
     return {name: torch.cat([part[name] for part in halves]) for name in starts}
 
 
-def _train_by_vmap(
+def train_by_vmap(
     training: Training, model: nn.Module, starts: Params, fixed: Data, targets: Data, *, seed: int, noise_seed: int
 ) -> Params:
     """Any model and any batch size, more slowly."""

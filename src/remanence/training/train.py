@@ -13,6 +13,7 @@ from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy
 
 from remanence.nets import apply
+from remanence.seeds import stream
 from remanence.training.optim import SGD, Optimizer
 from remanence.training.privacy import DPGD
 from remanence.types import Data, Params
@@ -46,7 +47,9 @@ class Training:
     loss: Loss = CrossEntropy()
     tf32: bool = False  # a stack's matrix products on a CUDA device round their factors to ten bits
 
-    def __call__(self, model: nn.Module, initial: Params, data: Data, *, seed: int = 0, noise_seed: int = 0) -> Params:
+    def __call__(self, model: nn.Module, initial: Params, data: Data, *, seed: int = 0) -> Params:
+        """`seed` shuffles mini-batches and draws the noise of DP-GD."""
+        noise_seed = stream(seed, "noise")
         return self.run(model, initial, data.x, data.y, self.batches(len(data), seed), noise_seed=noise_seed)
 
     def run(
@@ -57,7 +60,7 @@ class Training:
         y: Tensor,
         batches: Iterable[Tensor | None],
         *,
-        noise_seed: int = 0,
+        noise_seed: int,
     ) -> Params:
         """The same on bare tensors and drawn batches."""
 

@@ -64,3 +64,8 @@ def training(scale: Scale, **changes: Any) -> Training:
 def reduced(attack: RecoNN, scale: Scale) -> RecoNN:
     """A smaller one for a smoke test."""
     return replace(attack, hidden=(100, 100), epochs=60, batch_size=16) if scale == "smoke" else attack
+
+
+def for_shadows(attack: RecoNN, count: int, *, of: int) -> RecoNN:
+    """As many steps on `count` shadows as `attack` takes on `of`, up to a hundred times its epochs."""
+    return replace(attack, epochs=min(100 * attack.epochs, round(attack.epochs * of / count)))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import nn
@@ -16,7 +16,7 @@ from remanence.nets import apply, initial_params, mlp
 from remanence.training import DPGD, SGD, AdamW, RMSProp, Training
 from remanence.training.privacy import noise_for
 from remanence.types import Data, Params
-from remanence_recipes.balle2022.informed import OURS, PAPERS, SIZES, cell, cut, net, reduced, training
+from remanence_recipes.balle2022.informed import OURS, PAPERS, SIZES, cell, cut, for_shadows, net, reduced, training
 
 TABLE_3: dict[str, tuple[Callable[[], nn.Module], float]] = {  # the activation and the printed mean MSE
     "ReLU": (nn.ReLU, 0.0182),
@@ -104,12 +104,12 @@ def shadows(scale: Scale) -> Sequence[Cell]:
     """How many shadow models the attack needs."""
     private, fixed, public, test = SIZES[scale]
     counts = {"smoke": (50, 100), "small": (250, 500, 1000, 2000), "paper": (1000, 3000, 10_000, 30_000, 58_000)}[scale]
-    assert max(counts) <= public
     return [
         cell(
             f"{count:,} shadow models",
             scale,
             split=partial(cut, scale, sizes=(private, fixed, count, test)),
+            attack=for_shadows(reduced(OURS, scale), count, of=public),
             point=Point(axis="shadow models", value=count, log=True),
         )
         for count in counts
@@ -172,15 +172,19 @@ def figure12_pretrained(scale: Scale) -> Sequence[Cell | Study]:
         kept = len(whole.public) - len(whole.fixed)
         return replace(whole, public=whole.public.take(slice(0, kept))), whole.public.take(slice(kept, None))
 
-    def checkpoint(model: nn.Module, seed: int, device: torch.device | str = "cpu") -> Params:
+    @cache
+    def trained(seed: int) -> Params:
+        data = parts(seed)[1]
+        model = net(nn.ELU)(data)
         before = Training(epochs=100 if scale == "smoke" else 1000)
-        initial = {name: p.to(device) for name, p in initial_params(model, seed=seed).items()}
-        return before(model, initial, parts(seed)[1].to(device), seed=seed)
+        return before(model, initial_params(model, seed=seed), data, seed=seed)
 
-    def accuracy(seed: int, device: torch.device) -> Outcome:
-        test = parts(seed)[0].test.to(device)
-        model = net(nn.ELU)(test)
-        right = apply(model, checkpoint(model, seed, device), test.x).argmax(1) == test.y
+    def checkpoint(_: nn.Module, seed: int) -> Params:
+        return trained(seed)
+
+    def accuracy(seed: int, _: torch.device) -> Outcome:
+        test = parts(seed)[0].test
+        right = apply(net(nn.ELU)(test), trained(seed), test.x).argmax(1) == test.y
         share, chance = binomial_share(int(right.sum()), len(test)), float(test.y.bincount().max()) / len(test)
         meaning = "share of held-out records that the checkpoint classifies rightly"
         interval = {"value": share.value, "low": share.low, "high": share.high}

@@ -16,7 +16,7 @@ from remanence.nets import initial_params
 from remanence.release import AllButOne, all_but_one, train_victims
 from remanence.shadow import build_bank
 from remanence.types import Data, concat
-from remanence_recipes.balle2022.informed import OURS, cut, net, reduced, training
+from remanence_recipes.balle2022.informed import OURS, cut, for_shadows, net, reduced, training
 
 
 def figure11_transfer(scale: Scale) -> Sequence[Study]:
@@ -32,8 +32,9 @@ def _transfer(scale: Scale, seed: int, device: torch.device) -> Outcome:
     other = len(public) // 3 if len(public) < 3 * len(fixed) else len(fixed)
     home, public = public.take(slice(0, other)), public.take(slice(other, None))
     releases = _victims(scale, fixed, private, seed)
-    learnt = attack.fit(build_bank(replace(releases[0], fixed=home), public, seed=seed), seed=seed)
-    bank = build_bank(releases[0], public.take(slice(0, max(counts))), seed=seed)
+    few, rest = public.take(slice(0, max(counts))), public.take(slice(max(counts), None))
+    learnt = attack.fit(build_bank(replace(releases[0], fixed=home), rest, seed=seed), seed=seed)
+    bank = build_bank(releases[0], few, seed=seed)
 
     def error(fitted: FittedRecoNN) -> Interval:
         found = torch.cat([fitted.run(release, seed=seed).x for release in releases])
@@ -41,9 +42,10 @@ def _transfer(scale: Scale, seed: int, device: torch.device) -> Outcome:
 
     refined, fresh = [], []
     for count in counts:
-        few = replace(bank, weights=bank.weights[:count], targets=bank.targets.take(slice(0, count)))
-        refined.append(error(attack.refine(learnt, few, seed=seed)))
-        fresh.append(error(attack.fit(few, seed=seed)))
+        part = replace(bank, weights=bank.weights[:count], targets=bank.targets.take(slice(0, count)))
+        same = for_shadows(attack, count, of=len(rest))
+        refined.append(error(same.refine(learnt, part, seed=seed)))
+        fresh.append(error(same.fit(part, seed=seed)))
     _, null = nearest_neighbour(private, concat([public, home, fixed]), (MSE,))
     return _outcome(counts, error(learnt), refined, fresh, float(null.values[MSE.name].mean()))
 
