@@ -69,6 +69,30 @@ def deconv(inputs: int, shape: Sequence[int], *, hidden: Sequence[int] = ()) -> 
         )
 
 
+def mirror(encoder: nn.Sequential, shape: Sequence[int], *, width: int = 64) -> nn.Sequential:
+    """From what convolutions make of images of `shape`, flattened, back to images: each of them transposed, in turn."""
+    x, seen = torch.empty(1, *shape, device="meta"), []
+    for layer in encoder:
+        if isinstance(layer, nn.Conv2d):
+            seen.append((layer, x.shape[2:]))
+        x = layer(x)
+    layers: list[nn.Module] = [nn.Unflatten(1, tuple(x.shape[1:]))]
+    with torch.device("meta"):
+        for fan_in, (conv, sides) in zip((x.shape[1], *[width] * len(seen)), reversed(seen), strict=False):
+            layers += [_transposed(conv, sides, fan_in, width), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Conv2d(width, shape[0], 3, padding=1))
+
+
+def _transposed(conv: nn.Conv2d, sides: Sequence[int], fan_in: int, fan_out: int) -> nn.ConvTranspose2d:
+    """Back to images of these sides; what a stride left over at the edge is padded."""
+    assert not isinstance(conv.padding, str)
+    (kernel, pad, stride), two = (tuple(pair) for pair in (conv.kernel_size, conv.padding, conv.stride)), range(2)
+    lost = [(sides[i] + 2 * pad[i] - kernel[i]) % stride[i] for i in two]
+    made = nn.ConvTranspose2d(fan_in, fan_out, (kernel[0], kernel[1]), (stride[0], stride[1]), (pad[0], pad[1]))
+    made.output_padding = (lost[0], lost[1])
+    return made
+
+
 def patchgan(shape: Sequence[int]) -> nn.Sequential:
     """Images to one verdict for each of a few overlapping patches: the discriminator of Balle et al., table VII."""
     if len(shape) != 3 or min(shape[1:]) < 24:

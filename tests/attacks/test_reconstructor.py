@@ -13,7 +13,7 @@ from torch.func import grad
 from remanence import SGD, Adam, AdamW, Data, Params, RecoNN, RMSProp, ShadowBank, initial_params, mlp
 from remanence.attacks._in_place import copied, rewind, torch_optimizer
 from remanence.attacks._inputs import Scaler, principal
-from remanence.attacks._reconstructor import Batch, Error, Judge, Step, materialised, read, shuffled
+from remanence.attacks._reconstructor import Batch, Error, Judge, Reader, Step, materialised, shuffled
 from remanence.errors import BadInput
 from remanence.nets import apply
 from remanence.perceptual import SHAPES, Lpips
@@ -79,7 +79,7 @@ def test_training_is_the_plain_loop(optimizer: Optimizer, held_out: float) -> No
     )
     after, errors = plain_loop(attack, bank, seed=7)
     best = errors.index(min(errors)) if held_out else -1
-    found = dict(attack.fit(bank, seed=7).net.named_parameters())
+    found = dict(attack.fit(bank, seed=7).net.trunk.named_parameters())
     for name, value in after[best].items():
         torch.testing.assert_close(found[name].data, value, rtol=1e-8, atol=1e-10)
 
@@ -90,7 +90,7 @@ def test_the_epoch_is_chosen_by_the_held_out_shadows_alone() -> None:
     attack, bank = dataclasses.replace(attack, mse=2.0, mae=0.5), linear_bank(50)
     after, errors = plain_loop(attack, bank, seed=1)
     assert errors.index(min(errors)) not in (0, 5)
-    found = dict(attack.fit(bank, seed=1).net.named_parameters())
+    found = dict(attack.fit(bank, seed=1).net.trunk.named_parameters())
     for name, value in after[errors.index(min(errors))].items():
         torch.testing.assert_close(found[name].data, value, rtol=1e-8, atol=1e-10)
 
@@ -128,7 +128,7 @@ def test_an_optimiser_without_a_counterpart_is_refused() -> None:
 
 def make_step(optimizer: Optimizer, device: str, *, adversarial: float = 0.0) -> Step:
     inputs, targets = rand(12, 30, dtype=torch.float32).to(device), rand(12, 1, 24, 24, dtype=torch.float32).to(device)
-    net = mlp((30,), 576, hidden=(16,), activation=nn.ReLU)
+    net = Reader(mlp((30,), 576, hidden=(16,), activation=nn.ReLU), (1, 24, 24))
     materialised(net, initial_params(net, seed=0), inputs)
     return Step(
         net=net,
@@ -202,11 +202,11 @@ def test_the_error_is_the_weighted_sum_over_all_rows() -> None:
     network = Lpips(weights={n: 0.1 * torch.rand(s, generator=generator) for n, s in SHAPES.items()})
     error = Error(mse=0.5, mae=2.0, lpips=3.0, network=network)
     inputs, targets = rand(5, 30, dtype=torch.float32), rand(5, 1, 8, 8, dtype=torch.float32)
-    net = mlp((30,), 64, hidden=(4,), activation=nn.ReLU)
+    net = Reader(mlp((30,), 64, hidden=(4,), activation=nn.ReLU), (1, 8, 8))
     materialised(net, initial_params(net, seed=0), inputs)
     rows = torch.tensor([3, 0, 4])
     with torch.no_grad():
-        found, target = read(net, inputs[rows], (1, 8, 8)), targets[rows]
+        found, target = net(inputs[rows]), targets[rows]
         each = [
             0.5 * ((f - t) ** 2).mean() + 2 * (f - t).abs().mean() + 3 * network(f[None], t[None])[0]
             for f, t in zip(found, target, strict=True)
@@ -227,11 +227,11 @@ def test_every_row_is_seen_once_and_the_last_batch_is_filled_up() -> None:
 
 def test_noise_falls_on_living_inputs_and_dropout_on_hidden_layers() -> None:
     inputs, alive = torch.zeros(1, 100), torch.arange(100) < 60
-    net = nn.Sequential(nn.Flatten(), nn.Linear(100, 100), nn.ReLU())
-    materialised(net, {"1.weight": torch.zeros(100, 100), "1.bias": torch.ones(100)}, inputs)
+    net = Reader(nn.Sequential(nn.Flatten(), nn.Linear(100, 100), nn.ReLU()), (100,))
+    materialised(net, {"trunk.1.weight": torch.zeros(100, 100), "trunk.1.bias": torch.ones(100)}, inputs)
     batch = Batch.of(net, inputs, torch.zeros(1, 100), 400, scale=0.3 * alive, dropout=0.2, seed=0)
     batch.fill(torch.zeros(400, dtype=torch.int64))
-    noisy, _ = batch.read(nn.Sequential(nn.Flatten()))
+    noisy, _ = batch.read(Reader(nn.Sequential(nn.Flatten()), (100,)))
     assert (noisy.logit()[:, alive].std() - 0.3).abs() < 0.01
     assert torch.equal(noisy[:, ~alive], torch.full((400, 40), 0.5))
     dropped, _ = batch.read(net)

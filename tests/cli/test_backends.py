@@ -48,7 +48,9 @@ def test_another_recipe_in_the_store_is_refused(call: Call, shadows: None, tmp_p
     assert call("run", "shadows", "--store", "kept", "--out", "one").code == 0
     before = contents(tmp_path)
     said = call("run", "shadows", "--store", "kept", "--out", "two", "--seed", 1)
-    assert_refused(said, "`kept/shadows/elu-sigma-0.5` holds the shadow models of another recipe", "`seed` changed: was 0")
+    assert_refused(
+        said, "`kept/shadows/elu-sigma-0.5` holds the shadow models of another recipe", "`seed` changed: was 0"
+    )
     assert contents(tmp_path) == before
 
 

@@ -165,7 +165,7 @@ def test_a_hundred_candidates_for_real_private_models(parts: Split, true_mu: flo
 
     def weights(noise: float, k: int, seed: int) -> Tensor:
         training = Training(optimizer=SGD(lr=0.3), epochs=1, privacy=DPGD(clip=0.5, noise=noise))
-        final = training(model, initial, concat([fixed, candidates.take([k])]), noise_seed=seed)
+        final = training(model, initial, concat([fixed, candidates.take([k])]), seed=seed)
         return torch.cat([p.flatten() for p in final.values()])
 
     clean = torch.stack([weights(0.0, k, 0) for k in range(100)])

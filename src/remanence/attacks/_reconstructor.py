@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil, prod
+from math import ceil
 from typing import final
 
 import torch
@@ -16,30 +16,44 @@ from remanence.training import Adam
 from remanence.types import Params
 
 
-def materialised(net: nn.Sequential, params: Params, like: Tensor) -> nn.Sequential:
+@final
+class Reader(nn.Module):
+    """From standardised weights to records in [0, 1].
+
+    With `rows`, the inputs that the trunk does not take are so many rows of a layer; the trunk's last outputs are the
+    factors with which they are added to its others. A decoder goes from the layer's inputs to the record.
+    """
+
+    def __init__(
+        self, trunk: nn.Sequential, shape: Sequence[int], *, rows: int = 0, decoder: nn.Sequential | None = None
+    ) -> None:
+        super().__init__()
+        self.trunk, self.decoder = trunk, decoder
+        self.shape, self.rows = tuple(shape), rows
+
+    def forward(self, inputs: Tensor, masks: Iterable[Tensor] = ()) -> Tensor:
+        """Each hidden linear layer is multiplied by its mask where there are any."""
+        taken = next((layer.in_features for layer in self.trunk if isinstance(layer, nn.Linear)), inputs.shape[1])
+        x, left = inputs[:, :taken], iter(masks)
+        for layer in self.trunk:
+            x = layer(x)
+            if isinstance(layer, nn.ReLU) and x.ndim == 2:
+                mask = next(left, None)
+                x = x if mask is None else x * mask
+        if self.rows:
+            rows = inputs[:, taken:].unflatten(1, (self.rows, -1))
+            x = torch.baddbmm(x[:, None, : -self.rows], x[:, None, -self.rows :], rows).squeeze(1)
+        return self.decode(x)
+
+    def decode(self, features: Tensor) -> Tensor:
+        x: Tensor = features if self.decoder is None else self.decoder(features)
+        return x.sigmoid().reshape(-1, *self.shape)
+
+
+def materialised(net: nn.Module, params: Params, like: Tensor) -> nn.Module:
     """The architecture `net` with the numbers `params`, to be trained in place."""
     net.load_state_dict({name: p.to(like) for name, p in params.items()}, assign=True)
     return net.requires_grad_()
-
-
-def read(net: nn.Sequential, inputs: Tensor, shape: Sequence[int], masks: Iterable[Tensor] = ()) -> Tensor:
-    """Records in [0, 1], with each hidden linear layer multiplied by its mask where there are any.
-
-    Inputs beyond those that the net takes are rows of the first layer; the net's outputs beyond a record's features are
-    the factors with which these rows are added.
-    """
-    features = prod(shape)
-    taken = next((layer.in_features for layer in net if isinstance(layer, nn.Linear)), inputs.shape[1])
-    x, left = inputs[:, :taken], iter(masks)
-    for layer in net:
-        x = layer(x)
-        if isinstance(layer, nn.ReLU) and x.ndim == 2:
-            mask = next(left, None)
-            x = x if mask is None else x * mask
-    if inputs.shape[1] > taken:
-        rows = inputs[:, taken:].unflatten(1, (-1, features))
-        x = torch.baddbmm(x[:, None, :features], x[:, None, features:], rows)
-    return x.sigmoid().reshape(-1, *shape)
 
 
 @final
@@ -49,6 +63,7 @@ class Batch:
 
     inputs: Tensor
     targets: Tensor
+    features: Tensor | None  # what the decoder should start from, for each target
     rows: Tensor
     noise: Tensor | None  # added to the inputs
     scale: Tensor  # of the noise, for each input
@@ -58,12 +73,23 @@ class Batch:
 
     @classmethod
     def of(
-        cls, net: nn.Sequential, inputs: Tensor, targets: Tensor, size: int, *, scale: Tensor, dropout: float, seed: int
+        cls,
+        net: Reader,
+        inputs: Tensor,
+        targets: Tensor,
+        size: int,
+        *,
+        scale: Tensor,
+        dropout: float,
+        seed: int,
+        features: Tensor | None = None,
     ) -> "Batch":
-        hidden = [a.out_features for a, b in pairwise(net) if isinstance(a, nn.Linear) and isinstance(b, nn.ReLU)]
+        pairs = pairwise(net.trunk)
+        hidden = [a.out_features for a, b in pairs if isinstance(a, nn.Linear) and isinstance(b, nn.ReLU)]
         return cls(
             inputs=inputs,
             targets=targets,
+            features=features,
             rows=torch.zeros(size, dtype=torch.int64, device=inputs.device),
             noise=inputs.new_zeros(size, inputs.shape[1]) if scale.any() else None,
             scale=scale,
@@ -79,12 +105,16 @@ class Batch:
         for mask in self.masks:
             mask.bernoulli_(1 - self.dropout, generator=self.generator).div_(1 - self.dropout)
 
-    def read(self, net: nn.Sequential) -> tuple[Tensor, Tensor]:
-        """What `net` makes of the batch, and what it should."""
+    def read(self, net: Reader) -> tuple[Tensor, Tensor]:
+        """What `net` makes of the batch, and what it should; behind them the same of its decoder alone."""
         inputs, target = self.inputs.index_select(0, self.rows), self.targets.index_select(0, self.rows)
         if self.noise is not None:
             inputs = torch.addcmul(inputs, self.noise, self.scale)
-        return read(net, inputs, target.shape[1:], self.masks), target
+        found: Tensor = net(inputs, self.masks)
+        if self.features is not None:
+            found = torch.cat([found, net.decode(self.features.index_select(0, self.rows))])
+            target = torch.cat([target, target])
+        return found, target
 
 
 def shuffled(rows: Tensor, size: int, generator: torch.Generator) -> Tensor:
@@ -110,12 +140,11 @@ class Error:
         return error if self.network is None else error + self.lpips * self.network(found, target).mean()
 
     @torch.no_grad()
-    def over(self, net: nn.Sequential, inputs: Tensor, targets: Tensor, rows: Tensor, *, block: int = 1024) -> float:
+    def over(self, net: Reader, inputs: Tensor, targets: Tensor, rows: Tensor, *, block: int = 1024) -> float:
         """The error over `rows`, a block at a time."""
         total = inputs.new_zeros(())
         for some in rows.split(block):
-            target = targets[some]
-            total += len(some) * self(read(net, inputs[some], target.shape[1:]), target)
+            total += len(some) * self(net(inputs[some]), targets[some])
         return float(total) / len(rows)
 
 
@@ -153,7 +182,7 @@ class Judge:
 class Step:
     """One step of the reconstructor, and of its judge where there is one, on what lies in `batch`."""
 
-    net: nn.Sequential
+    net: Reader
     batch: Batch
     error: Error
     optimizer: torch.optim.Optimizer

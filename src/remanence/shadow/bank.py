@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import prod
 from typing import TypeAlias, final
 
 import torch
@@ -11,10 +10,11 @@ from torch import Tensor, nn
 
 from remanence.errors import BadInput
 from remanence.execution import Backend, Local
-from remanence.nets import initial_stack
+from remanence.nets import apply, initial_stack
 from remanence.progress import track
 from remanence.release import KnowsFixed, KnowsRest, require
 from remanence.seeds import stream
+from remanence.shadow.rows import Rows, first_layer, stack_weights, unstack
 from remanence.shadow.store import Shards, Store, ingredients
 from remanence.training import Training
 from remanence.training.stacked import chunks, train_chunk
@@ -24,27 +24,23 @@ Work: TypeAlias = tuple[int, Data]  # the place of a chunk's first shadow, and i
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class Rows:
-    """Where the rows of a fully connected first layer lie in a flat parameter vector, one behind the other."""
-
-    start: int
-    count: int
-    features: int
-
-    def of(self, weights: Tensor) -> Tensor:
-        """(models, rows, features)."""
-        return weights[:, self.start :][:, : self.count * self.features].reshape(-1, self.count, self.features)
-
-
-@final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ShadowBank:
     """Row k of `weights` is the flat parameter vector of the model trained on the fixed set and `targets` k."""
 
     weights: Tensor
     targets: Data
-    first_layer: Rows | None = None  # None where no layer sees the records as they are
+    model: nn.Module | None = None
+
+    def first_layer(self) -> Rows | None:
+        return None if self.model is None else first_layer(self.model, self.targets.shape)
+
+    def inputs_of(self, layer: Rows) -> Tensor:
+        """(targets, features): what the layer sees of each target in the mean of the models."""
+        assert self.model is not None
+        mean = unstack(self.model, self.weights.mean(dim=0))
+        params = {name: mean[name] for name, _ in layer.encoder.named_parameters()}
+        return torch.cat([apply(layer.encoder, params, x).flatten(1) for x in self.targets.x.split(1024)])
 
 
 def build_bank(
@@ -72,7 +68,7 @@ def build_bank(
     shards = store.open(ingredients(release, public, seed=seed)) if store else None
     made = _train_all(train, work, backend or Local(), shards)
     weights = torch.cat([rows.to(public.x.device) for rows in made])
-    return ShadowBank(weights=weights, targets=public, first_layer=_first_layer(release.model, public.shape))
+    return ShadowBank(weights=weights, targets=public, model=release.model)
 
 
 @final
@@ -108,16 +104,3 @@ def _train_all(train: TrainShadows, work: Sequence[Work], backend: Backend, shar
             shards.write(start, rows)
         kept[start] = rows
     return [kept[start] for start, _ in work]
-
-
-def _first_layer(model: nn.Module, shape: Sequence[int]) -> Rows | None:
-    first = next(((name, p.shape) for name, p in model.named_parameters() if p.ndim > 1), None)
-    if first is None or len(first[1]) != 2 or first[1][1] != prod(shape):
-        return None
-    before = sum(p.numel() for name, p in model.named_parameters() if name < first[0])  # as `stack_weights` orders them
-    return Rows(start=before, count=first[1][0], features=first[1][1])
-
-
-def stack_weights(stacked: Params) -> Tensor:
-    """A stack of K models as K flat rows, in the order of the names: dicts of one model may be ordered differently."""
-    return torch.cat([stacked[name].flatten(1) for name in sorted(stacked)], dim=1)

@@ -38,7 +38,15 @@ PAPERS = RecoNN(
     clip=None,
     held_out=0.0,
 )
-OURS = RecoNN(hidden=(2000, 2000), pca=2000, optimizer=AdamW(lr=3e-4, weight_decay=0.1), epochs=100, dropout=0.2)
+OURS = RecoNN(
+    hidden=(1000,),
+    gated=True,
+    optimizer=AdamW(lr=1e-3, weight_decay=1e-2),
+    epochs=60,
+    batch_size=64,
+    dropout=0.2,
+    pca=1000,
+)
 
 
 def cifar10(scale: Scale) -> Sequence[Cell]:
@@ -78,7 +86,7 @@ def _reduced(attack: RecoNN, scale: Scale) -> RecoNN:
     if scale == "smoke":  # LPIPS needs a file of weights that a fresh clone lacks, the discriminator larger images
         hidden = () if attack.transposed else (100,)
         return replace(attack, hidden=hidden, pca=40, epochs=5, lpips=0.0, adversarial=0.0)
-    return replace(attack, pca=500, lpips=0.0) if scale == "small" else attack
+    return replace(attack, pca=200, lpips=0.0) if scale == "small" else attack
 
 
 def cut(scale: Scale, seed: int) -> Split:
