@@ -243,8 +243,9 @@ def list_all(as_json: Json = False) -> None:
         return
     for kind, entries in listed.items():
         print(kind)
+        width = max(map(len, entries))
         for name, text in entries.items():
-            print(f"  {name:<18} {text}".rstrip())
+            print(f"  {name:<{width}}  {text}".rstrip())
 
 
 @data_app.command("list")

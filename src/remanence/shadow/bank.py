@@ -31,6 +31,7 @@ class ShadowBank:
     weights: Tensor
     targets: Data
     model: nn.Module | None = None
+    initial: Params | None = None  # where all of them started; None: each has a start of its own
 
     def first_layer(self) -> Rows | None:
         return None if self.model is None else first_layer(self.model, self.targets.shape)
@@ -58,17 +59,18 @@ def build_bank(
     public = public.to(release.fixed.x.device, release.fixed.x.dtype)
     cut = chunks(release.model, release.fixed, public)
     work = list(zip(accumulate(map(len, cut[:-1]), initial=0), cut, strict=True))
+    initial = release.initial if isinstance(release, KnowsRest) else None
     train = TrainShadows(
         training=release.training,
         model=release.model,
-        initial=release.initial if isinstance(release, KnowsRest) else None,
+        initial=initial,
         fixed=release.fixed,
         seed=seed,
     )
     shards = store.open(ingredients(release, public, seed=seed)) if store else None
     made = _train_all(train, work, backend or Local(), shards)
     weights = torch.cat([rows.to(public.x.device) for rows in made])
-    return ShadowBank(weights=weights, targets=public, model=release.model)
+    return ShadowBank(weights=weights, targets=public, model=release.model, initial=initial)
 
 
 @final

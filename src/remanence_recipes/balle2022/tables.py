@@ -45,7 +45,7 @@ def mnist(scale: Scale) -> Sequence[Cell]:
 
 
 def table3(scale: Scale) -> Sequence[Cell]:
-    """Table III: the twelve activations. ReLU stores least."""
+    """Table III: the twelve activations."""
     names = ("ReLU", "ELU") if scale == "smoke" else TABLE_3
     return [
         cell(
@@ -201,7 +201,7 @@ def figure12_pretrained(scale: Scale) -> Sequence[Cell | Study]:
 
 
 def glm(scale: Scale) -> Sequence[Cell]:
-    """Section III: one unknown record of a linear classifier, in closed form."""
+    """Convex models: one unknown record of a linear classifier, in closed form."""
     sizes = {"smoke": (20, 100, 0, 500), "small": (100, 1000, 0, 2000), "paper": (1000, 10_000, 0, 1000)}[scale]
     converged = Training(
         optimizer=SGD(lr=0.5, momentum=0.95), epochs=600 if scale == "smoke" else 2000, weight_decay=0.01
