@@ -16,6 +16,7 @@ from remanence import (
     Case,
     Data,
     GradientMatching,
+    Mnemonist,
     NotEnoughKnowledge,
     RecoNN,
     ShadowAttack,
@@ -48,6 +49,7 @@ class Row:
 ROWS = [
     Row(GradientMatching(steps=20, restarts=2), 3, gradient_at_initial, weights_only, "`gradient`"),
     Row(RecoNN(hidden=(16,), epochs=3), 1, all_but_one, initial_and_final, "`fixed`"),
+    Row(Mnemonist(reader=RecoNN(hidden=(16,), epochs=3)), 1, all_but_one, initial_and_final, "`fixed`"),
     Row(GLM(), 1, all_but_one, initial_and_final, "`fixed`", hidden=(), deterministic=True),
 ]
 by_attack = pytest.mark.parametrize("row", ROWS, ids=lambda row: type(row.attack).__name__)

@@ -1,6 +1,6 @@
 """remanence: how much of the training data can be read back from what was released?"""
 
-from remanence.attacks import GLM, L2, Attack, Cosine, GradientMatching, RecoNN, ShadowAttack
+from remanence.attacks import GLM, L2, Attack, Cosine, GradientMatching, Mnemonist, RecoNN, ShadowAttack
 from remanence.audit import Finding, audit
 from remanence.data import Split, load, split
 from remanence.errors import BadInput, BadModelFile, NotEnoughKnowledge
@@ -68,6 +68,7 @@ __all__ = [
     "Matching",
     "Measure",
     "Metric",
+    "Mnemonist",
     "NotEnoughKnowledge",
     "Outcome",
     "Params",

@@ -3,8 +3,22 @@
 from remanence.attacks.base import Attack, ShadowAttack
 from remanence.attacks.glm import GLM
 from remanence.attacks.gradient_matching import L2, Cosine, GradientMatching
+from remanence.attacks.mnemonist import FittedMnemonist, Importance, Mnemonist
 from remanence.attacks.reconn import FittedRecoNN, RecoNN
 
-ATTACKS = (GradientMatching, RecoNN, GLM)
+ATTACKS = (GradientMatching, RecoNN, Mnemonist, GLM)
 
-__all__ = ["ATTACKS", "GLM", "L2", "Attack", "Cosine", "FittedRecoNN", "GradientMatching", "RecoNN", "ShadowAttack"]
+__all__ = [
+    "ATTACKS",
+    "GLM",
+    "L2",
+    "Attack",
+    "Cosine",
+    "FittedMnemonist",
+    "FittedRecoNN",
+    "GradientMatching",
+    "Importance",
+    "Mnemonist",
+    "RecoNN",
+    "ShadowAttack",
+]

@@ -1,0 +1,87 @@
+"""The mask stage of Mnemonist: the reconstructor's first layer as partial products, against every mask in full.
+
+    python benchmarks/mnemonist_masks.py --quick            one CPU core, about a minute
+    python benchmarks/mnemonist_masks.py --device cuda
+
+Both ways read models of 3072-10-10-10-10 (31,060 parameters) under all 1,024 masks with the paper's reconstructor, a
+linear layer of 4,096 and two transposed convolutions; the full way reads fewer models, all masks of one in a batch. The
+last line is the ratio of the two, per model.
+"""
+
+import argparse
+from collections.abc import Callable
+from time import perf_counter
+
+import torch
+from torch import Tensor, nn
+
+from remanence.attacks._inputs import Scaler
+from remanence.attacks._masks import MaskedReader, Superparameters, all_masks
+from remanence.attacks._reconstructor import Reader, materialised
+from remanence.nets import deconv, initial_params, mlp
+from remanence.shadow.rows import first_layer, stack_weights
+from remanence.training.precision import precision
+
+SHAPE, ROWS = (3, 32, 32), 10
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few models, for a CPU")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--tf32", action="store_true", help="on a CUDA device, in both ways")
+    given = parser.parse_args()
+    with precision(tf32=given.tf32):
+        compare(given.device, models=16 if given.quick else 256, in_full=1 if given.quick else 16)
+
+
+def compare(device: str, *, models: int, in_full: int) -> None:
+    model = mlp(SHAPE, 10, hidden=(ROWS, 10, 10), activation=nn.ReLU)
+    initial = stack_weights({name: p[None] for name, p in initial_params(model, seed=0).items()})[0].to(device)
+    generator = torch.Generator().manual_seed(1)
+    weights = initial + 1e-2 * torch.randn(models, len(initial), generator=generator).to(device)
+    targets = torch.rand(models, *SHAPE, generator=generator).to(device)
+    scaler, masks = Scaler.fit(weights, clip=2.0), all_masks(ROWS, 1024, seed=0).to(device)
+    layer = first_layer(model, SHAPE)
+    assert layer is not None
+    groups = Superparameters.of(model, layer, initial.device)
+    net = Reader(deconv(len(initial), SHAPE), SHAPE)
+    materialised(net, initial_params(net, seed=2), initial)
+    masked = MaskedReader(net=net, scaler=scaler, groups=groups)
+
+    print(f"{device}, {torch.get_num_threads()} threads, {len(masks):,} masks; milliseconds per model")
+    few = weights[:in_full], initial, targets[:in_full], masks
+    slow, expected = _timed("every mask in full", lambda: _in_full(masked, *few))
+    fast, found = _timed("partial products", lambda: masked.errors(weights, initial, targets, masks))
+    print(f"largest difference of the errors {float((found[:in_full] - expected).abs().max()):.1e}")
+    print(f"ratio {slow / fast:.1f}")
+
+
+@torch.no_grad()
+def _in_full(masked: MaskedReader, weights: Tensor, initial: Tensor, targets: Tensor, masks: Tensor) -> Tensor:
+    """Each masked model is made, standardised and read whole, all masks of one model in a batch."""
+    found = []
+    for row, target in zip(weights, targets, strict=True):
+        batch = row.repeat(len(masks), 1)
+        for s, own in enumerate(masked.groups.coordinates):
+            batch[:, own] = torch.where(masks[:, s, None] == 1, row[own], initial[own])
+        difference = (masked.net(masked.scaler(batch)) - target).flatten(1)
+        found.append(difference.square().mean(1) + difference.abs().mean(1))
+    return torch.stack(found)
+
+
+def _timed(name: str, work: Callable[[], Tensor]) -> tuple[float, Tensor]:
+    """Seconds per model, the best of three after a warm-up."""
+    made, best = work(), float("inf")
+    for _ in range(3):
+        start = perf_counter()
+        made = work()
+        if made.is_cuda:
+            torch.cuda.synchronize()
+        best = min(best, perf_counter() - start)
+    print(f"{name:<28}{1e3 * best / len(made):12.2f}", flush=True)
+    return best / len(made), made
+
+
+if __name__ == "__main__":
+    main()
