@@ -5,23 +5,17 @@ from functools import partial
 
 import pytest
 import torch
+from optimisers import OPTIMIZERS
 from torch import nn
 from torch.nn.functional import interpolate
 
-from remanence import DPGD, SGD, Adam, AdamW, Data, Params, RMSProp, Training, cnn, initial_params, mlp
+from remanence import DPGD, SGD, Data, Params, Training, cnn, initial_params, mlp
 from remanence.data import Split
 from remanence.nets import activations, initial_stack
 from remanence.training import Optimizer, shared_cnn, shared_mlp, stacked
 from remanence.training.stacked import CPU_CHUNK, chunk_size, chunks, train_by_vmap, train_chunk
 from remanence.types import concat
 
-OPTIMIZERS: list[Optimizer] = [
-    SGD(lr=0.3),
-    SGD(lr=0.2, momentum=0.9),
-    Adam(lr=0.01),
-    AdamW(lr=0.01, weight_decay=0.1),
-    RMSProp(lr=0.01),
-]
 TABLE_3: dict[str, Callable[[], nn.Module]] = {
     "ReLU": nn.ReLU,
     "max(-0.5, x)": partial(nn.Threshold, -0.5, -0.5),

