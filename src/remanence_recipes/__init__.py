@@ -3,6 +3,7 @@
 from remanence.experiment import Recipe
 from remanence_recipes import demo
 from remanence_recipes.balle2022 import cifar, membership, tables, transfer, zero_gradients
+from remanence_recipes.mnemonist2023 import reading, rows
 
 RECIPES: dict[str, Recipe] = {
     "balle2022.mnist": tables.mnist,
@@ -20,5 +21,10 @@ RECIPES: dict[str, Recipe] = {
     "balle2022.notebook": tables.notebook,
     "balle2022.settings": tables.settings,
     "balle2022.shadows": tables.shadows,
+    "mnemonist2023.table3": reading.table3,
+    "mnemonist2023.figure1_initialisations": reading.figure1_initialisations,
+    "mnemonist2023.figure5_storage": rows.figure5_storage,
+    "mnemonist2023.figure7_importance": rows.figure7_importance,
+    "mnemonist2023.figure9_gallery": reading.figure9_gallery,
     "demo.digits": demo.digits,
 }

@@ -13,12 +13,13 @@ from torch import nn
 from remanence.attacks import GradientMatching, RecoNN
 from remanence.data import Split, distinct, load, split
 from remanence.errors import BadInput
-from remanence.experiment import Cell, Scale
+from remanence.experiment import Cell, Scale, Study
 from remanence.metrics import identity
 from remanence.nets import cnn, mlp
 from remanence.release import all_but_one, gradient_at_initial
 from remanence.training import AdamW, Training
 from remanence.types import Data
+from remanence_recipes.storage import storage_study
 
 NETS = ("mlp", "cnn")
 TUNED_ON = ("digits", "mnist")  # the defaults of the attacks were chosen by looking at true records of these
@@ -65,6 +66,12 @@ def audit_cells(
             tuned_on_truth=tuned_on_truth,
         ),
     ]
+
+
+def what_stores(cell: Cell) -> Study:
+    """Beside an attack on MLPs: how many rows of their first layer store each of its records."""
+    last = cell.training.epochs
+    return storage_study("what stores a record", cell.split, cell.model, cell.training, steps=(1, last // 2, last))
 
 
 def _net(name: str, data: Data, *, hidden: tuple[int, ...]) -> nn.Module:

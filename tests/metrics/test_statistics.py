@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, bootstrap
 
-from remanence.metrics.statistics import binomial_share, bootstrap_mean, p_values, roc
+from remanence.metrics.statistics import (
+    binomial_share,
+    bootstrap_mean,
+    bootstrap_statistic,
+    p_values,
+    rank_correlation,
+    roc,
+)
 
 
 def test_the_bootstrap_agrees_with_scipy() -> None:
@@ -66,3 +73,19 @@ def test_the_roc_is_silent_where_the_null_is_too_small() -> None:
     curve = roc(torch.tensor([1.0]), torch.zeros(2000), distinct=500)
     assert curve.at_1_percent == 1.0
     assert curve.at_01_percent is None
+
+
+def test_a_rank_correlation_is_that_of_the_ranks() -> None:
+    one = torch.tensor([1.0, 5.0, 2.0, 9.0])
+    assert rank_correlation(one, one.exp()) == pytest.approx(1)
+    assert rank_correlation(one, -one) == pytest.approx(-1)
+    assert np.isnan(rank_correlation(one, torch.ones(4)))
+
+
+def test_the_bootstrap_of_a_statistic_is_that_of_the_mean_for_the_mean() -> None:
+    values = torch.randn(200, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    found = bootstrap_statistic(lambda rows: float(values[rows].mean()), [len(values)], seed=0)
+    known = bootstrap_mean(values, seed=1)
+    assert found.value == pytest.approx(known.value)
+    assert found.low == pytest.approx(known.low, abs=0.03)
+    assert found.high == pytest.approx(known.high, abs=0.03)

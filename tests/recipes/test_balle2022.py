@@ -1,27 +1,16 @@
 """Every recipe of the paper at smoke scale, from its cells to the page, and what each must show even there."""
 
-from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
+from smoke import records
 
-from remanence.results import Record, read_run
+from remanence.results import Record
 from remanence.runs import Job, run_job
 from remanence_recipes import RECIPES
 
 NAMES = [name for name in RECIPES if name.startswith("balle2022.")]
-
-
-@cache
-def records(name: str) -> dict[str, Record]:
-    """By label; each recipe runs once for all tests of this file."""
-    folder = Path(mkdtemp())
-    job = Job(recipe=name, scale="smoke", seed=0, device="cpu", folder=folder, command="smoke")
-    made = list(run_job(RECIPES[name]("smoke"), job))
-    assert [r["cell"] for r in read_run(folder).records] == [r["cell"] for r in made]
-    assert job.page.stat().st_size > 10_000
-    return {record["cell"]: record for record in made}
 
 
 def found(record: Record) -> int:

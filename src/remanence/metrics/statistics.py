@@ -1,5 +1,6 @@
 """How sure a number is: intervals, p-values against a null, the ROC. Everywhere here larger scores are better."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -26,6 +27,26 @@ def bootstrap_mean(values: Tensor, *, seed: int, resamples: int = 2000) -> Inter
     drawn = torch.randint(len(values), (resamples, len(values)), generator=generator)
     low, high = values[drawn].mean(dim=1).quantile(torch.tensor([0.025, 0.975], dtype=torch.double)).tolist()
     return Interval(value=float(values.mean()), low=low, high=high)
+
+
+def bootstrap_statistic(
+    statistic: Callable[..., float], sizes: Sequence[int], *, seed: int, resamples: int = 500
+) -> Interval:
+    """`statistic` of the rows of samples of these sizes, with its percentile bootstrap interval over all of them."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = [[torch.randint(size, (size,), generator=generator) for size in sizes] for _ in range(resamples)]
+    values = torch.tensor([statistic(*rows) for rows in drawn], dtype=torch.double)
+    low, high = values.nanquantile(torch.tensor([0.025, 0.975], dtype=torch.double)).tolist()
+    return Interval(value=statistic(*(torch.arange(size) for size in sizes)), low=low, high=high)
+
+
+def rank_correlation(one: Tensor, other: Tensor) -> float:
+    """Spearman's, ties at their mean rank; NaN where one of them is constant."""
+    from scipy.stats import spearmanr
+
+    if not (one.unique().numel() > 1 and other.unique().numel() > 1):
+        return float("nan")
+    return float(spearmanr(one.cpu(), other.cpu()).statistic)
 
 
 def binomial_share(count: int, total: int) -> Interval:

@@ -1,0 +1,155 @@
+"""RecoNN against Mnemonist-RecoNN: four runs, many first weights, pictures side by side."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from remanence.experiment import Cell, Claim, Figure, Measure, Outcome, Point, Scale, Series, Study
+from remanence.metrics import MAE, MAE_MSE, MSE, PSNR, SSIM, Interval, identity
+from remanence.metrics.statistics import binomial_share, bootstrap_mean, rank_correlation
+from remanence.progress import track
+from remanence.release import all_but_one
+from remanence.seeds import stream
+from remanence_recipes.mnemonist2023.setting import cut, mean_image, mnemonist, net, reader, runs, start_of, training
+
+TABLE_3 = {"RecoNN": (0.2040, 0.2705, 0.0908, 0.1315), "Mnemonist-RecoNN": (0.1738, 0.2385, 0.0730, 0.1158)}
+RELU, CHOSEN, SIGMOID = "RecoNN, ReLU", "Mnemonist-RecoNN, ReLU", "RecoNN, sigmoid"
+GAIN, BETTER, AGREES = "gain of Mnemonist-RecoNN", "starts in which it gains", "importance against storage"
+
+
+def table3(scale: Scale) -> Sequence[Cell]:
+    """Table 3: RecoNN and Mnemonist-RecoNN on four nets that differ in their first weights."""
+    return [cell for place in range(2 if scale == "smoke" else 4) for cell in _pair(scale, place)]
+
+
+def _pair(scale: Scale, place: int) -> list[Cell]:
+    """Two readings of one run; what they share is made once."""
+    split, model, start = partial(cut, scale), partial(net, nn.ReLU), partial(start_of, place)
+    trained = training(scale)
+    return [
+        Cell(
+            label=f"run {place + 1}, {name}",
+            split=split,
+            model=model,
+            training=trained,
+            reveal=all_but_one,
+            per_victim=1,
+            start=start,
+            attack=attack,
+            matching=identity,
+            metrics=(MAE_MSE, MSE, MAE, PSNR, SSIM),
+            claims=(Claim.mean(MAE_MSE, printed=TABLE_3[name][place], where=f"table 3, run {place + 1}, other start"),),
+            point=Point(axis="first weights", value=f"run {place + 1}", series=name),
+        )
+        for name, attack in (("RecoNN", reader(scale)), ("Mnemonist-RecoNN", mnemonist(scale)))
+    ]
+
+
+def figure1_initialisations(scale: Scale) -> Sequence[Study]:
+    """Figure 1: RecoNN over many first weights, ReLU against sigmoid; and what Mnemonist gains on each."""
+    claims = (
+        Claim(quantity=GAIN, higher_is_better=True, printed=0.145, target=0.12, where="table 3, mean of four gains"),
+        Claim(quantity=BETTER, higher_is_better=True, printed=1.0, target=0.9, where="table 3, four of four"),
+        Claim(quantity=SIGMOID, higher_is_better=False, printed=0.03, where="section 3"),
+    )
+    about = "The error of RecoNN on nets that differ in nothing but their first weights, and Mnemonist's on the same."
+    return [Study(label="many first weights", about=about, run=partial(_many, scale), claims=claims)]
+
+
+def _many(scale: Scale, seed: int, device: torch.device) -> Outcome:
+    count = {"smoke": 2, "small": 5, "paper": 20}[scale]
+    errors: dict[str, list[Tensor]] = {RELU: [], CHOSEN: [], SIGMOID: []}
+    agreement = []
+    for run in track(runs(scale, nn.ReLU, count, seed, device), total=count, label="starts, ReLU"):
+        fitted = run.mnemonist()
+        errors[RELU].append(run.error(run.reconn()))
+        errors[CHOSEN].append(run.error(run.read(fitted)))
+        agreement.append(rank_correlation(-fitted.importance.coefficient, run.storage((1,)).share[0]))
+    for run in track(runs(scale, nn.Sigmoid, count, seed, device), total=count, label="starts, sigmoid"):
+        errors[SIGMOID].append(run.error(run.reconn()))
+    level = mean_image(run.parts)
+    means = {name: torch.stack(each).mean(1).cpu() for name, each in errors.items()}
+    gains = 1 - means[CHOSEN] / means[RELU]
+    return Outcome(
+        measures=(
+            *(_over_starts(name, mean, level, seed) for name, mean in means.items()),
+            *_gains(gains, seed),
+            _agreement(torch.tensor(agreement), seed),
+        ),
+        figures=(_by_start(errors, level, seed),),
+    )
+
+
+def _over_starts(name: str, means: Tensor, level: float, seed: int) -> Measure:
+    spread = f"between {float(means.min()):.4f} and {float(means.max()):.4f}"
+    meaning = f"mean MAE + MSE over the starts, which lie {spread}; chance is the mean image"
+    return _measure(name, bootstrap_mean(means, seed=stream(seed, name)), meaning, chance=level)
+
+
+def _gains(gains: Tensor, seed: int) -> list[Measure]:
+    each = "1 - error of Mnemonist-RecoNN / error of RecoNN, on the same targets"
+    ahead = binomial_share(int((gains > 0).sum()), len(gains))
+    return [
+        _measure(GAIN, bootstrap_mean(gains, seed=stream(seed, GAIN)), f"mean over the starts of {each}", chance=0.0),
+        _measure(BETTER, ahead, "share of the starts in which that is above zero", chance=0.5),
+    ]
+
+
+def _agreement(found: Tensor, seed: int) -> Measure:
+    meaning = (
+        "rank correlation over the rows of how much a row helps (minus its coefficient) with the share of the targets "
+        "that it stores at the first step, mean over the starts"
+    )
+    return _measure(AGREES, bootstrap_mean(found, seed=stream(seed, AGREES)), meaning, chance=0.0)
+
+
+def _measure(name: str, found: Interval, meaning: str, *, chance: float) -> Measure:
+    return Measure(name=name, value=found.value, low=found.low, high=found.high, chance=chance, meaning=meaning)
+
+
+def _by_start(errors: dict[str, list[Tensor]], level: float, seed: int) -> Figure:
+    """In the order of RecoNN's error with ReLU, as figure 1 of the paper has it by start."""
+    order = torch.stack(errors[RELU]).mean(1).argsort().tolist()
+    starts = tuple(float(i + 1) for i in range(len(order)))
+
+    def series(name: str, each: list[Tensor]) -> Series:
+        found = [bootstrap_mean(each[i], seed=stream(seed, name, i)) for i in order]
+        low, high = tuple(f.low for f in found), tuple(f.high for f in found)
+        return Series(name=name, x=starts, y=tuple(f.value for f in found), low=low, high=high)
+
+    chance = Series(name="mean image", x=starts, y=(level,) * len(starts), role="chance")
+    return Figure(
+        title="Error by first weights",
+        x_label="first weights, in the order of RecoNN's error with ReLU",
+        y_label="mean MAE + MSE",
+        series=(*(series(name, each) for name, each in errors.items()), chance),
+    )
+
+
+def figure9_gallery(scale: Scale) -> Sequence[Study]:
+    """Figure 9: targets, what RecoNN and what Mnemonist-RecoNN make of them, side by side."""
+    about = "The targets that Mnemonist-RecoNN improves most, those in the middle, and those it harms most."
+    return [Study(label="side by side", about=about, run=partial(_gallery, scale))]
+
+
+def _gallery(scale: Scale, seed: int, device: torch.device) -> Outcome:
+    (run,) = runs(scale, nn.ReLU, 1, seed, device)
+    before, after = run.reconn(), run.read(run.mnemonist())
+    gains = run.error(before) - run.error(after)
+    order, few = gains.argsort(descending=True), min(8, len(gains) // 3)
+    middle = len(order) // 2 - few // 2
+    groups = {"most improved": order[:few], "middle": order[middle : middle + few], "least": order[-few:]}
+    kinds = {"targets": run.parts.private.x, "RecoNN": before, "Mnemonist-RecoNN": after}
+    pictures = {f"{group}: {kind}": x[rows] for group, rows in groups.items() for kind, x in kinds.items()}
+    meaning = "mean over the targets of RecoNN's error minus Mnemonist-RecoNN's"
+    found = bootstrap_mean(gains, seed=stream(seed, "pairs"))
+    lower = binomial_share(int((gains > 0).sum()), len(gains))
+    return Outcome(
+        measures=(
+            _measure("difference of the errors", found, meaning, chance=0.0),
+            _measure("targets read better", lower, "share of the targets for which that is above zero", chance=0.5),
+        ),
+        pictures=pictures,
+    )

@@ -1,0 +1,116 @@
+"""Which rows store a target, which help to read it, and whether they are the same."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from remanence.attacks import Importance
+from remanence.experiment import Figure, Measure, Outcome, Scale, Series, Study
+from remanence.metrics.statistics import bootstrap_statistic, rank_correlation
+from remanence.seeds import stream
+from remanence_recipes.mnemonist2023.setting import STEPS, cut, net, runs, training
+from remanence_recipes.storage import storage_study
+
+_SEEN = 1.96  # standard errors on either side of a 95 % interval
+
+
+def figure5_storage(scale: Scale) -> Sequence[Study]:
+    """Figure 5: how many rows of the first layer store each target at steps 1, 30 and 40, ReLU against sigmoid."""
+    steps = (1, 3 * STEPS[scale] // 4, STEPS[scale])
+    return [
+        storage_study(name, partial(cut, scale), partial(net, activation), training(scale), steps=steps)
+        for name, activation in (("ReLU", nn.ReLU), ("sigmoid", nn.Sigmoid))
+    ]
+
+
+def figure7_importance(scale: Scale) -> Sequence[Study]:
+    """Figures 7 and 8: how much each row helps to read the record, beside how many records it stores."""
+    about = "Rows of the first layer put back to their first weights, all masks of them: which does RecoNN miss?"
+    return [Study(label="importance of rows", about=about, run=partial(_importance, scale))]
+
+
+def _importance(scale: Scale, seed: int, device: torch.device) -> Outcome:
+    (run,) = runs(scale, nn.ReLU, 1, seed, device)
+    found = run.mnemonist().importance
+    stored = run.storage((1,)).stored[:, 0].double()
+    return Outcome(
+        measures=(_agreement(found, stored, seed), _surrogate(found)),
+        figures=(_bars(found), _storage(stored), _masks(found), _by_count(found)),
+    )
+
+
+def _agreement(found: Importance, stored: Tensor, seed: int) -> Measure:
+    """The interval is over held-out models and targets; the rows are those of the net, all of them."""
+
+    def statistic(models: Tensor, targets: Tensor) -> float:
+        return rank_correlation(-found.coefficients[models].mean(0), stored[targets].mean(0))
+
+    sizes = len(found.coefficients), len(stored)
+    rho = bootstrap_statistic(statistic, sizes, seed=stream(seed, "agreement"))
+    meaning = (
+        "rank correlation over the rows of how much a row helps (minus its coefficient) with the share of the targets "
+        "that it stores at the first step"
+    )
+    name = "importance against storage"
+    return Measure(name=name, value=rho.value, low=rho.low, high=rho.high, chance=0.0, meaning=meaning)
+
+
+def _surrogate(found: Importance) -> Measure:
+    errors, predicted = found.errors.double().mean(0), _predicted(found)
+    left = (errors - predicted).square().sum() / (errors - errors.mean()).square().sum()
+    meaning = (
+        "share of the variance of the error over masks (mean over held-out models) that a linear function explains"
+    )
+    return Measure(name="linear surrogate, R²", value=1 - float(left), chance=0.0, meaning=meaning)
+
+
+def _predicted(found: Importance) -> Tensor:
+    """What the surrogate says of each mask; at the mean mask it says the mean error."""
+    bits, errors = found.masks.double(), found.errors.double().mean(0)
+    return errors.mean() + (bits - bits.mean(0)) @ found.coefficient
+
+
+def _bars(found: Importance) -> Figure:
+    helps, error = -found.coefficient.cpu(), _SEEN * found.standard_error.cpu()
+    series = Series(
+        name="lowers the error by",
+        x=_names(len(helps)),
+        y=tuple(helps.tolist()),
+        low=tuple((helps - error).tolist()),
+        high=tuple((helps + error).tolist()),
+    )
+    return Figure(title="Importance", x_label="row", y_label="minus coefficient", series=(series,), kind="bars")
+
+
+def _storage(stored: Tensor) -> Figure:
+    share = Series(name="stores", x=_names(stored.shape[1]), y=tuple(stored.mean(0).tolist()))
+    return Figure(title="Storage", x_label="row", y_label="share of the targets, step 1", series=(share,), kind="bars")
+
+
+def _names(count: int) -> tuple[str, ...]:
+    return tuple(f"S{row}" for row in range(count))
+
+
+def _masks(found: Importance) -> Figure:
+    errors, predicted = found.errors.double().mean(0).cpu(), _predicted(found).cpu()
+    points = Series(name="one mask", x=tuple(predicted.tolist()), y=tuple(errors.tolist()))
+    label = "error that the linear surrogate says"
+    return Figure(title="Every mask", x_label=label, y_label="error of RecoNN", series=(points,), kind="points")
+
+
+def _by_count(found: Importance) -> Figure:
+    """The error over the masks with as many rows; low and high are their quartiles."""
+    errors, kept = found.errors.double().mean(0).cpu(), found.masks.sum(1).cpu()
+    counts = kept.unique().tolist()
+    quarters = torch.tensor([0.25, 0.5, 0.75], dtype=torch.double)
+    low, middle, high = torch.stack([errors[kept == count].quantile(quarters) for count in counts]).T.tolist()
+    series = Series(
+        name="median, and quartiles over the masks",
+        x=tuple(float(count) for count in counts),
+        y=tuple(middle),
+        low=tuple(low),
+        high=tuple(high),
+    )
+    return Figure(title="Rows kept", x_label="rows that the mask keeps", y_label="error of RecoNN", series=(series,))

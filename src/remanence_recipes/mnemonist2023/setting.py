@@ -1,0 +1,127 @@
+"""What the recipes of this paper share: table 2's parts of CIFAR-10, nets, training and reconstructor; one start."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from remanence.attacks import FittedMnemonist, FittedRecoNN, Mnemonist, RecoNN
+from remanence.data import Split, load, split
+from remanence.experiment import Scale
+from remanence.metrics import MAE_MSE
+from remanence.metrics.null import mean_image as null_of_mean
+from remanence.nets import initial_params, mlp
+from remanence.release import AllButOne, all_but_one, train_victims
+from remanence.seeds import stream
+from remanence.shadow import ShadowBank, Storage, audit_storage, build_bank
+from remanence.training import SGD, AdamW, Training
+from remanence.types import Data, Params, concat
+
+SIZES: dict[Scale, tuple[int, int, int, int]] = {  # private, fixed, public, test
+    "smoke": (20, 100, 200, 500),
+    "small": (100, 200, 1500, 2000),
+    "paper": (1000, 10_000, 40_000, 1000),
+}
+STEPS: dict[Scale, int] = {"smoke": 20, "small": 40, "paper": 40}
+# table 2 says a transposed CNN, MAE + MSE and 200 steps, which read as epochs would be two minutes for each fit
+READER = RecoNN(transposed=True, hidden=(), optimizer=AdamW(lr=1e-4, weight_decay=1e-2), epochs=40)
+
+
+def reader(scale: Scale) -> RecoNN:
+    if scale == "smoke":
+        return replace(READER, transposed=False, hidden=(100,), optimizer=AdamW(lr=1e-3), epochs=30, batch_size=16)
+    if scale == "small":
+        return replace(READER, hidden=(300,), optimizer=AdamW(lr=5e-4, weight_decay=1e-2), epochs=20, batch_size=64)
+    return READER
+
+
+def mnemonist(scale: Scale) -> Mnemonist:
+    return Mnemonist(reader=reader(scale))
+
+
+def net(activation: Callable[[], nn.Module], data: Data) -> nn.Module:
+    """Four layers of width 10."""
+    return mlp(data.shape, data.num_classes, hidden=(10, 10, 10), activation=activation)
+
+
+def training(scale: Scale) -> Training:
+    """The paper states neither rate nor momentum."""
+    return Training(optimizer=SGD(lr=0.1, momentum=0.9), epochs=STEPS[scale], tf32=scale == "paper")
+
+
+def cut(scale: Scale, seed: int) -> Split:
+    private, fixed, public, test = SIZES[scale]
+    records = load("digits" if scale == "smoke" else "cifar10")
+    return split(records, private=private, fixed=fixed, public=public, test=test, seed=seed)
+
+
+def start_of(place: int, model: nn.Module, seed: int) -> Params:
+    """The first weights of a run: what makes the runs of the paper differ."""
+    return initial_params(model, seed=stream(seed, "run", place))
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Run:
+    """Victims and shadows from one start, and what each way of reading makes of them; nothing is made before asked."""
+
+    scale: Scale
+    activation: Callable[[], nn.Module]
+    parts: Split  # on the device
+    place: int
+    seed: int
+
+    @cached_property
+    def model(self) -> nn.Module:
+        return net(self.activation, self.parts.private)
+
+    @cached_property
+    def initial(self) -> Params:
+        drawn = start_of(self.place, self.model, self.seed)
+        return {name: p.to(self.parts.fixed.x) for name, p in drawn.items()}
+
+    @cached_property
+    def releases(self) -> list[AllButOne]:
+        fixed, private = self.parts.fixed, self.parts.private
+        victims = train_victims(self.model, training(self.scale), self.initial, fixed, private, seed=self.seed)
+        return [all_but_one(victim).release for victim in victims]
+
+    @cached_property
+    def bank(self) -> ShadowBank:
+        return build_bank(self.releases[0], self.parts.public, seed=self.seed)
+
+    def read(self, fitted: FittedRecoNN | FittedMnemonist) -> Tensor:
+        return torch.cat([fitted.run(release, seed=self.seed).x for release in self.releases])
+
+    def error(self, found: Tensor) -> Tensor:
+        """One for each target."""
+        return MAE_MSE.paired(found, self.parts.private.x)
+
+    def reconn(self) -> Tensor:
+        return self.read(reader(self.scale).fit(self.bank, seed=self.seed))
+
+    def mnemonist(self) -> FittedMnemonist:
+        return mnemonist(self.scale).fit(self.bank, seed=self.seed)
+
+    def storage(self, steps: tuple[int, ...]) -> Storage:
+        """Of the targets."""
+        fixed, private = self.parts.fixed, self.parts.private
+        return audit_storage(
+            training(self.scale), self.model, self.initial, fixed, private, steps=steps, seed=self.seed
+        )
+
+
+def runs(scale: Scale, activation: Callable[[], nn.Module], count: int, seed: int, device: torch.device) -> list[Run]:
+    whole = cut(scale, seed)
+    parts = replace(whole, **{name: getattr(whole, name).to(device) for name in ("private", "fixed", "public", "test")})
+    return [Run(scale=scale, activation=activation, parts=parts, place=place, seed=seed) for place in range(count)]
+
+
+def mean_image(parts: Split) -> float:
+    """The error of the mean of all records that the attacker owns, given as every reconstruction."""
+    return float(
+        null_of_mean(parts.private, concat([parts.public, parts.fixed]), (MAE_MSE,)).values[MAE_MSE.name].mean()
+    )

@@ -1,0 +1,63 @@
+"""Every recipe of the paper at smoke scale, from its cells to the page, and what each must show even there."""
+
+import pytest
+from smoke import records
+
+from remanence.results import Record
+from remanence_recipes import RECIPES
+from remanence_recipes.mnemonist2023.reading import TABLE_3
+
+NAMES = [name for name in RECIPES if name.startswith("mnemonist2023.")]
+
+
+def measures(record: Record) -> dict[str, float]:
+    return {measure["name"]: measure["value"] for measure in record["measures"]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_runs_from_its_cells_to_the_page(name: str) -> None:
+    assert list(records(name)) == [cell.label for cell in RECIPES[name]("smoke")]
+
+
+def test_both_readings_of_a_run_see_the_same_releases_and_stand_beside_what_is_printed() -> None:
+    made = records("mnemonist2023.table3")
+    for place in (1, 2):
+        pair = [made[f"run {place}, {name}"] for name in TABLE_3]
+        assert pair[0]["release"] == pair[1]["release"]
+        assert [r["claims"][0]["printed"] for r in pair] == [TABLE_3[name][place - 1] for name in TABLE_3]
+        assert all("mean_image" in r["nulls"] for r in pair)
+    errors = {r["scores"]["metrics"]["mae+mse"]["mean"] for r in made.values()}
+    assert len(errors) == 4  # first weights differ between runs, readings within one
+
+
+def test_a_gain_is_that_of_the_errors_it_stands_beside() -> None:
+    (record,) = records("mnemonist2023.figure1_initialisations").values()
+    (figure,), found = record["figures"], measures(record)
+    lines = {series["name"]: series["y"] for series in figure["series"]}
+    pairs = zip(lines["RecoNN, ReLU"], lines["Mnemonist-RecoNN, ReLU"], strict=True)
+    gains = [1 - after / before for before, after in pairs]
+    assert found["gain of Mnemonist-RecoNN"] == pytest.approx(sum(gains) / len(gains), rel=1e-4)
+    assert found["starts in which it gains"] == sum(gain > 0 for gain in gains) / len(gains)
+    assert lines["RecoNN, ReLU"] == sorted(lines["RecoNN, ReLU"])
+    assert len(set(lines["mean image"])) == 1
+
+
+def test_every_row_stores_every_record_with_a_sigmoid_and_some_do_with_a_relu() -> None:
+    made = records("mnemonist2023.figure5_storage")
+    relu, sigmoid = made["ReLU"], made["sigmoid"]
+    assert measures(sigmoid)["rows that store a record, step 1"] == 10
+    assert 0 < measures(relu)["rows that store a record, step 1"] < 10
+    histogram = relu["figures"][0]["series"][0]
+    mean = sum(int(rows) * share for rows, share in zip(histogram["x"], histogram["y"], strict=True))
+    assert mean == pytest.approx(measures(relu)["rows that store a record, step 1"], rel=1e-4)
+
+
+def test_the_surrogate_of_all_masks_is_drawn_with_every_row_and_every_mask() -> None:
+    (record,) = records("mnemonist2023.figure7_importance").values()
+    figures = {figure["title"]: figure["series"][0] for figure in record["figures"]}
+    assert len(figures["Importance"]["y"]) == len(figures["Storage"]["y"]) == 10
+    assert len(figures["Every mask"]["y"]) == 1024
+    assert figures["Rows kept"]["x"] == list(range(11))
+    whole, none = figures["Rows kept"]["y"][-1], figures["Rows kept"]["y"][0]
+    assert whole < none  # a reader misses rows that are put back
+    assert 0 < measures(record)["linear surrogate, R²"] <= 1
