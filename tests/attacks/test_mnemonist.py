@@ -164,6 +164,13 @@ def test_the_one_row_that_stores_the_record_is_ranked_first(holding: int, reader
     assert importance.coefficient[holding] < -0.05
 
 
+def test_by_error_the_row_that_holds_the_record_is_kept_alone() -> None:
+    reader = RecoNN(hidden=(32,), optimizer=Adam(lr=2e-3), epochs=40, batch_size=16)
+    fitted = Mnemonist(reader=reader, by_error=True, held_out=0.2).fit(planted(300, seed=0, holding=1), seed=0)
+    assert fitted.kept.tolist() == [1]
+    assert fitted.importance.coefficient.argmin() == 1
+
+
 @pytest.mark.parametrize("later", [True, False])
 @pytest.mark.parametrize("gated", [True, False])
 def test_only_what_was_kept_is_read(later: bool, gated: bool) -> None:

@@ -79,7 +79,7 @@ class MaskedReader:
                 made = self.net.trunk[2:](torch.addmm(base[k], masks, parts[k]))
                 if pairs is not None:
                     made = self._add_rows(made, masks, pairs[k])
-                found.append(_error(self.net.decode(made), target))
+                found.append(reading_error(self.net.decode(made), target))
         return torch.stack(found)
 
     def _partial_products(self, weights: Tensor, reverted: Tensor) -> tuple[Tensor, Tensor]:
@@ -107,7 +107,7 @@ class MaskedReader:
         return torch.addmm(made, torch.cat([gates * masks, gates * (1 - masks)], dim=1), pair)
 
 
-def _error(found: Tensor, target: Tensor) -> Tensor:
+def reading_error(found: Tensor, target: Tensor) -> Tensor:
     """The paper fits its surrogate to the MSE alone, and trains and reports MSE + MAE: here one error is all three."""
     difference = (found - target).flatten(1)
     return difference.square().mean(1) + difference.abs().mean(1)

@@ -12,7 +12,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks._masks import MaskedReader, Superparameters, all_masks
+from remanence.attacks._masks import MaskedReader, Superparameters, all_masks, reading_error
 from remanence.attacks.reconn import FittedRecoNN, RecoNN
 from remanence.errors import BadInput
 from remanence.release import KnowsRest, require
@@ -39,6 +39,9 @@ class Mnemonist:
     # the share of shadows that judge the rows, which the reader that they judge with never saw. The paper judges on the
     # released models with the records that they hold, which no adversary has
     held_out: float = 0.1
+    # not in the paper, which keeps every row with a negative coefficient, and so rows that help next to nothing: of the
+    # rows in the order of their coefficients keep so many as a reconstructor of them alone errs least on the judges
+    by_error: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.held_out < 1:
@@ -47,12 +50,12 @@ class Mnemonist:
     def fit(self, bank: ShadowBank, *, seed: int) -> "FittedMnemonist":
         """Judge the rows, then train a fresh reconstructor of the whole bank on those that help."""
         importance = self.importance(bank, seed=seed)
-        groups, size, kept = _superparameters(bank), bank.weights.shape[1], importance.kept
-        left = groups.left(kept, size, later=self.later)
-        model = _shrunk(bank.model, len(kept), later=self.later)
-        selected = ShadowBank(weights=bank.weights[:, left], targets=bank.targets, model=model)
+        kept = self._best(bank, importance, seed=seed) if self.by_error else importance.kept
+        selected, left = self._selected(bank, kept)
         reader = self.reader.fit(selected, seed=stream(seed, "selected"))
-        return FittedMnemonist(attack=self, importance=importance, reader=reader, left=left, size=size)
+        return FittedMnemonist(
+            attack=self, importance=importance, kept=kept, reader=reader, left=left, size=bank.weights.shape[1]
+        )
 
     def importance(self, bank: ShadowBank, *, seed: int) -> "Importance":
         """How each row of the first layer bears on the reconstruction of shadows that the reader did not see."""
@@ -63,26 +66,53 @@ class Mnemonist:
                 f"`masks` must be more than the {len(groups)} rows of the first layer, whose coefficients are fitted "
                 f"to them, got {self.masks}: use more, best several times as many"
             )
-        judges, seen = self._cut(bank, seed)
-        rest = replace(bank, weights=bank.weights[seen], targets=bank.targets.take(seen))
+        judges, rest = self._cut(bank, seed)
         fitted = self.reader.fit(rest, seed=stream(seed, "judged"))
         masked = MaskedReader(net=fitted.net, scaler=fitted.scaler, groups=groups)
-        targets = bank.targets.x.to(bank.weights)[judges]
         back = rest.weights.mean(0) if self.to_mean else initial
         with precision(tf32=self.reader.tf32):
-            errors = masked.errors(bank.weights[judges], back, targets, masks)
+            errors = masked.errors(judges.weights, back, judges.targets.x.to(bank.weights), masks)
         return Importance.of(masks, errors)
 
-    def _cut(self, bank: ShadowBank, seed: int) -> tuple[Tensor, Tensor]:
+    def _best(self, bank: ShadowBank, importance: "Importance", *, seed: int) -> Tensor:
+        """Of the rows that help most so many as read the judges best; one, two, three, five and so on are tried."""
+        judges, rest = self._cut(bank, seed)
+        order, errors = importance.coefficient.argsort(), {}
+        for count in _counts(len(order)):
+            selected, left = self._selected(rest, order[:count].sort().values)
+            fitted = self.reader.fit(selected, seed=stream(seed, "of so many", count))
+            with torch.no_grad():
+                found = fitted.net(fitted.scaler(judges.weights[:, left]))
+            errors[count] = float(reading_error(found, judges.targets.x.to(found)).mean())
+        return order[: min(errors, key=errors.__getitem__)].sort().values
+
+    def _selected(self, bank: ShadowBank, kept: Tensor) -> tuple[ShadowBank, Tensor]:
+        """The bank with nothing left of the other rows, and the coordinates that are."""
+        left = _superparameters(bank).left(kept, bank.weights.shape[1], later=self.later)
+        model = _shrunk(bank.model, len(kept), later=self.later)
+        return ShadowBank(weights=bank.weights[:, left], targets=bank.targets, model=model), left
+
+    def _cut(self, bank: ShadowBank, seed: int) -> tuple[ShadowBank, ShadowBank]:
         """The shadows that judge, at least two, and those to learn from."""
         generator = torch.Generator().manual_seed(stream(seed, "judges"))
         order = torch.randperm(len(bank.weights), generator=generator).to(bank.weights.device)
-        judges = max(2, round(self.held_out * len(order)))
-        if len(order) < judges + 3:
-            raise BadInput(
-                f"`bank` holds {len(order)} shadow models, Mnemonist needs at least {judges + 3}: train more"
-            )
-        return order[:judges], order[judges:]
+        count = max(2, round(self.held_out * len(order)))
+        if len(order) < count + 3:
+            raise BadInput(f"`bank` holds {len(order)} shadow models, Mnemonist needs at least {count + 3}: train more")
+        judges, rest = (
+            replace(bank, weights=bank.weights[rows], targets=bank.targets.take(rows))
+            for rows in (order[:count], order[count:])
+        )
+        return judges, rest
+
+
+def _counts(rows: int) -> list[int]:
+    """Fibonacci's numbers below `rows`, and all."""
+    one, two, counts = 1, 2, []
+    while one < rows:
+        counts.append(one)
+        one, two = two, one + two
+    return [*counts, rows]
 
 
 @final
@@ -127,13 +157,10 @@ class FittedMnemonist:
 
     attack: Mnemonist
     importance: Importance
+    kept: Tensor  # the rows that it reads
     reader: FittedRecoNN
     left: Tensor  # the coordinates that it reads
     size: int  # of the models
-
-    @property
-    def kept(self) -> Tensor:
-        return self.importance.kept
 
     def run(self, release: KnowsRest, *, seed: int) -> Reconstruction:
         require(release, KnowsRest, by=type(self.attack).__name__)
