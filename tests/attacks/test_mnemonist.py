@@ -276,6 +276,8 @@ def test_what_it_cannot_work_on_is_refused(parts: Split) -> None:
         Mnemonist(masks=4).fit(bank, seed=0)
     with pytest.raises(BadInput, match=r"`held_out` is a share and must lie in \(0, 1\), got 0"):
         Mnemonist(held_out=0.0)
+    with pytest.raises(BadInput, match="leave `digest` out"):
+        Mnemonist(reader=RecoNN(gated=True, digest=True))
     with pytest.raises(BadInput, match="4 shadow models, Mnemonist needs at least 5"):
         Mnemonist().fit(replace(bank, weights=bank.weights[:4], targets=bank.targets.take(slice(0, 4))), seed=0)
 

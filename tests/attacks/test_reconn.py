@@ -185,12 +185,46 @@ def test_the_rows_of_the_first_layer_are_read_directly(parts: Split) -> None:
     assert errors[True] < errors[False] / 3
 
 
+def planted_rows(records: Data, seed: int, *, effort: float, at: float = 0.0) -> ShadowBank:
+    """Every row has moved along the record alone; how far all of them have differs by powers of ten."""
+    generator = torch.Generator().manual_seed(seed)
+    factors = torch.randn(len(records), 3, generator=generator)
+    factors *= 10 ** (effort * torch.rand(len(records), 1, generator=generator))
+    rows = factors[:, :, None] * records.x.flatten(1)[:, None]
+    model = mlp(records.shape, 3, hidden=())  # its flat parameters: three biases, then three rows
+    return ShadowBank(weights=at + torch.cat([factors, rows.flatten(1)], dim=1), targets=records, model=model)
+
+
+def test_a_digest_reads_records_that_moved_the_rows_little_and_much(parts: Split) -> None:
+    bank = planted_rows(parts.public.take(slice(0, 120)), 0, effort=2.0)
+    unseen = planted_rows(parts.private, 1, effort=2.0)
+    errors = {}
+    for digest in (False, True):
+        attack = RecoNN(hidden=(32,), gated=True, digest=digest, optimizer=AdamW(lr=2e-3), epochs=60, batch_size=16)
+        fitted = attack.fit(bank, seed=0)
+        errors[digest] = float((fitted.net(fitted.scaler(unseen.weights)) - unseen.targets.x).square().mean())
+    assert errors[True] < errors[False] / 2
+
+
+def test_a_digest_takes_its_centre_from_another_fixed_set(parts: Split) -> None:
+    public = parts.public.take(slice(0, 60))
+    here, there = (planted_rows(public, 0, effort=0.5, at=at) for at in (0.0, 3.0))
+    attack = RecoNN(hidden=(8,), gated=True, digest=True, epochs=2)
+    fitted = attack.fit(here, seed=0)
+    moved = replace(attack, epochs=0).refine(fitted, there, seed=0)
+    found = (f.net(f.scaler(bank.weights)) for f, bank in ((fitted, here), (moved, there)))
+    torch.testing.assert_close(*found, rtol=0, atol=1e-4)
+
+
 def test_gates_need_a_first_layer_that_sees_the_records(parts: Split) -> None:
     bank = ShadowBank(weights=torch.rand(20, 7), targets=parts.public.take(slice(0, 20)))
     with pytest.raises(BadInput, match="fully connected layers"):
         RecoNN(gated=True).fit(bank, seed=0)
     with pytest.raises(BadInput, match="choose one"):
         RecoNN(gated=True, transposed=True)
+    for settings in ({"gated": False}, {"gated": True, "pca": 3}):
+        with pytest.raises(BadInput, match="`digest` is what `gated` reads its factors off"):
+            RecoNN(digest=True, **settings)
 
 
 @pytest.mark.parametrize(("net", "place", "shape"), [(mlp, 1, (1, 12, 12)), (cnn, 5, (32, 2, 2))])
@@ -210,6 +244,8 @@ def test_a_bank_knows_where_the_first_fully_connected_layer_lies(
     shadow = made.training(model, made.initial, concat([fixed, target]))
     assert torch.allclose(layer.of(bank.weights)[1], shadow[f"{place}.weight"], atol=1e-6)
     assert layer.shape == shape
+    beside = [p.flatten() for name, p in sorted(shadow.items()) if p.ndim == 1 or int(name.split(".")[0]) > place]
+    assert torch.allclose(bank.weights[1, layer.beside], torch.cat(beside), atol=1e-6)
     real = nn.Sequential(*list(net(fixed.shape, 10))[:place]).to_empty(device="cpu")
     real.load_state_dict({name: p for name, p in shadow.items() if int(name.split(".")[0]) < place})
     # one record of 61 moves the mean of three models a little
@@ -226,11 +262,11 @@ def test_behind_convolutions_rows_are_read_through_a_decoder(parts: Split) -> No
     victims = train_victims(model, training, initial_params(model, seed=0), fixed, private, seed=0)
     releases = [all_but_one(victim).release for victim in victims]
     bank = build_bank(releases[0], public, seed=0)
-    errors = {}
-    for gated in (False, True):
-        attack = RecoNN(hidden=(32,), gated=gated, optimizer=AdamW(lr=2e-3), epochs=40, batch_size=8)
+    errors = []
+    for gated, digest in ((False, False), (True, False), (True, True)):
+        attack = RecoNN(hidden=(32,), gated=gated, digest=digest, optimizer=AdamW(lr=2e-3), epochs=40, batch_size=8)
         fitted = attack.fit(bank, seed=0)
         found = torch.cat([fitted.run(release, seed=0).x for release in releases])
         assert found.shape == private.x.shape
-        errors[gated] = float((found - private.x).square().mean())
-    assert errors[True] < 0.8 * errors[False]
+        errors.append(float((found - private.x).square().mean()))
+    assert max(errors[1:]) < 0.8 * errors[0]

@@ -9,15 +9,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import grad
+from torch.nn.functional import cosine_similarity
 
 from remanence import SGD, Adam, AdamW, Data, Params, RecoNN, RMSProp, ShadowBank, initial_params, mlp
 from remanence.attacks._in_place import copied, rewind, torch_optimizer
-from remanence.attacks._inputs import Scaler, principal
+from remanence.attacks._inputs import Digest, Scaler, principal
 from remanence.attacks._reconstructor import Batch, Error, Judge, Reader, Step, materialised, shuffled
 from remanence.errors import BadInput
 from remanence.nets import apply
 from remanence.perceptual import SHAPES, Lpips
 from remanence.seeds import stream
+from remanence.shadow.rows import first_layer
 from remanence.training import Optimizer
 from remanence.training.precision import precision
 
@@ -282,6 +284,24 @@ def test_blocks_and_unseen_rows_do_not_change_the_scale(monkeypatch: pytest.Monk
 def test_a_bank_of_equal_models_says_nothing_and_is_no_nan() -> None:
     scaler = Scaler.fit(torch.ones(10, 3), clip=5.0)
     assert not scaler(torch.rand(4, 3)).any()
+
+
+def test_a_digest_does_not_depend_on_how_far_a_model_has_moved() -> None:
+    weights, layer = rand(40, 30), first_layer(mlp((7,), 3, hidden=()), (7,))
+    assert layer is not None
+    weights = weights[:, : 3 + 3 * 7]
+    digest = Digest.fit(weights, layer, clip=None, rows=torch.arange(30))
+    read, gram = digest(weights), len(digest.alive) - 1
+    assert gram == 3 + 6
+    further = digest(digest.whole.mean + 4 * (weights - digest.whole.mean))
+    others = [i for i in range(read.shape[1]) if i != gram]  # all but the logarithm of the distance
+    torch.testing.assert_close(further[:, others], read[:, others])
+    assert (further[:, gram] > read[:, gram]).all()
+    rows = read[:, gram + 1 :].unflatten(1, (3, 7))
+    torch.testing.assert_close(rows.square().mean((1, 2)), torch.ones(40, dtype=torch.float64))
+    moved = (weights - digest.whole.mean)[:, 3:].unflatten(1, (3, 7))
+    torch.testing.assert_close(cosine_similarity(rows, moved, dim=2), torch.ones(40, 3, dtype=torch.float64))
+    assert digest(digest.whole.mean[None]).isfinite().all()
 
 
 def test_the_axes_are_those_of_the_singular_value_decomposition() -> None:

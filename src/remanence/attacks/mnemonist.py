@@ -12,6 +12,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from remanence.attacks._inputs import Scaler
 from remanence.attacks._masks import MaskedReader, Superparameters, all_masks, reading_error
 from remanence.attacks.reconn import FittedRecoNN, RecoNN
 from remanence.errors import BadInput
@@ -46,6 +47,8 @@ class Mnemonist:
     def __post_init__(self) -> None:
         if not 0 < self.held_out < 1:
             raise BadInput(f"`held_out` is a share and must lie in (0, 1), got {self.held_out}")
+        if self.reader.digest:
+            raise BadInput("`reader` must read the rows one by one, got one of their digest: leave `digest` out")
 
     def fit(self, bank: ShadowBank, *, seed: int) -> "FittedMnemonist":
         """Judge the rows, then train a fresh reconstructor of the whole bank on those that help."""
@@ -68,6 +71,7 @@ class Mnemonist:
             )
         judges, rest = self._cut(bank, seed)
         fitted = self.reader.fit(rest, seed=stream(seed, "judged"))
+        assert isinstance(fitted.scaler, Scaler)
         masked = MaskedReader(net=fitted.net, scaler=fitted.scaler, groups=groups)
         back = rest.weights.mean(0) if self.to_mean else initial
         with precision(tf32=self.reader.tf32):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from remanence.attacks._in_place import copied, restore, set_rate, torch_optimizer
-from remanence.attacks._inputs import Scaler
+from remanence.attacks._inputs import Digest, Inputs, Scaler
 from remanence.attacks._reconstructor import Batch, Error, Judge, Reader, Step, materialised, shuffled
 from remanence.errors import BadInput
 from remanence.nets import deconv, initial_params, mirror, mlp
@@ -40,6 +40,7 @@ class RecoNN:
     # record's among them, so the network may add the rows to what it makes, with factors that it reads off the weights
     # as well (docs/decisions/0007). Behind convolutions a decoder learns to come back from the layer's inputs
     gated: bool = False
+    digest: bool = False  # read the factors off a digest of the weights: with few shadows, all of them mislead
     transposed: bool = False  # end in the transposed convolutions of table VI, which has no `hidden` before them
     optimizer: Optimizer = RMSProp(lr=1e-3)
     # the paper keeps the rate constant; lowered to zero it reads more (MNIST, one bank: MSE 0.0138 -> 0.0134)
@@ -63,14 +64,13 @@ class RecoNN:
                 raise BadInput(f"`{name}` is a share and must lie in [0, 1), got {getattr(self, name)}")
         if self.gated and self.transposed:
             raise BadInput("`gated` and `transposed` are two ways to end a reconstructor: choose one")
+        if self.digest and (not self.gated or self.pca is not None):
+            raise BadInput("`digest` is what `gated` reads its factors off, in place of the axes of `pca`")
 
     def fit(self, bank: ShadowBank, *, seed: int) -> "FittedRecoNN":
         """Train the reconstructor on the bank and keep the epoch that does best on held-out shadows."""
         kept, seen = self._cut(bank, seed)
-        scaler = Scaler.fit(bank.weights, clip=self.clip, rows=seen)
-        if self.pca is not None:
-            scaler = scaler.reduced(bank.weights, self.pca, rows=seen, seed=stream(seed, "axes"))
-        scaler = replace(scaler, rows=self._rows(bank))
+        scaler = self._inputs(bank, seen, seed)
         net = self._network(len(scaler.alive), bank.targets.shape, scaler.rows)
         materialised(net, initial_params(net, seed=stream(seed, "start")), bank.weights)
         self._train(net, scaler, bank, seen, kept, seed=seed)
@@ -78,7 +78,7 @@ class RecoNN:
 
     def refine(self, fitted: "FittedRecoNN", bank: ShadowBank, *, seed: int) -> "FittedRecoNN":
         """Go on from `fitted` with a bank of another fixed set (figure 11); its own `run` there is the zero-shot."""
-        for name in ("hidden", "gated", "transposed", "pca"):
+        for name in ("hidden", "gated", "digest", "transposed", "pca"):
             if getattr(self, name) != getattr(fitted.attack, name):
                 raise BadInput(
                     f"`{name}` must be that of the reconstructor to refine, {getattr(fitted.attack, name)}, "
@@ -88,7 +88,7 @@ class RecoNN:
         # Another fixed set moves the mean by far more than one record moves a model, and a few shadows tell where to.
         # They do not tell thousands of spreads: those, and the axes, stay the units that the network has learnt.
         mean = Scaler.fit(bank.weights, clip=self.clip, rows=seen).mean
-        scaler = replace(fitted.scaler, mean=mean, clip=self.clip)
+        scaler = fitted.scaler.centred(mean, clip=self.clip)
         net = deepcopy(fitted.net).requires_grad_()
         self._train(net, scaler, bank, seen, kept, seed=seed)
         return FittedRecoNN(attack=self, scaler=scaler, net=net)
@@ -101,6 +101,15 @@ class RecoNN:
         if len(order) < kept + 2:
             raise BadInput(f"`bank` holds {len(order)} shadow models, RecoNN needs at least {kept + 2}: train more")
         return order[:kept], order[kept:]
+
+    def _inputs(self, bank: ShadowBank, seen: Tensor, seed: int) -> Inputs:
+        layer = self._rows(bank)
+        if self.digest and layer:
+            return Digest.fit(bank.weights, layer, clip=self.clip, rows=seen)
+        scaler = Scaler.fit(bank.weights, clip=self.clip, rows=seen)
+        if self.pca is not None:
+            scaler = scaler.reduced(bank.weights, self.pca, rows=seen, seed=stream(seed, "axes"))
+        return replace(scaler, rows=layer)
 
     def _rows(self, bank: ShadowBank) -> Rows | None:
         if not self.gated:
@@ -118,7 +127,7 @@ class RecoNN:
         trunk = mlp((inputs,), layer.features + layer.count, hidden=self.hidden, activation=nn.ReLU)
         return Reader(trunk, shape, rows=layer.count, decoder=mirror(layer.encoder, shape) if layer.encoder else None)
 
-    def _train(self, net: Reader, scaler: Scaler, bank: ShadowBank, seen: Tensor, kept: Tensor, *, seed: int) -> None:
+    def _train(self, net: Reader, scaler: Inputs, bank: ShadowBank, seen: Tensor, kept: Tensor, *, seed: int) -> None:
         """Train `net` in place; in the end it holds the epoch that was best on `kept`, or the last without any."""
         inputs, targets = scaler(bank.weights), bank.targets.x.to(bank.weights)
         size, params = min(self.batch_size, len(seen)), list(net.parameters())
@@ -171,7 +180,7 @@ class FittedRecoNN:
     """A reconstructor for one recipe: it reads any model made by it from the same start and the same fixed set."""
 
     attack: RecoNN
-    scaler: Scaler
+    scaler: Inputs
     net: Reader
 
     def run(self, release: KnowsFixed, *, seed: int) -> Reconstruction:

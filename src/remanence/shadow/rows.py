@@ -1,6 +1,6 @@
 """Flat parameter vectors, and where in them the rows of the first fully connected layer lie."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from math import prod
@@ -34,6 +34,7 @@ class Rows:
     count: int
     shape: tuple[int, ...]
     encoder: nn.Sequential
+    beside: Tensor  # the coordinates of all biases and of the layers behind
 
     @property
     def features(self) -> int:
@@ -52,5 +53,14 @@ def first_layer(model: nn.Module, shape: Sequence[int]) -> Rows | None:
             encoder = nn.Sequential(*(m for m in layers[:place] if not isinstance(m, nn.Flatten)))
             inputs = deepcopy(encoder).to("meta")(torch.empty(1, *shape, device="meta")).shape[1:]
             before = sum(p.numel() for name, p in model.named_parameters() if name < f"{place}.weight")
-            return Rows(start=before, count=layer.out_features, shape=tuple(inputs), encoder=encoder)
+            behind = {id(p) for later in layers[place + 1 :] for p in later.parameters()}
+            small = {name for name, p in model.named_parameters() if p.ndim == 1 or id(p) in behind}
+            beside = _coordinates(model, small)
+            return Rows(start=before, count=layer.out_features, shape=tuple(inputs), encoder=encoder, beside=beside)
     return None
+
+
+def _coordinates(model: nn.Module, names: Container[str]) -> Tensor:
+    """Where these parameters of `model` lie in a row of `stack_weights`."""
+    sizes = [(name, p.numel()) for name, p in sorted(model.named_parameters())]
+    return torch.cat([torch.full((size,), name in names) for name, size in sizes]).nonzero().flatten()
