@@ -20,6 +20,7 @@ from remanence import (
     NotEnoughKnowledge,
     RecoNN,
     ShadowAttack,
+    Stein,
     Training,
     Victim,
     all_but_one,
@@ -48,6 +49,7 @@ class Row:
 
 ROWS = [
     Row(GradientMatching(steps=20, restarts=2), 3, gradient_at_initial, weights_only, "`gradient`"),
+    Row(Stein(), 3, gradient_at_initial, weights_only, "`gradient`", hidden=(500,)),
     Row(RecoNN(hidden=(16,), epochs=3), 1, all_but_one, initial_and_final, "`fixed`"),
     Row(Mnemonist(reader=RecoNN(hidden=(16,), epochs=3)), 1, all_but_one, initial_and_final, "`fixed`"),
     Row(GLM(), 1, all_but_one, initial_and_final, "`fixed`", hidden=(), deterministic=True),

@@ -1,6 +1,6 @@
 """remanence: how much of the training data can be read back from what was released?"""
 
-from remanence.attacks import GLM, L2, Attack, Cosine, GradientMatching, Mnemonist, RecoNN, ShadowAttack
+from remanence.attacks import GLM, L2, Attack, Cosine, GradientMatching, Mnemonist, RecoNN, ShadowAttack, Stein
 from remanence.audit import Finding, audit
 from remanence.data import Split, load, split
 from remanence.errors import BadInput, BadModelFile, NotEnoughKnowledge
@@ -20,7 +20,7 @@ from remanence.experiment import (
 )
 from remanence.loading import load_weights, save_weights
 from remanence.metrics import Matching, Metric, Scores, evaluate
-from remanence.nets import cnn, initial_params, mlp
+from remanence.nets import cnn, initial_params, mlp, server_params
 from remanence.release import (
     AllButOne,
     AllButOneAndTheStart,
@@ -39,7 +39,7 @@ from remanence.release import (
     weights_only,
 )
 from remanence.shadow import ShadowBank, Store, build_bank
-from remanence.training import DPGD, SGD, Adam, AdamW, RMSProp, Training
+from remanence.training import DPGD, SGD, Adam, AdamW, RMSProp, SquaredError, Training
 from remanence.types import Data, Params, Reconstruction
 
 __all__ = [
@@ -83,6 +83,8 @@ __all__ = [
     "ShadowAttack",
     "ShadowBank",
     "Split",
+    "SquaredError",
+    "Stein",
     "Store",
     "Study",
     "Training",
@@ -104,6 +106,7 @@ __all__ = [
     "run_cell",
     "run_study",
     "save_weights",
+    "server_params",
     "split",
     "train_victim",
     "train_victims",

@@ -127,6 +127,24 @@ def initial_stack(model: nn.Module, count: int, *, seed: int) -> Params:
     return params
 
 
+def server_params(model: nn.Module, *, seed: int, spread: float = 1.0, offset: float = 30.0) -> Params:
+    """What the server of Wang, Lee, Lei (2023) sends to a net of two linear layers: normal rows without biases, 1/m in
+    the head, and an output bias that keeps every residual away from zero. Their records have norm one; for others a
+    `spread` of one over their norm does the same."""
+    generator = torch.Generator().manual_seed(seed)
+    first, last = (layer for layer in model.modules() if isinstance(layer, nn.Linear))
+    names = {id(p): name for name, p in model.named_parameters()}
+    params = {
+        names[id(first.weight)]: spread * torch.randn(first.weight.shape, generator=generator, dtype=torch.float64),
+        names[id(last.weight)]: torch.full(last.weight.shape, 1 / last.in_features, dtype=torch.float64),
+    }
+    if first.bias is not None:
+        params[names[id(first.bias)]] = torch.zeros(first.bias.shape, dtype=torch.float64)
+    if last.bias is not None:
+        params[names[id(last.bias)]] = torch.full(last.bias.shape, offset, dtype=torch.float64)
+    return params
+
+
 def _fan_in(module: nn.Linear | nn.Conv2d | nn.ConvTranspose2d) -> int:
     """Of one output; a transposed convolution keeps its inputs in the first dimension of its weight."""
     weight = module.weight[:, 0] if isinstance(module, nn.ConvTranspose2d) else module.weight[0]

@@ -5,8 +5,9 @@ from remanence.attacks.glm import GLM
 from remanence.attacks.gradient_matching import L2, Cosine, GradientMatching
 from remanence.attacks.mnemonist import FittedMnemonist, Importance, Mnemonist
 from remanence.attacks.reconn import FittedRecoNN, RecoNN
+from remanence.attacks.stein import Stein
 
-ATTACKS = (GradientMatching, RecoNN, Mnemonist, GLM)
+ATTACKS = (GradientMatching, Stein, RecoNN, Mnemonist, GLM)
 
 __all__ = [
     "ATTACKS",
@@ -21,4 +22,5 @@ __all__ = [
     "Mnemonist",
     "RecoNN",
     "ShadowAttack",
+    "Stein",
 ]

@@ -1,0 +1,134 @@
+"""Records within the span of a gradient's rows, moved until they explain the gradient itself.
+
+What a moment estimates with the error of a sample, the gradient holds exactly: in a basis V of the span, record i is
+V c_i, and row j of the gradient is  sum_i (head_j . residual_i) s'(v_j . c_i + b_j) c_i  with v_j = V' w_j. That is a
+small system of equations, far more of them than unknowns, and Levenberg and Marquardt's method solves it.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from remanence.attacks._tensor import least_squares
+from remanence.attacks._wide_layer import WideLayer
+
+_FEWEST, _OVER = 400, 8  # rows at least, and equations for each unknown
+_SCALES = 41  # lengths tried
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class InSpan:
+    """The equations: `sent` (rows, b) and, with biases, one more column, at `places` v_j."""
+
+    layer: WideLayer
+    places: Tensor  # (rows, b)
+    offsets: Tensor
+    head: Tensor  # (rows, r)
+    sent: Tensor  # (rows, b) or (rows, b + 1)
+
+    @classmethod
+    def of(cls, layer: WideLayer, span: Tensor) -> "InSpan":
+        own = layer.gradient @ span
+        if layer.of_offsets is not None:
+            own = torch.cat([own, layer.of_offsets[:, None]], dim=1)
+        turn = row_space(layer.head)
+        return cls(layer=layer, places=layer.rows @ span, offsets=layer.offsets, head=layer.head @ turn, sent=own)
+
+    def some(self, count: int) -> "InSpan":
+        """So many rows as say several times what is unknown of `count` records."""
+        return self._rows(torch.arange(self._enough(count), device=self.sent.device))
+
+    def clearest(self, records: Tensor, residuals: Tensor) -> "InSpan":
+        """As many of all rows, those that the records explain best: at a kink, such as ReLU's, a row on the wrong side
+        says nothing true, and there are few of them."""
+        errors = self.misfit(records, residuals).norm(dim=1)
+        return self._rows(errors.argsort()[: max(self._enough(len(records)), len(errors) // 2)])
+
+    def _enough(self, count: int) -> int:
+        unknowns = count * (self.places.shape[1] + self.head.shape[1])
+        return min(len(self.sent), max(_FEWEST, _OVER * unknowns // self.sent.shape[1]))
+
+    def _rows(self, own: Tensor) -> "InSpan":
+        parts = {name: getattr(self, name)[own] for name in ("places", "offsets", "head", "sent")}
+        return InSpan(layer=self.layer, **parts)
+
+    def residuals_for(self, records: Tensor) -> Tensor:
+        """(b, r): with which residuals the records explain the gradient best."""
+        atoms = self._atoms(records).flatten(2)  # (b * r, rows * columns)
+        solved = least_squares(atoms.flatten(0, 1).T, self.sent.flatten()[:, None])
+        return solved.view(len(records), -1)
+
+    def _atoms(self, records: Tensor) -> Tensor:
+        """(b, r, rows, columns): what a unit of each residual of each record puts into the gradient."""
+        slope = self.layer.slope(self.places @ records.T + self.offsets[:, None])
+        return torch.einsum("jr,ji,ic->irjc", self.head, slope, self._columns(records))
+
+    def _columns(self, records: Tensor) -> Tensor:
+        """The records, and behind them the one that multiplies the bias."""
+        if self.sent.shape[1] == records.shape[1]:
+            return records
+        return torch.cat([records, torch.ones_like(records[:, :1])], dim=1)
+
+    def misfit(self, records: Tensor, residuals: Tensor) -> Tensor:
+        found = torch.einsum("ir,irjc->jc", residuals, self._atoms(records))
+        return found - self.sent
+
+    def scaled(self, directions: Tensor) -> Tensor:
+        """The directions at the lengths with which each explains its own part of the gradient best."""
+        parts = self.sent[:, : directions.shape[1]] @ torch.linalg.pinv(directions)  # (rows, b)
+        lengths = torch.logspace(-1.5, 1.5, _SCALES).to(directions) / self.layer.spread
+        along = self.places @ directions.T
+        errors = []
+        for length in lengths:
+            slope = self.layer.slope(length * along + self.offsets[:, None])
+            columns = torch.einsum("jr,ji->ijr", self.head, slope)
+            solved = least_squares(columns, parts.T[:, :, None])
+            errors.append((columns @ solved - parts.T[:, :, None]).square().sum((1, 2)))
+        stacked = torch.stack(errors)
+        flat = stacked.amax(0) < stacked.amin(0) * (1 + 1e-6)  # the length makes no difference, as with ReLU
+        best = lengths[stacked.argmin(0)].where(~flat, 1 / self.layer.spread)
+        return directions * best[:, None]
+
+    def solved(self, records: Tensor, *, rounds: int) -> tuple[Tensor, Tensor]:
+        """Records and residuals (b, r) that explain the gradient, from a first guess at the records."""
+        residuals, damping = self.residuals_for(records), 1e-3
+        misfit = self.misfit(records, residuals)
+        for _ in range(rounds):
+            moved = self._step(records, residuals, misfit, damping)
+            found = self.misfit(*moved)
+            ratio = float(found.norm() / misfit.norm())
+            if ratio < 1:
+                (records, residuals), misfit, damping = moved, found, max(damping / 5, 1e-15)
+            else:
+                damping *= 4
+            if 1 - 1e-9 < ratio < 1 or damping > 1e8 or float(misfit.norm()) < 1e-13 * float(self.sent.norm()):
+                break
+        return records, residuals
+
+    def _step(self, records: Tensor, residuals: Tensor, misfit: Tensor, damping: float) -> tuple[Tensor, Tensor]:
+        by_record, by_residual = self._derivatives(records, residuals)
+        jacobian = torch.cat([by_record.flatten(0, 1), by_residual.flatten(0, 1)]).flatten(1)  # (unknowns, equations)
+        normal, slope = jacobian @ jacobian.T, jacobian @ misfit.flatten()
+        normal.diagonal().mul_(1 + damping).add_(1e-14 * normal.diagonal().max())
+        move = torch.linalg.solve(normal, slope)
+        cut = records.numel()
+        return records - move[:cut].view_as(records), residuals - move[cut:].view_as(residuals)
+
+    def _derivatives(self, records: Tensor, residuals: Tensor) -> tuple[Tensor, Tensor]:
+        """(b, coordinates, rows, columns) by the records, (b, r, rows, columns) by the residuals."""
+        at, weight = self.places @ records.T + self.offsets[:, None], self.head @ residuals.T  # (rows, b)
+        slope, bend = weight * self.layer.slope(at), weight * self.layer.curvature(at)
+        by_record = torch.einsum("ji,ja,ic->iajc", bend, self.places, self._columns(records))
+        for a in range(records.shape[1]):
+            by_record[:, a, :, a] += slope.T
+        return by_record, self._atoms(records)
+
+
+def row_space(head: Tensor) -> Tensor:
+    """(outputs, r): the combinations of outputs that the rows tell apart."""
+    _, values, turn = torch.linalg.svd(head, full_matrices=False)
+    found: Tensor = turn[values > 1e-9 * values[0]].T
+    return found

@@ -1,0 +1,111 @@
+"""Moments of a gradient under Gaussian rows, by Stein's lemma: tensors whose factors are the records of the batch.
+
+Wang, Lee, Lei (AISTATS 2023), section 4 and appendix B. For w ~ N(0, I) and the Hermite polynomials H_k of w,
+E[ s(w.x) H_k(w) ] = c_k x (x) ... (x) x: a weighted sum over the rows estimates a sum over the records. The gradient of
+the rows has one factor x in itself and needs one order less. Nothing larger than rows x span is formed.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Moments:
+    """Of weights `rows` (m, d) with unit spread, and what was sent for each: `sent` (m, d), of the rows themselves, or
+    (m,), of the head. `sent` comes multiplied with what makes its mean over the rows not vanish."""
+
+    rows: Tensor
+    sent: Tensor
+
+    @property
+    def first(self) -> Tensor:
+        """(d,): the sum over the records of weight c_1 x."""
+        return (self.sent if self.sent.ndim == 2 else self.sent[:, None] * self.rows).mean(0)
+
+    def second(self) -> Tensor:
+        """(d, d): the sum of weight c_2 x x'."""
+        if self.sent.ndim == 2:
+            found = self.sent.T @ self.rows / len(self.rows)
+            return (found + found.T) / 2
+        found = (self.sent[:, None] * self.rows).T @ self.rows / len(self.rows)
+        return found - self.sent.mean() * torch.eye(len(found)).to(found)
+
+    def second_along(self, vector: Tensor) -> Tensor:
+        """(d, d): the sum of weight c_3 (vector . x) x x', where c_2 vanishes."""
+        along, eye = self.rows @ vector, torch.eye(len(vector)).to(vector)
+        if self.sent.ndim == 2:
+            one = self.sent.T @ (along[:, None] * self.rows - vector)
+            inner = self.sent @ vector
+            two = (inner[:, None] * self.rows).T @ self.rows - inner.sum() * eye
+            return (one + one.T + two) / (3 * len(self.rows))
+        weighted = (self.sent * along)[:, None] * self.rows
+        cross = torch.outer((self.sent[:, None] * self.rows).sum(0), vector)
+        found = weighted.T @ self.rows - cross - cross.T - (self.sent * along).sum() * eye
+        return found / len(self.rows)
+
+    def third(self, span: Tensor) -> Tensor:
+        """(b, b, b) in the basis `span` (d, b): the sum of weight c_3 times the cubes of the records."""
+        v, eye = self.rows @ span, torch.eye(span.shape[1]).to(span)
+        if self.sent.ndim == 2:
+            own = self.sent @ span
+            return symmetric((_cubes(own, v, v) - torch.einsum("a,bc->abc", own.sum(0), eye)) / len(v))
+        weighted = self.sent[:, None] * v
+        return (_cubes(weighted, v, v) - _with_identity(weighted.sum(0), eye)) / len(v)
+
+    def third_along(self, span: Tensor, vector: Tensor) -> Tensor:
+        """The same from the fourth order, where c_3 vanishes: the sum of weight c_4 (vector . x) times the cubes."""
+        v, t, along = self.rows @ span, span.T @ vector, self.rows @ vector
+        eye = torch.eye(len(t)).to(t)
+        if self.sent.ndim == 2:  # the gradient's own factor in one of the three places, or contracted
+            own, inner = self.sent @ span, self.sent @ vector
+            placed = _cubes(own, along[:, None] * v, v) - 2 * torch.einsum("ja,jb,c->abc", own, v, t)
+            placed -= torch.einsum("a,bc->abc", (own * along[:, None]).sum(0), eye)
+            cubes = _cubes(inner[:, None] * v, v, v) - _with_identity((inner[:, None] * v).sum(0), eye)
+            return (3 * symmetric(placed) + symmetric(cubes)) / (4 * len(v))
+        g = self.sent[:, None]
+        pairs = torch.einsum("ja,jb->ab", g * v, v)
+        found = _cubes(g * v, v, along[:, None] * v) - _with_identity(t, pairs)
+        found += _with_identity(t * self.sent.sum() - (self.sent * along) @ v, eye)
+        return found / len(v)
+
+
+def symmetric(tensor: Tensor) -> Tensor:
+    orders = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
+    return torch.stack([tensor.permute(order) for order in orders]).mean(0)
+
+
+def _cubes(one: Tensor, two: Tensor, three: Tensor) -> Tensor:
+    """The sum over the rows of products, as one matrix product."""
+    pairs = torch.einsum("jb,jc->jbc", two, three).flatten(1)
+    return (one.T @ pairs).view(one.shape[1], two.shape[1], three.shape[1])
+
+
+def _with_identity(vector: Tensor, matrix: Tensor) -> Tensor:
+    """vector_a matrix_bc + vector_b matrix_ac + vector_c matrix_ab."""
+    ways = ("a,bc->abc", "b,ac->abc", "c,ab->abc")
+    return torch.stack([torch.einsum(way, vector, matrix) for way in ways]).sum(0)
+
+
+def span_of_rows(matrix: Tensor, count: int, *, seed: int, spare: int = 8, rounds: int = 2) -> tuple[Tensor, Tensor]:
+    """An orthonormal basis (d, count) of where the rows of `matrix` (m, d) mostly lie, and more of its singular values.
+
+    If the rows lie in a space of `count` dimensions it is that space exactly.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    width = min(*matrix.shape, count + spare)
+    basis = torch.linalg.qr(matrix.T @ torch.randn(len(matrix), width, generator=generator).to(matrix)).Q
+    for _ in range(rounds):
+        basis = torch.linalg.qr(matrix.T @ (matrix @ basis)).Q
+    _, values, turn = torch.linalg.svd(matrix @ basis, full_matrices=False)
+    return basis @ turn[:count].T, values
+
+
+def leading_span(symmetric_matrix: Tensor, count: int) -> Tensor:
+    """The eigenvectors with the largest eigenvalues of either sign."""
+    values, vectors = torch.linalg.eigh(symmetric_matrix)
+    leading: Tensor = vectors[:, values.abs().argsort(descending=True)[:count]]
+    return leading

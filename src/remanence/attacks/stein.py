@@ -1,0 +1,186 @@
+"""Stein: a batch from one gradient, by moments of Gaussian weights and a tensor decomposition.
+
+Wang, Lee, Lei, "Reconstructing Training Data from Model Gradient, Provably" (AISTATS 2023), algorithm 1 and appendix B:
+a server that sends weights with Gaussian rows estimates from the gradient a third-order tensor whose factors are the
+records. The paper's is `Stein(exact=False, refine=False, unit=True, box=False)`. Ours: the rows of the gradient lie
+exactly in the span of the batch, which an SVD finds without the error of a sample, and within it the gradient is a
+small system of equations.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, final, get_args
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from remanence.attacks._hermite import hermite_coefficients
+from remanence.attacks._in_span import InSpan, row_space
+from remanence.attacks._moments import Moments, leading_span, span_of_rows
+from remanence.attacks._tensor import decompose
+from remanence.attacks._wide_layer import WideLayer
+from remanence.errors import BadInput, unknown
+from remanence.nets import apply
+from remanence.release import KnowsGradient, require
+from remanence.seeds import stream
+from remanence.types import Reconstruction
+
+Source: TypeAlias = Literal["rows", "head"]
+_VANISHES = 1e-6  # a Hermite coefficient beside the largest
+_MOST = 64  # records looked for where their number is not known
+_ROUNDS, _AGAIN, _LAST = 150, 4, 10  # steps on some rows; how often on the clearest where these do not settle it
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Stein:
+    """The records come in the scale that explains the gradient; `unit` gives them norm one, as the paper does."""
+
+    source: Source = "rows"  # the gradient of the first layer (appendix B), or of the last (algorithm 1)
+    exact: bool = True  # the span by an SVD of the gradient of the rows; False: by the second moment
+    refine: bool = True  # not in the paper
+    unit: bool = False
+    box: bool = True  # not in the paper: cut to [0, 1], where records lie
+    draws: int = 100
+    tries: int = 4  # refinements from other guesses, until one explains the gradient
+
+    def __post_init__(self) -> None:
+        if self.source not in get_args(Source):
+            raise unknown("source", self.source, get_args(Source))
+
+    def run(self, release: KnowsGradient, *, seed: int) -> Reconstruction:
+        require(release, KnowsGradient, by=type(self).__name__)
+        layer = WideLayer.of(release)
+        _order(layer)
+        count = release.batch_size or _rank(layer, seed=stream(seed, "rank"))
+        _check_count(layer, count, seed=stream(seed, "rank"))
+        found: list[_Found] = []
+        for attempt in range(self.tries if self.refine else 1):
+            found.append(self._attempt(layer, count, seed=stream(seed, "attempt", attempt), part=attempt > 0))
+            if found[-1].objective < layer.rounding:
+                break
+        best = min(found, key=lambda each: each.objective)
+        x = best.x / best.x.norm(dim=1, keepdim=True) if self.unit else best.x
+        x = (x.clamp(0, 1) if self.box else x).view(-1, *release.shape)
+        labels = _labels(release, layer, x, best.residuals)
+        return Reconstruction(x=x.to(next(iter(release.at.values()))), y=labels, objective=best.objective)
+
+    def _attempt(self, layer: WideLayer, count: int, *, seed: int, part: bool) -> "_Found":
+        """A guess by moments, of all rows or of a random half of them, and what it becomes."""
+        moments = self._moments(layer, seed=stream(seed, "outputs"))
+        span = self._span(layer, moments, count, seed=stream(seed, "span"))
+        if part:
+            rows = torch.randperm(len(moments.rows), generator=torch.Generator().manual_seed(seed))[::2]
+            moments = Moments(rows=moments.rows[rows], sent=moments.sent[rows])
+        tensor = moments.third(span) if _order(layer) == 3 else moments.third_along(span, _unit(moments.first))
+        factors, _ = decompose(tensor, seed=stream(seed, "draws"), draws=self.draws)
+        equations = InSpan.of(layer, span)
+        some = equations.some(count)
+        records = some.scaled(factors * _signs(factors @ span.T)[:, None])
+        if self.refine:
+            records, residuals = some.solved(records, rounds=_ROUNDS)
+            for _ in range(_AGAIN):
+                if self._left(equations, records, residuals) < layer.rounding:
+                    break
+                records, residuals = equations.clearest(records, residuals).solved(records, rounds=_LAST)
+        else:
+            residuals = some.residuals_for(records)
+        x = records @ span.T
+        return _Found(
+            x=x * _signs(x)[:, None], residuals=residuals, objective=self._left(equations, records, residuals)
+        )
+
+    @staticmethod
+    def _left(equations: InSpan, records: Tensor, residuals: Tensor) -> float:
+        return float(equations.misfit(records, residuals).norm() / equations.sent.norm())
+
+    def _moments(self, layer: WideLayer, *, seed: int) -> Moments:
+        """With several outputs the residuals are seen through a random combination of them."""
+        outputs = layer.head.shape[1]
+        mix = torch.randn(outputs, generator=torch.Generator().manual_seed(seed)).to(layer.head)
+        rows = layer.rows / layer.spread
+        if self.source == "head":
+            return Moments(rows=rows, sent=layer.of_head @ (mix if outputs > 1 else torch.ones_like(mix)))
+        return Moments(rows=rows, sent=(layer.head @ mix)[:, None] * layer.gradient)
+
+    def _span(self, layer: WideLayer, moments: Moments, count: int, *, seed: int) -> Tensor:
+        if self.exact:
+            return span_of_rows(layer.gradient, count, seed=seed)[0]
+        coefficients = hermite_coefficients(layer.activation)
+        if abs(coefficients[2]) > _VANISHES * max(map(abs, coefficients)):
+            return leading_span(moments.second(), count)
+        return leading_span(moments.second_along(_unit(moments.first)), count)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Found:
+    x: Tensor  # (records, features)
+    residuals: Tensor
+    objective: float  # the share of the gradient that they leave unexplained
+
+
+def _labels(release: KnowsGradient, layer: WideLayer, x: Tensor, residuals: Tensor) -> Tensor:
+    """For each record the class whose residual at the model's own output is the nearest to the one that was found."""
+    at = {name: p.double() for name, p in release.at.items()}
+    outputs = apply(release.model, at, x.double())
+    turn, count = row_space(layer.head), len(x)
+
+    def residual(output: Tensor, label: Tensor) -> Tensor:
+        return release.loss(output[None], label[None]) / count
+
+    found = []
+    values = getattr(release.loss, "values", None)  # of a squared error, whose one output stands for several classes
+    for label in range(len(values) if values else layer.head.shape[1]):
+        wanted = torch.full((count,), label, device=x.device)
+        found.append((vmap(grad(residual))(outputs, wanted) @ turn - residuals).norm(dim=1))
+    return torch.stack(found).argmin(0)
+
+
+def _order(layer: WideLayer) -> int:
+    """Of the moment that tells the records apart; a refusal where none does."""
+    coefficients = hermite_coefficients(layer.activation)
+    largest = max(map(abs, coefficients))
+    for order in (3, 4):
+        if abs(coefficients[order]) > _VANISHES * largest:
+            return order
+    said = ", ".join(f"c_{k} = {c:.2g}" for k, c in enumerate(coefficients))
+    left = "the span of the batch" if abs(coefficients[2]) > _VANISHES * largest else "one combination of the batch"
+    raise BadInput(
+        f"the activation's Hermite coefficients of orders 3 and 4 vanish ({said}): only {left} can be read from this "
+        "gradient; use another activation"
+    )
+
+
+def _rank(layer: WideLayer, *, seed: int) -> int:
+    """How many independent records the gradient shows: its singular values before the widest gap."""
+    values = span_of_rows(layer.gradient, min(_MOST, *layer.gradient.shape), seed=seed)[1]
+    kept = values[values > layer.gap * values[0]]
+    if len(kept) < len(values):
+        return len(kept)
+    return int((values[:-1] / values[1:]).argmax()) + 1
+
+
+def _check_count(layer: WideLayer, count: int, *, seed: int) -> None:
+    rows, features = layer.gradient.shape
+    if count > min(rows, features):
+        raise BadInput(f"a gradient of {rows} rows and {features} features cannot tell {count} records apart: use more")
+    values = span_of_rows(layer.gradient, count, seed=seed)[1]
+    rank = int((values > layer.gap * values[0]).sum())
+    if rank < count:
+        raise BadInput(
+            f"the gradient shows {rank} independent directions and the batch has {count} records: some of them depend "
+            "on others linearly, or leave no trace, and cannot be told apart"
+        )
+
+
+def _unit(vector: Tensor) -> Tensor:
+    unit: Tensor = vector / vector.norm()
+    return unit
+
+
+def _signs(x: Tensor) -> Tensor:
+    """Records lie in [0, 1]: of x and -x the one with more above zero."""
+    above, below = x.clamp(min=0).norm(dim=1), x.clamp(max=0).norm(dim=1)
+    signs: Tensor = torch.where(above >= below, 1.0, -1.0).to(x)
+    return signs
