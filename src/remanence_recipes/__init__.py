@@ -4,6 +4,7 @@ from remanence.experiment import Recipe
 from remanence_recipes import demo
 from remanence_recipes.balle2022 import cifar, membership, tables, transfer, zero_gradients
 from remanence_recipes.mnemonist2023 import reading, rows
+from remanence_recipes.wang2023 import images, planted
 
 RECIPES: dict[str, Recipe] = {
     "balle2022.mnist": tables.mnist,
@@ -26,5 +27,10 @@ RECIPES: dict[str, Recipe] = {
     "mnemonist2023.figure5_storage": rows.figure5_storage,
     "mnemonist2023.figure7_importance": rows.figure7_importance,
     "mnemonist2023.figure9_gallery": reading.figure9_gallery,
+    "wang2023.figure2": planted.figure2,
+    "wang2023.figure3_mnist": images.figure3_mnist,
+    "wang2023.rates": planted.rates,
+    "wang2023.linear_caveat": planted.linear_caveat,
+    "wang2023.cifar10": images.cifar10,
     "demo.digits": demo.digits,
 }

@@ -2,7 +2,7 @@
 
 Wang, Lee, Lei, "Reconstructing Training Data from Model Gradient, Provably" (AISTATS 2023), algorithm 1 and appendix B:
 a server that sends weights with Gaussian rows estimates from the gradient a third-order tensor whose factors are the
-records. The paper's is `Stein(exact=False, refine=False, unit=True, box=False)`. Ours: the rows of the gradient lie
+records. The paper's is `Stein(exact=False, refine=False, norm=1.0, box=False)`. Ours: the rows of the gradient lie
 exactly in the span of the batch, which an SVD finds without the error of a sample, and within it the gradient is a
 small system of equations.
 """
@@ -34,12 +34,12 @@ _ROUNDS, _AGAIN, _LAST = 150, 4, 10  # steps on some rows; how often on the clea
 @final
 @dataclass(frozen=True, kw_only=True)
 class Stein:
-    """The records come in the scale that explains the gradient; `unit` gives them norm one, as the paper does."""
+    """The records come in the scale that explains the gradient, or with the norm that they are known to have."""
 
     source: Source = "rows"  # the gradient of the first layer (appendix B), or of the last (algorithm 1)
     exact: bool = True  # the span by an SVD of the gradient of the rows; False: by the second moment
     refine: bool = True  # not in the paper
-    unit: bool = False
+    norm: float | None = None  # of every record, where it is known; the paper assumes 1
     box: bool = True  # not in the paper: cut to [0, 1], where records lie
     draws: int = 100
     tries: int = 4  # refinements from other guesses, until one explains the gradient
@@ -60,7 +60,7 @@ class Stein:
             if found[-1].objective < layer.rounding:
                 break
         best = min(found, key=lambda each: each.objective)
-        x = best.x / best.x.norm(dim=1, keepdim=True) if self.unit else best.x
+        x = best.x if self.norm is None else best.x * (self.norm / best.x.norm(dim=1, keepdim=True))
         x = (x.clamp(0, 1) if self.box else x).view(-1, *release.shape)
         labels = _labels(release, layer, x, best.residuals)
         return Reconstruction(x=x.to(next(iter(release.at.values()))), y=labels, objective=best.objective)

@@ -1,0 +1,252 @@
+"""Planted batches, where the truth is known to the last digit: figure 2, the rate, noise, and what cannot be read."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import log
+
+import torch
+from torch import Tensor, nn
+
+from remanence.attacks import Stein
+from remanence.experiment import Claim, Figure, Measure, Outcome, Scale, Series, Study
+from remanence.metrics import Interval
+from remanence.metrics.statistics import bootstrap_mean
+from remanence.progress import track
+from remanence.seeds import stream
+from remanence_recipes.wang2023.setting import (
+    HEAD,
+    OURS,
+    PAPERS,
+    SPAN,
+    Square,
+    SquareAndCube,
+    frobenius,
+    gradient_of,
+    standard_batch,
+)
+
+DIMENSIONS = tuple(range(10, 101, 10))
+PRINTED = {  # read off figure 2
+    "head, x²+x³": (0.150, 0.220, 0.280, 0.320, 0.379, 0.390, 0.422, 0.444, 0.387, 0.488),
+    "rows, x²+x³": (0.037, 0.056, 0.075, 0.102, 0.091, 0.102, 0.114, 0.120, 0.118, 0.125),
+    "rows, tanh": (0.067, 0.096, 0.162, 0.184, 0.246, 0.283, 0.283, 0.296, 0.335, 0.361),
+    "rows, sigmoid": (0.103, 0.177, 0.293, 0.265, 0.279, 0.308, 0.348, 0.377, 0.385, 0.376),
+}
+CURVES: dict[str, tuple[Stein, Callable[[], nn.Module]]] = {
+    "head, x²+x³": (HEAD, SquareAndCube),
+    "rows, x²+x³": (PAPERS, SquareAndCube),
+    "rows, tanh": (PAPERS, nn.Tanh),
+    "rows, sigmoid": (PAPERS, nn.Sigmoid),
+    "exact span, x²+x³": (SPAN, SquareAndCube),
+    "exact span, tanh": (SPAN, nn.Tanh),
+    "refined, x²+x³": (OURS, SquareAndCube),
+    "refined, tanh": (OURS, nn.Tanh),
+    "refined, ReLU": (OURS, nn.ReLU),
+}
+TARGETS = {
+    "rows, tanh": {10: 0.03, 50: 0.08, 100: 0.11},
+    "exact span, x²+x³": dict.fromkeys((10, 50, 100), 0.014),
+    "exact span, tanh": dict.fromkeys((10, 50, 100), 0.015),
+}
+CHANCE = "the error of random unit vectors"
+
+
+def figure2(scale: Scale) -> Sequence[Study]:
+    """Figure 2: two unit vectors from one gradient, error against the number of features; the paper's way and ours."""
+    dimensions = (10, 20) if scale == "smoke" else DIMENSIONS
+    claims = [claim for d in (10, 50, 100) for claim in _figure_2_claims(d)] if scale != "smoke" else []
+    about = (
+        "Two planted records, unit vectors, read from one gradient of a wide net with weights of the server's choice."
+    )
+    return [Study(label="planted pairs", about=about, run=partial(_figure2, scale, dimensions), claims=tuple(claims))]
+
+
+def _figure_2_claims(features: int) -> list[Claim]:
+    place = DIMENSIONS.index(features)
+    made = []
+    for name in CURVES:
+        printed, target = PRINTED.get(name), TARGETS.get(name, {}).get(features)
+        if printed or target:
+            claim = Claim(
+                quantity=_named(name, features),
+                higher_is_better=False,
+                printed=printed[place] if printed else None,
+                target=target,
+                where=f"figure 2, d = {features}",
+                rtol=0.2,
+            )
+            made.append(claim)
+    return made
+
+
+def _named(curve: str, features: int) -> str:
+    return f"{curve}, d = {features}"
+
+
+def _figure2(scale: Scale, dimensions: Sequence[int], seed: int, _: torch.device) -> Outcome:
+    rows, repeats = {"smoke": (2000, 2), "small": (5000, 4), "paper": (5000, 10)}[scale]
+    found = {
+        name: [_repeated(attack, activation, rows, d, repeats, seed) for d in dimensions]
+        for name, (attack, activation) in track(CURVES.items(), total=len(CURVES), label="curves")
+    }
+    chance = {d: _chance(d, seed) for d in dimensions}
+    measures = tuple(
+        _measure(_named(name, d), each, f"mean of ‖error‖_F / 2; chance is {CHANCE}", chance[d])
+        for name, errors in found.items()
+        for d, each in zip(dimensions, errors, strict=True)
+        if d in (10, 50, 100)
+    )
+    return Outcome(measures=measures, figures=tuple(_figures(found, dimensions, chance)))
+
+
+def _repeated(
+    attack: Stein, activation: Callable[[], nn.Module], rows: int, features: int, repeats: int, seed: int
+) -> Interval:
+    x, labels = standard_batch(features)
+    errors = []
+    for i in range(repeats):
+        own = stream(seed, "weights", features, i)
+        release = gradient_of(x, labels, activation=activation, rows=rows, seed=own)
+        errors.append(frobenius(attack, release, x, seed=stream(seed, "attack", i)))
+    return bootstrap_mean(torch.tensor(errors), seed=stream(seed, "interval", features))
+
+
+def _chance(features: int, seed: int) -> float:
+    generator = torch.Generator().manual_seed(stream(seed, "chance", features))
+    drawn = torch.randn(200, 2, features, generator=generator, dtype=torch.float64)
+    truth, _ = standard_batch(features)
+    return float((drawn / drawn.norm(dim=2, keepdim=True) - truth).flatten(1).norm(dim=1).mean()) / 2
+
+
+def _measure(name: str, found: Interval, meaning: str, chance: float | None) -> Measure:
+    return Measure(name=name, value=found.value, low=found.low, high=found.high, chance=chance, meaning=meaning)
+
+
+def _figures(found: dict[str, list[Interval]], dimensions: Sequence[int], chance: dict[int, float]) -> list[Figure]:
+    """The paper's curves beside ours; and ours alone, on a scale where they can be seen."""
+    x = tuple(map(float, dimensions))
+    drawn = {name: _series(name, x, errors) for name, errors in found.items()}
+    printed = tuple(
+        Series(name=f"printed: {name}", x=x, y=values[: len(x)], role="printed") for name, values in PRINTED.items()
+    )
+    level = Series(name="chance", x=x, y=tuple(chance.values()), role="chance")
+    papers = tuple(drawn[name] for name in PRINTED)
+    ours = tuple(series for name, series in drawn.items() if name not in PRINTED)
+    label = "‖error‖_F / 2"
+    return [
+        Figure(title="The paper's estimators", x_label="features", y_label=label, series=(*papers, *printed, level)),
+        Figure(title="Ours", x_label="features", y_label=label, series=(*ours, level), log_y=True),
+    ]
+
+
+def _series(name: str, x: tuple[float, ...], errors: Sequence[Interval]) -> Series:
+    low, high = tuple(e.low for e in errors), tuple(e.high for e in errors)
+    return Series(name=name, x=x, y=tuple(e.value for e in errors), low=low, high=high)
+
+
+SLOPE, AWAY = "slope", "distance of the slope from 1/2"
+
+
+def rates(scale: Scale) -> Sequence[Study]:
+    """Theorem 5.1: the error falls as the square root of features over rows, with noise on the gradient as well."""
+    target = Claim(quantity=AWAY, higher_is_better=False, target=0.1, where="theorem 5.1: 1/2")
+    about = "How the paper's error grows with features / rows, on logarithmic scales."
+    return [
+        Study(label=label, about=about, run=partial(_rates, scale, noise), claims=(target,) if scale != "smoke" else ())
+        for label, noise in (("no noise", 0.0), ("noise of half the gradient's norm", 0.5))
+    ]
+
+
+def _rates(scale: Scale, noise: float, seed: int, _: torch.device) -> Outcome:
+    dimensions = {"smoke": (10,), "small": (20, 50), "paper": (20, 50, 100)}[scale]
+    widths = {"smoke": (1000, 4000), "small": (3000, 10_000, 30_000), "paper": (3000, 10_000, 30_000, 100_000)}[scale]
+    repeats, lines, points = {"smoke": 3, "small": 6, "paper": 12}[scale], [], []
+    for d in dimensions:
+        errors = [_at(d, m, noise, repeats, seed) for m in track(widths, total=len(widths), label=f"d = {d}")]
+        lines.append(_series(f"d = {d}", tuple(d / m for m in widths), errors))
+        points += [(log(d / m), log(e.value)) for m, e in zip(widths, errors, strict=True)]
+    slope = _slope(torch.tensor(points, dtype=torch.float64))
+    meaning = "of the logarithm of the error over that of features / rows, by least squares"
+    return Outcome(
+        measures=(
+            Measure(name=SLOPE, value=slope, chance=0.0, meaning=meaning),
+            Measure(name=AWAY, value=abs(slope - 0.5), meaning="the theorem's rate is the square root"),
+        ),
+        figures=(
+            Figure(
+                title="Error against features / rows",
+                x_label="features / rows",
+                y_label="‖error‖_F / 2",
+                series=tuple(lines),
+                log_x=True,
+                log_y=True,
+            ),
+        ),
+    )
+
+
+def _at(features: int, rows: int, noise: float, repeats: int, seed: int) -> Interval:
+    x, labels = standard_batch(features)
+    errors = []
+    for i in range(repeats):
+        own = stream(seed, "rates", features, rows, i)
+        release = gradient_of(x, labels, activation=SquareAndCube, rows=rows, seed=own, noise=noise)
+        errors.append(frobenius(PAPERS, release, x, seed=own))
+    return bootstrap_mean(torch.tensor(errors), seed=stream(seed, "interval", features, rows))
+
+
+def _slope(points: Tensor) -> float:
+    x, y = points.T - points.mean(0)[:, None]
+    return float((x * y).sum() / x.square().sum())
+
+
+def linear_caveat(scale: Scale) -> Sequence[Study]:
+    """Linear and quadratic activations: only a combination of the batch, only its span, and nothing more to be had."""
+    about = "What a gradient determines when the activation's higher Hermite coefficients vanish."
+    return [Study(label="what remains", about=about, run=partial(_caveat, scale))]
+
+
+def _caveat(scale: Scale, seed: int, _: torch.device) -> Outcome:
+    """The gradient of other records, mixed so that it stays the same: no attack can tell the two batches apart."""
+    features, rows, records = 20, 500 if scale == "smoke" else 5000, 3
+    generator = torch.Generator().manual_seed(stream(seed, "caveat"))
+    x = torch.rand(records, features, generator=generator, dtype=torch.float64)
+    labels = (torch.arange(records) + 1) % 2
+    linear = gradient_of(x, labels, activation=nn.Identity, rows=rows, seed=seed).gradient["1.weight"]
+    square = gradient_of(x, labels, activation=Square, rows=rows, seed=seed)
+    sent = square.gradient["1.weight"]
+    return Outcome(
+        measures=(
+            _exactly(
+                "rank of the gradient, linear", torch.linalg.matrix_rank(linear), "of three records: one direction"
+            ),
+            _exactly("rank of the gradient, quadratic", torch.linalg.matrix_rank(sent), "of three records: their span"),
+            _exactly("records outside the span, quadratic", _outside(x, sent), "share of their norm outside the span"),
+            _exactly(
+                "another batch, same gradient",
+                _other_batch(square.at["1.weight"], sent, x),
+                "largest difference, in units of the largest entry, to the gradient of records turned within the span",
+            ),
+        )
+    )
+
+
+def _exactly(name: str, value: Tensor, meaning: str) -> Measure:
+    return Measure(name=name, value=float(value), meaning=meaning)
+
+
+def _outside(x: Tensor, sent: Tensor) -> Tensor:
+    basis = torch.linalg.svd(sent, full_matrices=False).Vh[: len(x)]
+    left: Tensor = (x - x @ basis.T @ basis).norm() / x.norm()
+    return left
+
+
+def _other_batch(rows: Tensor, sent: Tensor, x: Tensor) -> Tensor:
+    """With s = x^2 the gradient is W M for one symmetric M, and M has as many square roots as there are rotations."""
+    middle = torch.linalg.lstsq(rows, sent).solution
+    values, vectors = torch.linalg.eigh((middle + middle.T) / 2)
+    leading = values.abs().argsort(descending=True)[: len(x)]
+    others = values[leading].abs().sqrt()[:, None] * vectors[:, leading].T  # not the records
+    again = (rows @ others.T) * values[leading].sign() @ others
+    difference: Tensor = (again - sent).abs().max() / sent.abs().max()
+    return difference
