@@ -12,6 +12,7 @@ from math import prod, sqrt
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.functional import pad
 
 from remanence.errors import BadInput
 from remanence.types import Params
@@ -128,21 +129,31 @@ def initial_stack(model: nn.Module, count: int, *, seed: int) -> Params:
 
 
 def server_params(model: nn.Module, *, seed: int, spread: float = 1.0, offset: float = 30.0) -> Params:
-    """What the server of Wang, Lee, Lei (2023) sends to a net of two linear layers: normal rows without biases, 1/m in
-    the head, and an output bias that keeps every residual away from zero. Their records have norm one; for others a
-    `spread` of one over their norm does the same."""
-    generator = torch.Generator().manual_seed(seed)
-    first, last = (layer for layer in model.modules() if isinstance(layer, nn.Linear))
+    """What the server of Wang, Lee, Lei (2023) sends: normal rows without biases, 1/m in the head, and an output bias
+    that keeps every residual away from zero. Their records have norm one; for others a `spread` of one over their norm
+    does the same. In deeper nets (their algorithm 2) the layers before pass x and -x on, and the rows take both.
+    """
     names = {id(p): name for name, p in model.named_parameters()}
-    params = {
-        names[id(first.weight)]: spread * torch.randn(first.weight.shape, generator=generator, dtype=torch.float64),
-        names[id(last.weight)]: torch.full(last.weight.shape, 1 / last.in_features, dtype=torch.float64),
-    }
-    if first.bias is not None:
-        params[names[id(first.bias)]] = torch.zeros(first.bias.shape, dtype=torch.float64)
-    if last.bias is not None:
-        params[names[id(last.bias)]] = torch.full(last.bias.shape, offset, dtype=torch.float64)
-    return params
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    *before, wide, head = layers
+    params = {names[id(layer.bias)]: torch.zeros(layer.bias.shape) for layer in layers if layer.bias is not None}
+    for layer in before:
+        params[names[id(layer.weight)]] = torch.eye(*layer.weight.shape)
+    rows = torch.randn(
+        wide.out_features, layers[0].in_features, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
+    if before:
+        narrow = min(layer.out_features for layer in before)
+        if narrow < 2 * rows.shape[1]:
+            raise BadInput(f"the layers before the last two must be {2 * rows.shape[1]} wide or wider, got {narrow}")
+        first = params[names[id(before[0].weight)]]
+        first[rows.shape[1] : 2 * rows.shape[1]] = -torch.eye(rows.shape[1])
+        rows = pad(torch.cat([rows, -rows], dim=1), (0, wide.in_features - 2 * rows.shape[1]))
+    params[names[id(wide.weight)]] = spread * rows
+    params[names[id(head.weight)]] = torch.full(head.weight.shape, 1 / head.in_features)
+    if head.bias is not None:
+        params[names[id(head.bias)]].fill_(offset)
+    return {name: p.double() for name, p in params.items()}
 
 
 def _fan_in(module: nn.Linear | nn.Conv2d | nn.ConvTranspose2d) -> int:

@@ -92,6 +92,26 @@ class InSpan:
         best = lengths[stacked.argmin(0)].where(~flat, 1 / self.layer.spread)
         return directions * best[:, None]
 
+    def signed(self, directions: Tensor, span: Tensor) -> Tensor:
+        """Of each direction and its opposite the one that explains the gradient.
+
+        Where the slope is an even function both do, with opposite residuals, and the gradient of the biases decides;
+        where there are no biases either, a record lies above zero.
+        """
+        parts = self.sent[:, : directions.shape[1]] @ torch.linalg.pinv(directions)
+        along, fits = self.places @ directions.T, []
+        for sign in (1.0, -1.0):
+            columns = torch.einsum("jr,ji->ijr", self.head, self.layer.slope(sign * along / self.layer.spread))
+            solved = least_squares(columns, parts.T[:, :, None])
+            fits.append(((columns @ solved)[:, :, 0], (columns @ solved - parts.T[:, :, None]).square().sum((1, 2))))
+        ahead = torch.where(fits[0][1] <= fits[1][1], 1.0, -1.0).to(directions)
+        even = (fits[0][1] - fits[1][1]).abs() < 1e-6 * (fits[0][1] + fits[1][1])
+        if self.sent.shape[1] > directions.shape[1]:
+            ahead = ahead.where(~even, least_squares(fits[0][0].T, self.sent[:, -1:])[:, 0].sign())
+        else:
+            ahead = ahead.where(~even, _above_zero(directions @ span.T))
+        return directions * ahead[:, None]
+
     def solved(self, records: Tensor, *, rounds: int) -> tuple[Tensor, Tensor]:
         """Records and residuals (b, r) that explain the gradient, from a first guess at the records."""
         residuals, damping = self.residuals_for(records), 1e-3
@@ -125,6 +145,12 @@ class InSpan:
         for a in range(records.shape[1]):
             by_record[:, a, :, a] += slope.T
         return by_record, self._atoms(records)
+
+
+def _above_zero(x: Tensor) -> Tensor:
+    above, below = x.clamp(min=0).norm(dim=1), x.clamp(max=0).norm(dim=1)
+    signs: Tensor = torch.where(above >= below, 1.0, -1.0).to(x)
+    return signs
 
 
 def row_space(head: Tensor) -> Tensor:

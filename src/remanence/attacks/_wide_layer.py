@@ -1,4 +1,8 @@
-"""The two layers that a server reads a batch from: Gaussian rows, an activation, and a linear head."""
+"""The two layers that a server reads a batch from: Gaussian rows, an activation, and a linear head.
+
+In a deeper net they are the last two, and what is read are the inputs of the first of them; where fully connected
+layers come before, these are inverted, one by one.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +16,7 @@ from torch.func import grad, vmap
 from remanence.errors import BadInput
 from remanence.release import KnowsGradient
 
-_KNOWN = (nn.Linear, nn.Flatten)
+_ON = 1e-6  # of a record's largest output: what is read of a neuron that is off is rounding, and so is what is left
 
 
 @final
@@ -27,11 +31,12 @@ class WideLayer:
     of_offsets: Tensor | None  # (m,), their gradient
     of_head: Tensor  # (m, outputs), its gradient
     activation: Callable[[Tensor], Tensor]
+    before: tuple["Before", ...]  # in their order
     precision: float  # of the numbers sent
 
     @classmethod
     def of(cls, release: KnowsGradient) -> "WideLayer":
-        first, activation, last = _layers(release.model)
+        before, first, activation, last = _layers(release.model)
         _check(release, first, last)
         at = {name: p.detach().double() for name, p in release.at.items()}
         sent = {name: p.detach().double() for name, p in release.gradient.items()}
@@ -44,6 +49,7 @@ class WideLayer:
             of_offsets=sent[f"{first}.bias"] if biased else None,
             of_head=sent[f"{last}.weight"].T,
             activation=activation,
+            before=tuple(Before(rows=at[f"{n}.weight"], offsets=at[f"{n}.bias"], activation=s) for n, s in before),
             precision=torch.finfo(release.gradient[f"{first}.weight"].dtype).eps,
         )
 
@@ -62,6 +68,12 @@ class WideLayer:
         """Of the rows' entries, which moments are taken in units of."""
         return float(self.rows.std())
 
+    def records(self, inputs: Tensor, *, exact: bool) -> Tensor:
+        """What makes these inputs of the wide layer."""
+        for layer in reversed(self.before):
+            inputs = layer.inverted(inputs, exact=exact)
+        return inputs
+
     def slope(self, x: Tensor) -> Tensor:
         """s', of every element."""
         return _each(grad(self.activation), x)
@@ -71,25 +83,70 @@ class WideLayer:
         return _each(grad(grad(self.activation)), x)
 
 
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Before:
+    """A fully connected layer on the way to the wide one."""
+
+    rows: Tensor
+    offsets: Tensor
+    activation: nn.Module
+
+    def inverted(self, outputs: Tensor, *, exact: bool) -> Tensor:
+        """From what the layer puts out for each record to what it took in.
+
+        The neurons that tell are those of a ReLU that are on, all of another activation. The shortest input that
+        explains them is taken; where the outputs are `exact` it must explain the others too.
+        """
+        told = torch.ones_like(outputs, dtype=torch.bool)
+        if isinstance(self.activation, nn.ReLU):
+            told = outputs > _ON * outputs.amax(1, keepdim=True)
+        values = _inverse(self.activation, outputs) - self.offsets
+        found = [torch.linalg.pinv(self.rows[own]) @ value[own] for own, value in zip(told, values, strict=True)]
+        inputs = torch.stack(found)
+        left = (self.activation(inputs @ self.rows.T + self.offsets) - outputs).norm(dim=1) / outputs.norm(dim=1)
+        if exact and bool((left > _ON).any()):
+            record, width = int(left.argmax()), self.rows.shape
+            raise BadInput(
+                f"a layer of {width[0]} neurons before the last two cannot be inverted: record {record} turns "
+                f"{int(told[record].sum())} of them on, and {width[1]} inputs are to be told; use a wider layer"
+            )
+        return inputs
+
+
+def _inverse(activation: nn.Module, y: Tensor) -> Tensor:
+    """Of a rising activation; a ReLU's where it is on."""
+    if isinstance(activation, nn.Tanh):
+        return y.clamp(-1 + 1e-15, 1 - 1e-15).atanh()
+    if isinstance(activation, nn.Sigmoid):
+        return y.logit(eps=1e-15)
+    if isinstance(activation, nn.LeakyReLU):
+        return torch.where(y < 0, y / activation.negative_slope, y)
+    if isinstance(activation, nn.ReLU | nn.Identity):
+        return y
+    got = type(activation).__name__
+    raise BadInput(f"Stein inverts layers with ReLU, LeakyReLU, Tanh or Sigmoid before the last two, got {got}")
+
+
 def _each(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     found: Tensor = vmap(function)(x.flatten())
     return found.view_as(x)
 
 
-def _layers(model: nn.Module) -> tuple[str, nn.Module, str]:
-    """The names of the linear layers and the activation between."""
-    children = list(model.named_children()) if isinstance(model, nn.Sequential) else []
-    linear = [i for i, (_, layer) in enumerate(children) if isinstance(layer, nn.Linear)]
-    between = children[linear[0] + 1 : linear[1]] if len(linear) == 2 else []
-    others = [layer for _, layer in children[: linear[0]]] if linear else []
-    ends = linear and linear[-1] == len(children) - 1
-    if len(between) != 1 or not ends or not all(isinstance(layer, nn.Flatten) for layer in others):
+def _layers(model: nn.Module) -> tuple[list[tuple[str, nn.Module]], str, nn.Module, str]:
+    """The names of fully connected layers with the activation behind each, the last two apart."""
+    children = [c for c in model.named_children() if not isinstance(c[1], nn.Flatten)]
+    pairs = list(zip(children[::2], children[1::2], strict=False))
+    plain = all(isinstance(a[1], nn.Linear) and not isinstance(b[1], nn.Linear) for a, b in pairs)
+    ends = len(children) % 2 == 1 and len(children) >= 3 and isinstance(children[-1][1], nn.Linear)
+    if not isinstance(model, nn.Sequential) or not plain or not ends:
+        got = ", ".join(type(layer).__name__ for layer in model.children()) or type(model).__name__
         raise BadInput(
-            "Stein reads two fully connected layers with one activation between them, got "
-            f"{', '.join(type(layer).__name__ for _, layer in children) or type(model).__name__}: use a model such as "
+            f"Stein reads fully connected layers with an activation between each two, got {got}: use a model such as "
             "`mlp(shape, outputs, hidden=(5000,))`, or GradientMatching for this one"
         )
-    return children[linear[0]][0], between[0][1], children[linear[1]][0]
+    *before, (first, activation) = pairs
+    return [(a[0], b[1]) for a, b in before], first[0], activation[1], children[-1][0]
 
 
 def _check(release: KnowsGradient, first: str, last: str) -> None:

@@ -4,7 +4,7 @@ Wang, Lee, Lei, "Reconstructing Training Data from Model Gradient, Provably" (AI
 a server that sends weights with Gaussian rows estimates from the gradient a third-order tensor whose factors are the
 records. The paper's is `Stein(exact=False, refine=False, norm=1.0, box=False)`. Ours: the rows of the gradient lie
 exactly in the span of the batch, which an SVD finds without the error of a sample, and within it the gradient is a
-small system of equations.
+small system of equations. In deeper nets (algorithm 2) the last two layers are read and those before inverted.
 """
 
 from dataclasses import dataclass
@@ -60,7 +60,8 @@ class Stein:
             if found[-1].objective < layer.rounding:
                 break
         best = min(found, key=lambda each: each.objective)
-        x = best.x if self.norm is None else best.x * (self.norm / best.x.norm(dim=1, keepdim=True))
+        x = layer.records(best.inputs, exact=best.objective < layer.rounding)
+        x = x if self.norm is None else x * (self.norm / x.norm(dim=1, keepdim=True))
         x = (x.clamp(0, 1) if self.box else x).view(-1, *release.shape)
         labels = _labels(release, layer, x, best.residuals)
         return Reconstruction(x=x.to(next(iter(release.at.values()))), y=labels, objective=best.objective)
@@ -72,23 +73,39 @@ class Stein:
         if part:
             rows = torch.randperm(len(moments.rows), generator=torch.Generator().manual_seed(seed))[::2]
             moments = Moments(rows=moments.rows[rows], sent=moments.sent[rows])
-        tensor = moments.third(span) if _order(layer) == 3 else moments.third_along(span, _unit(moments.first))
-        factors, _ = decompose(tensor, seed=stream(seed, "draws"), draws=self.draws)
+        directions = self._directions(moments, span, _order(layer), seed=stream(seed, "draws"))
         equations = InSpan.of(layer, span)
         some = equations.some(count)
-        records = some.scaled(factors * _signs(factors @ span.T)[:, None])
+        records = some.scaled(some.signed(directions, span))
+        residuals = some.residuals_for(records)
         if self.refine:
             records, residuals = some.solved(records, rounds=_ROUNDS)
             for _ in range(_AGAIN):
                 if self._left(equations, records, residuals) < layer.rounding:
                     break
                 records, residuals = equations.clearest(records, residuals).solved(records, rounds=_LAST)
-        else:
-            residuals = some.residuals_for(records)
-        x = records @ span.T
-        return _Found(
-            x=x * _signs(x)[:, None], residuals=residuals, objective=self._left(equations, records, residuals)
-        )
+        left = self._left(equations, records, residuals)
+        return _Found(inputs=records @ span.T, residuals=residuals, objective=left)
+
+    def _directions(self, moments: Moments, span: Tensor, order: int, *, seed: int) -> Tensor:
+        """Unit vectors along the records, in the basis `span`.
+
+        In an exact span the rows are first whitened: weights that were trained, or that repeat others, have other
+        covariances than the identity.
+        """
+        root = torch.eye(span.shape[1]).to(span)
+        if self.exact:
+            places = moments.rows @ span
+            places = places - places.mean(0)
+            values, turn = torch.linalg.eigh(places.T @ places / len(places))
+            root = turn * values.clamp_min(1e-12 * values[-1]).sqrt() @ turn.T
+            own = moments.sent @ span @ root if moments.sent.ndim == 2 else moments.sent
+            moments, span = Moments(rows=places @ torch.linalg.inv(root), sent=own), torch.eye(len(root)).to(span)
+        tensor = moments.third(span) if order == 3 else moments.third_along(span, _unit(moments.first))
+        factors, _ = decompose(tensor, seed=seed, draws=self.draws)
+        found = factors @ torch.linalg.inv(root)
+        unit: Tensor = found / found.norm(dim=1, keepdim=True)
+        return unit
 
     @staticmethod
     def _left(equations: InSpan, records: Tensor, residuals: Tensor) -> float:
@@ -115,7 +132,7 @@ class Stein:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Found:
-    x: Tensor  # (records, features)
+    inputs: Tensor  # (records, features), of the wide layer
     residuals: Tensor
     objective: float  # the share of the gradient that they leave unexplained
 
@@ -177,10 +194,3 @@ def _check_count(layer: WideLayer, count: int, *, seed: int) -> None:
 def _unit(vector: Tensor) -> Tensor:
     unit: Tensor = vector / vector.norm()
     return unit
-
-
-def _signs(x: Tensor) -> Tensor:
-    """Records lie in [0, 1]: of x and -x the one with more above zero."""
-    above, below = x.clamp(min=0).norm(dim=1), x.clamp(max=0).norm(dim=1)
-    signs: Tensor = torch.where(above >= below, 1.0, -1.0).to(x)
-    return signs
