@@ -1,0 +1,51 @@
+"""Every recipe of the paper at smoke scale, from its cells to the page, and what each must show even there."""
+
+import pytest
+from smoke import records
+
+from remanence.results import Record
+from remanence_recipes import RECIPES
+
+NAMES = [name for name in RECIPES if name.startswith("wang2023.")]
+
+
+def measures(record: Record) -> dict[str, float]:
+    return {measure["name"]: measure["value"] for measure in record["measures"]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_runs_from_its_cells_to_the_page(name: str) -> None:
+    assert list(records(name)) == [cell.label for cell in RECIPES[name]("smoke")]
+
+
+def test_the_exact_span_is_closer_than_the_moments_and_the_refinement_exact() -> None:
+    (record,) = records("wang2023.figure2").values()
+    found = measures(record)
+    for activation in ("x²+x³", "tanh"):
+        paper, span, refined = (found[f"{way}, {activation}, d = 10"] for way in ("rows", "exact span", "refined"))
+        assert refined < 1e-9 < span < paper < 0.2
+    assert found["rows, x²+x³, d = 10"] < found["head, x²+x³, d = 10"] < 0.5
+
+
+def test_the_error_falls_with_the_root_of_the_rows() -> None:
+    for record in records("wang2023.rates").values():
+        assert 0.25 < measures(record)["slope"] < 0.75
+
+
+def test_of_linear_and_quadratic_activations_only_what_is_predicted_can_be_read() -> None:
+    (record,) = records("wang2023.linear_caveat").values()
+    found = measures(record)
+    assert found["rank of the gradient, linear"] == 1
+    assert found["rank of the gradient, quadratic"] == 3
+    assert found["records outside the span, quadratic"] < 1e-12
+    assert found["another batch, same gradient"] < 1e-12
+
+
+def test_images_are_found_and_refined_ones_are_exact() -> None:
+    for label, record in records("wang2023.figure3_mnist").items():
+        if "paper" not in label:
+            assert record["scores"]["found"]["count"] == record["scores"]["records"]
+        if "refined" in label:
+            assert record["scores"]["metrics"]["mse"]["mean"] < 1e-15
+    for record in records("wang2023.cifar10").values():
+        assert record["scores"]["found"]["share"] > 0.8
