@@ -112,6 +112,20 @@ class InSpan:
             ahead = ahead.where(~even, _above_zero(directions @ span.T))
         return directions * ahead[:, None]
 
+    def reseeded(self, records: Tensor, span: Tensor) -> Tensor:
+        """The record that is missed least, one that came twice it may be, gives way to the direction in which the rows
+        that the others leave unexplained lie."""
+        left = []
+        for k in range(len(records)):
+            others = torch.cat([records[:k], records[k + 1 :]])
+            left.append(self.misfit(others, self.residuals_for(others)))
+        least = int(torch.stack([each.norm() for each in left]).argmin())
+        directions = records / records.norm(dim=1, keepdim=True)
+        directions[least] = torch.linalg.svd(left[least][:, : records.shape[1]], full_matrices=False).Vh[0]
+        found = records.clone()
+        found[least] = self.scaled(self.signed(directions, span))[least]
+        return found
+
     def solved(self, records: Tensor, *, rounds: int) -> tuple[Tensor, Tensor]:
         """Records and residuals (b, r) that explain the gradient, from a first guess at the records."""
         residuals, damping = self.residuals_for(records), 1e-3

@@ -7,7 +7,8 @@ exactly in the span of the batch, which an SVD finds without the error of a samp
 small system of equations. In deeper nets (algorithm 2) the last two layers are read and those before inverted.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal, TypeAlias, final, get_args
 
 import torch
@@ -42,7 +43,8 @@ class Stein:
     norm: float | None = None  # of every record, where it is known; the paper assumes 1
     box: bool = True  # not in the paper: cut to [0, 1], where records lie
     draws: int = 100
-    tries: int = 4  # refinements from other guesses, until one explains the gradient
+    tries: int = 3  # guesses to refine, until one explains the gradient
+    reseeds: int = 4  # records of each that are put elsewhere, the one missed least each time
 
     def __post_init__(self) -> None:
         if self.source not in get_args(Source):
@@ -77,14 +79,24 @@ class Stein:
         equations = InSpan.of(layer, span)
         some = equations.some(count)
         records = some.scaled(some.signed(directions, span))
-        residuals = some.residuals_for(records)
+        found = _Found(inputs=records @ span.T, residuals=some.residuals_for(records), objective=inf)
+        for _ in range(1 + self.reseeds if self.refine else 0):
+            found = min(found, self._refined(equations, records, span), key=lambda each: each.objective)
+            if found.objective < layer.rounding or count == 1:
+                break
+            records = some.reseeded(found.inputs @ span, span)
         if self.refine:
-            records, residuals = some.solved(records, rounds=_ROUNDS)
-            for _ in range(_AGAIN):
-                if self._left(equations, records, residuals) < layer.rounding:
-                    break
-                records, residuals = equations.clearest(records, residuals).solved(records, rounds=_LAST)
+            return found
+        return replace(found, objective=self._left(equations, records, found.residuals))
+
+    def _refined(self, equations: InSpan, records: Tensor, span: Tensor) -> "_Found":
+        records, residuals = equations.some(len(records)).solved(records, rounds=_ROUNDS)
         left = self._left(equations, records, residuals)
+        for _ in range(_AGAIN):
+            if left < equations.layer.rounding:
+                break
+            records, residuals = equations.clearest(records, residuals).solved(records, rounds=_LAST)
+            left = self._left(equations, records, residuals)
         return _Found(inputs=records @ span.T, residuals=residuals, objective=left)
 
     def _directions(self, moments: Moments, span: Tensor, order: int, *, seed: int) -> Tensor:
