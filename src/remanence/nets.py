@@ -136,9 +136,18 @@ def server_params(model: nn.Module, *, seed: int, spread: float = 1.0, offset: f
     names = {id(p): name for name, p in model.named_parameters()}
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
     *before, wide, head = layers
-    params = {names[id(layer.bias)]: torch.zeros(layer.bias.shape) for layer in layers if layer.bias is not None}
+    if head.out_features != 1:
+        raise BadInput(
+            f"the server's weights are for one output, got {head.out_features}: with several, and equal weights in the "
+            "head, the residuals of cross-entropy cancel"
+        )
+    params = {
+        names[id(layer.bias)]: torch.zeros(layer.bias.shape, dtype=torch.float64)
+        for layer in layers
+        if layer.bias is not None
+    }
     for layer in before:
-        params[names[id(layer.weight)]] = torch.eye(*layer.weight.shape)
+        params[names[id(layer.weight)]] = torch.eye(*layer.weight.shape, dtype=torch.float64)
     rows = torch.randn(
         wide.out_features, layers[0].in_features, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
     )
@@ -147,13 +156,13 @@ def server_params(model: nn.Module, *, seed: int, spread: float = 1.0, offset: f
         if narrow < 2 * rows.shape[1]:
             raise BadInput(f"the layers before the last two must be {2 * rows.shape[1]} wide or wider, got {narrow}")
         first = params[names[id(before[0].weight)]]
-        first[rows.shape[1] : 2 * rows.shape[1]] = -torch.eye(rows.shape[1])
+        first[rows.shape[1] : 2 * rows.shape[1]] = -torch.eye(rows.shape[1], dtype=torch.float64)
         rows = pad(torch.cat([rows, -rows], dim=1), (0, wide.in_features - 2 * rows.shape[1]))
     params[names[id(wide.weight)]] = spread * rows
-    params[names[id(head.weight)]] = torch.full(head.weight.shape, 1 / head.in_features)
+    params[names[id(head.weight)]] = torch.full(head.weight.shape, 1 / head.in_features, dtype=torch.float64)
     if head.bias is not None:
         params[names[id(head.bias)]].fill_(offset)
-    return {name: p.double() for name, p in params.items()}
+    return params
 
 
 def _fan_in(module: nn.Linear | nn.Conv2d | nn.ConvTranspose2d) -> int:

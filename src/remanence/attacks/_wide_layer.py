@@ -7,6 +7,7 @@ layers come before, these are inverted, one by one.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import final
 
 import torch
@@ -15,6 +16,7 @@ from torch.func import grad, vmap
 
 from remanence.errors import BadInput
 from remanence.release import KnowsGradient
+from remanence.types import Params
 
 _ON = 1e-6  # of a record's largest output: what is read of a neuron that is off is rounding, and so is what is left
 
@@ -49,7 +51,7 @@ class WideLayer:
             of_offsets=sent[f"{first}.bias"] if biased else None,
             of_head=sent[f"{last}.weight"].T,
             activation=activation,
-            before=tuple(Before(rows=at[f"{n}.weight"], offsets=at[f"{n}.bias"], activation=s) for n, s in before),
+            before=tuple(Before.of(at, name, s) for name, s in before),
             precision=torch.finfo(release.gradient[f"{first}.weight"].dtype).eps,
         )
 
@@ -67,6 +69,12 @@ class WideLayer:
     def spread(self) -> float:
         """Of the rows' entries, which moments are taken in units of."""
         return float(self.rows.std())
+
+    def inputs(self, records: Tensor) -> Tensor:
+        """What the wide layer sees of these records."""
+        for layer in self.before:
+            records = layer.activation(records @ layer.rows.T + layer.offsets)
+        return records
 
     def records(self, inputs: Tensor, *, exact: bool) -> Tensor:
         """What makes these inputs of the wide layer."""
@@ -91,6 +99,11 @@ class Before:
     rows: Tensor
     offsets: Tensor
     activation: nn.Module
+
+    @classmethod
+    def of(cls, at: Params, name: str, activation: nn.Module) -> "Before":
+        rows = at[f"{name}.weight"]
+        return cls(rows=rows, offsets=at.get(f"{name}.bias", rows.new_zeros(len(rows))), activation=activation)
 
     def inverted(self, outputs: Tensor, *, exact: bool) -> Tensor:
         """From what the layer puts out for each record to what it took in.
@@ -135,7 +148,8 @@ def _each(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 def _layers(model: nn.Module) -> tuple[list[tuple[str, nn.Module]], str, nn.Module, str]:
     """The names of fully connected layers with the activation behind each, the last two apart."""
-    children = [c for c in model.named_children() if not isinstance(c[1], nn.Flatten)]
+    # not `named_children`, which names an activation that is used twice only once
+    children = [(n, c) for n, c in model._modules.items() if c is not None and not isinstance(c, nn.Flatten)]
     pairs = list(zip(children[::2], children[1::2], strict=False))
     plain = all(isinstance(a[1], nn.Linear) and not isinstance(b[1], nn.Linear) for a, b in pairs)
     ends = len(children) % 2 == 1 and len(children) >= 3 and isinstance(children[-1][1], nn.Linear)
@@ -158,5 +172,11 @@ def _check(release: KnowsGradient, first: str, last: str) -> None:
             raise BadInput(f"`{what}` must hold the parameters of the model, it differs at {', '.join(odd)}")
         if not all(bool(p.isfinite().all()) for p in params.values()):
             raise BadInput(f"`{what}` must be finite, got NaN or infinity: ask for the gradient again")
-    if not bool(release.gradient[f"{first}.weight"].any()) or not bool(release.at[f"{last}.weight"].any()):
-        raise BadInput("the gradient of the first layer is zero: it tells nothing of the batch")
+    rows, sent = release.at[f"{first}.weight"], release.gradient[f"{first}.weight"]
+    if not bool(sent.any()):
+        raise BadInput("the gradient of the rows is zero: it tells nothing of the batch")
+    if not float(rows.std()) > 0:
+        raise BadInput("the rows in `at` are all equal, and random ones are needed to tell records apart")
+    inputs = next(iter(release.model.parameters())).shape[1]
+    if prod(release.shape) != inputs:
+        raise BadInput(f"`shape` must hold the {inputs} numbers that the model takes in, got {release.shape}")

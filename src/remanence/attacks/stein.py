@@ -7,8 +7,7 @@ exactly in the span of the batch, which an SVD finds without the error of a samp
 small system of equations. In deeper nets (algorithm 2) the last two layers are read and those before inverted.
 """
 
-from dataclasses import dataclass, replace
-from math import inf
+from dataclasses import dataclass
 from typing import Literal, TypeAlias, final, get_args
 
 import torch
@@ -28,7 +27,7 @@ from remanence.types import Reconstruction
 
 Source: TypeAlias = Literal["rows", "head"]
 _VANISHES = 1e-6  # a Hermite coefficient beside the largest
-_MOST = 64  # records looked for where their number is not known
+_MOST, _WIDE = 64, 10.0  # records looked for where their number is not known; a gap between singular values
 _ROUNDS, _AGAIN, _LAST = 150, 4, 10  # steps on some rows; how often on the clearest where these do not settle it
 
 
@@ -49,12 +48,15 @@ class Stein:
     def __post_init__(self) -> None:
         if self.source not in get_args(Source):
             raise unknown("source", self.source, get_args(Source))
+        for name in ("draws", "tries"):
+            if getattr(self, name) < 1:
+                raise BadInput(f"`{name}` must be 1 or more, got {getattr(self, name)}")
 
     def run(self, release: KnowsGradient, *, seed: int) -> Reconstruction:
         require(release, KnowsGradient, by=type(self).__name__)
         layer = WideLayer.of(release)
         _order(layer)
-        count = release.batch_size or _rank(layer, seed=stream(seed, "rank"))
+        count = _rank(layer, seed=stream(seed, "rank")) if release.batch_size is None else release.batch_size
         _check_count(layer, count, seed=stream(seed, "rank"))
         found: list[_Found] = []
         for attempt in range(self.tries if self.refine else 1):
@@ -64,8 +66,8 @@ class Stein:
         best = min(found, key=lambda each: each.objective)
         x = layer.records(best.inputs, exact=best.objective < layer.rounding)
         x = x if self.norm is None else x * (self.norm / x.norm(dim=1, keepdim=True))
+        labels = _labels(release, layer, x)
         x = (x.clamp(0, 1) if self.box else x).view(-1, *release.shape)
-        labels = _labels(release, layer, x, best.residuals)
         return Reconstruction(x=x.to(next(iter(release.at.values()))), y=labels, objective=best.objective)
 
     def _attempt(self, layer: WideLayer, count: int, *, seed: int, part: bool) -> "_Found":
@@ -79,15 +81,13 @@ class Stein:
         equations = InSpan.of(layer, span)
         some = equations.some(count)
         records = some.scaled(some.signed(directions, span))
-        found = _Found(inputs=records @ span.T, residuals=some.residuals_for(records), objective=inf)
+        found = _Found(inputs=records @ span.T, objective=self._left(equations, records, some.residuals_for(records)))
         for _ in range(1 + self.reseeds if self.refine else 0):
             found = min(found, self._refined(equations, records, span), key=lambda each: each.objective)
             if found.objective < layer.rounding or count == 1:
                 break
             records = some.reseeded(found.inputs @ span, span)
-        if self.refine:
-            return found
-        return replace(found, objective=self._left(equations, records, found.residuals))
+        return found
 
     def _refined(self, equations: InSpan, records: Tensor, span: Tensor) -> "_Found":
         records, residuals = equations.some(len(records)).solved(records, rounds=_ROUNDS)
@@ -97,7 +97,7 @@ class Stein:
                 break
             records, residuals = equations.clearest(records, residuals).solved(records, rounds=_LAST)
             left = self._left(equations, records, residuals)
-        return _Found(inputs=records @ span.T, residuals=residuals, objective=left)
+        return _Found(inputs=records @ span.T, objective=left)
 
     def _directions(self, moments: Moments, span: Tensor, order: int, *, seed: int) -> Tensor:
         """Unit vectors along the records, in the basis `span`.
@@ -145,14 +145,16 @@ class Stein:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Found:
     inputs: Tensor  # (records, features), of the wide layer
-    residuals: Tensor
     objective: float  # the share of the gradient that they leave unexplained
 
 
-def _labels(release: KnowsGradient, layer: WideLayer, x: Tensor, residuals: Tensor) -> Tensor:
-    """For each record the class whose residual at the model's own output is the nearest to the one that was found."""
+def _labels(release: KnowsGradient, layer: WideLayer, x: Tensor) -> Tensor:
+    """For each record the class whose residual at the model's output is nearest to the one that the gradient shows."""
+    inputs = layer.inputs(x)
+    span = torch.linalg.qr(inputs.T).Q
+    residuals = InSpan.of(layer, span).residuals_for(inputs @ span)
     at = {name: p.double() for name, p in release.at.items()}
-    outputs = apply(release.model, at, x.double())
+    outputs = apply(release.model, at, x.view(-1, *release.shape))
     turn, count = row_space(layer.head), len(x)
 
     def residual(output: Tensor, label: Tensor) -> Tensor:
@@ -182,16 +184,24 @@ def _order(layer: WideLayer) -> int:
 
 
 def _rank(layer: WideLayer, *, seed: int) -> int:
-    """How many independent records the gradient shows: its singular values before the widest gap."""
+    """How many independent records the gradient shows: its singular values before what is rounding, or a wide gap."""
     values = span_of_rows(layer.gradient, min(_MOST, *layer.gradient.shape), seed=seed)[1]
-    kept = values[values > layer.gap * values[0]]
-    if len(kept) < len(values):
-        return len(kept)
-    return int((values[:-1] / values[1:]).argmax()) + 1
+    kept = int((values > layer.gap * values[0]).sum())
+    if kept < len(values) or kept == 1:
+        return kept
+    gaps = values[:-1] / values[1:]
+    if float(gaps.max()) < _WIDE:
+        raise BadInput(
+            f"the gradient shows {kept} directions or more and no gap between them, which does not tell how many "
+            "records it is of: say `batch_size`"
+        )
+    return int(gaps.argmax()) + 1
 
 
 def _check_count(layer: WideLayer, count: int, *, seed: int) -> None:
     rows, features = layer.gradient.shape
+    if count < 1:
+        raise BadInput(f"`batch_size` must be a number of records, got {count}")
     if count > min(rows, features):
         raise BadInput(f"a gradient of {rows} rows and {features} features cannot tell {count} records apart: use more")
     values = span_of_rows(layer.gradient, count, seed=seed)[1]

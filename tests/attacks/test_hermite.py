@@ -1,0 +1,101 @@
+"""Hermite coefficients: the table of METHODS 3.2, and an adaptive quadrature that knows nothing of ours."""
+
+from collections.abc import Callable
+from math import exp, pi, sqrt
+
+import pytest
+import torch
+from scipy.integrate import quad
+from torch import Tensor, nn
+from torch.nn import functional
+
+from remanence.attacks._hermite import hermite_coefficients
+
+Activation = Callable[[Tensor], Tensor]
+
+
+def mixed(x: Tensor) -> Tensor:
+    return x.square() + x**3
+
+
+def leaky(x: Tensor) -> Tensor:
+    return functional.leaky_relu(x, 0.01)
+
+
+ALL: dict[str, Activation] = {
+    "x^2 + x^3": mixed,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "relu": torch.relu,
+    "leaky": leaky,
+    "elu": functional.elu,
+    "linear": nn.Identity(),
+    "quadratic": torch.square,
+}
+TABLE = [  # c_0, c_2, c_3, c_4
+    ("x^2 + x^3", 1.0, 2.0, 6.0, 0.0),
+    ("tanh", 0.0, 0.0, -0.3636, 0.0),
+    ("sigmoid", 0.5, 0.0, -0.0624, 0.0),
+    ("relu", 0.3989, 0.3989, 0.0, -0.3989),
+    ("leaky", 0.39495, 0.39495, 0.0, -0.39495),  # the table cuts it to .3949
+    ("elu", 0.1605, 0.2616, -0.1374, -0.1374),
+    ("linear", 0.0, 0.0, 0.0, 0.0),
+    ("quadratic", 1.0, 2.0, 0.0, 0.0),
+]
+POLYNOMIALS: list[Callable[[float], float]] = [
+    lambda z: 1.0,
+    lambda z: z,
+    lambda z: z**2 - 1,
+    lambda z: z**3 - 3 * z,
+    lambda z: z**4 - 6 * z**2 + 3,
+    lambda z: z**5 - 10 * z**3 + 15 * z,
+]
+
+
+def by_quad(activation: Activation, order: int, scale: float = 1.0) -> float:
+    def integrand(z: float) -> float:
+        value = float(activation(torch.tensor(scale * z, dtype=torch.float64)))
+        return value * POLYNOMIALS[order](z) * exp(-z * z / 2) / sqrt(2 * pi)
+
+    halves = (quad(integrand, a, b, epsabs=1e-12, epsrel=1e-11)[0] for a, b in ((-13.0, 0.0), (0.0, 13.0)))
+    return float(sum(halves))
+
+
+@pytest.mark.parametrize(("name", "zeroth", "second", "third", "fourth"), TABLE, ids=[row[0] for row in TABLE])
+def test_the_coefficients_are_those_of_the_table(
+    name: str, zeroth: float, second: float, third: float, fourth: float
+) -> None:
+    found = hermite_coefficients(ALL[name])
+    assert len(found) == 5
+    assert [found[k] for k in (0, 2, 3, 4)] == pytest.approx([zeroth, second, third, fourth], abs=5.1e-5)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_coefficients_are_those_of_an_adaptive_quadrature(name: str) -> None:
+    expected = [by_quad(ALL[name], order) for order in range(5)]
+    assert hermite_coefficients(ALL[name]) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["relu", "elu", "tanh"])
+def test_a_scale_goes_into_the_argument_of_the_activation(name: str) -> None:
+    expected = [by_quad(ALL[name], order, scale=2.5) for order in range(5)]
+    assert hermite_coefficients(ALL[name], scale=2.5) == pytest.approx(expected, abs=1e-9)
+
+
+def test_what_vanishes_is_far_below_what_does_not() -> None:
+    """An attack chooses the order of its moments by that."""
+    vanishing = {"tanh": (0, 2, 4), "sigmoid": (2, 4), "relu": (3,), "leaky": (3,), "x^2 + x^3": (4,)}
+    for name, orders in vanishing.items():
+        found = hermite_coefficients(ALL[name])
+        assert max(abs(found[k]) for k in orders) < 1e-12 * max(map(abs, found)), name
+
+
+def test_more_orders_are_given_where_asked_for() -> None:
+    found = hermite_coefficients(lambda x: x**5, most=5)
+    assert found == pytest.approx([by_quad(lambda x: x**5, k) for k in range(6)], abs=1e-6)
+    assert found[5] == pytest.approx(120)  # k! times the leading coefficient
+    assert len(hermite_coefficients(torch.tanh, most=2)) == 3
+
+
+def test_one_order_is_the_mean_and_the_slope() -> None:
+    assert hermite_coefficients(torch.relu, most=1) == pytest.approx([1 / sqrt(2 * pi), 0.5])

@@ -1,0 +1,254 @@
+"""Moments by Stein's lemma: against Hermite tensors formed in full, planted records, and exact spans."""
+
+from collections.abc import Callable, Iterator
+from itertools import permutations
+
+import pytest
+import torch
+from torch import Tensor
+
+from remanence.attacks._hermite import hermite_coefficients
+from remanence.attacks._moments import Moments, leading_span, span_of_rows, symmetric
+
+ROWS, FEATURES, SPAN = 5, 3, 2
+EYE = torch.eye(FEATURES).double()
+
+
+def draw(*shape: int, seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).double()
+
+
+def moments(source: str) -> Moments:
+    sent = draw(ROWS, FEATURES, seed=1) if source == "rows" else draw(ROWS, seed=1)
+    return Moments(rows=draw(ROWS, FEATURES, seed=0), sent=sent)
+
+
+def span() -> Tensor:
+    basis: Tensor = torch.linalg.qr(draw(FEATURES, SPAN, seed=2)).Q
+    return basis
+
+
+def vector() -> Tensor:
+    return draw(FEATURES, seed=3)  # neither of norm one nor in the span
+
+
+def hermite(w: Tensor, order: int) -> Tensor:
+    """H_order(w) by the recursion H_k = w (x) H_(k-1) - the sum over places of the identity with H_(k-2)."""
+    if order == 0:
+        return w.new_ones(())
+    if order == 1:
+        return w
+    found: Tensor = torch.tensordot(w, hermite(w, order - 1), dims=0)
+    below = hermite(w, order - 2)
+    for place in range(1, order):  # the first index is paired with each of the others
+        found = found - torch.tensordot(EYE, below, dims=0).movedim(1, place)
+    return found
+
+
+def symmetrised(tensor: Tensor) -> Tensor:
+    return torch.stack([tensor.permute(order) for order in permutations(range(tensor.ndim))]).mean(0)
+
+
+def in_full(given: Moments, order: int) -> Tensor:
+    """The mean over the rows of sent times the Hermite tensor, the gradient's own index averaged over all places."""
+    found = []
+    for w, g in zip(given.rows, given.sent, strict=True):
+        if g.ndim:
+            found.append(symmetrised(torch.tensordot(g, hermite(w, order - 1), dims=0)))
+        else:
+            found.append(g * hermite(w, order))
+    return torch.stack(found).mean(0)
+
+
+def close(found: Tensor, expected: Tensor) -> bool:
+    assert found.shape == expected.shape
+    return torch.allclose(found, expected, rtol=1e-11, atol=1e-12)
+
+
+READ: list[Callable[[Moments], Tensor]] = [
+    lambda given: given.first,
+    lambda given: given.second(),
+    lambda given: given.second_along(vector()),
+    lambda given: given.third(span()),
+    lambda given: given.third_along(span(), vector()),
+]
+
+both = pytest.mark.parametrize("source", ["rows", "head"])
+
+
+def test_the_recursion_gives_the_polynomials_of_the_methods() -> None:
+    w = draw(FEATURES, seed=9)
+    third = torch.einsum("a,b,c->abc", w, w, w)
+    fourth = torch.einsum("a,b,c,d->abcd", w, w, w, w)
+    for one, two in (("a", "bc"), ("b", "ac"), ("c", "ab")):
+        third -= torch.einsum(f"{one},{two}->abc", w, EYE)
+    for one, two in (("ab", "cd"), ("ac", "bd"), ("ad", "bc")):
+        fourth -= torch.einsum(f"{one[0]},{one[1]},{two}->abcd", w, w, EYE)
+        fourth -= torch.einsum(f"{two[0]},{two[1]},{one}->abcd", w, w, EYE)
+        fourth += torch.einsum(f"{one},{two}->abcd", EYE, EYE)
+    assert close(hermite(w, 2), torch.outer(w, w) - EYE)
+    assert close(hermite(w, 3), third)
+    assert close(hermite(w, 4), fourth)
+    assert close(symmetrised(fourth), fourth)
+
+
+@both
+def test_the_first_moment_is_that_of_the_first_polynomial(source: str) -> None:
+    given = moments(source)
+    assert close(given.first, in_full(given, 1))
+
+
+@both
+def test_the_second_moment_is_that_of_the_second_polynomial(source: str) -> None:
+    given = moments(source)
+    assert close(given.second(), in_full(given, 2))
+
+
+@both
+def test_the_second_along_a_vector_is_the_third_polynomial_contracted_once(source: str) -> None:
+    given = moments(source)
+    assert close(given.second_along(vector()), torch.einsum("abc,c->ab", in_full(given, 3), vector()))
+
+
+@both
+def test_the_third_moment_is_the_third_polynomial_in_the_span(source: str) -> None:
+    given, v = moments(source), span()
+    assert close(given.third(v), torch.einsum("abc,ax,by,cz->xyz", in_full(given, 3), v, v, v))
+
+
+@both
+def test_the_third_along_a_vector_is_the_fourth_polynomial_contracted_once(source: str) -> None:
+    given, v = moments(source), span()
+    expected = torch.einsum("abcd,ax,by,cz,d->xyz", in_full(given, 4), v, v, v, vector())
+    assert close(given.third_along(v, vector()), expected)
+
+
+@both
+@pytest.mark.parametrize("count", [1, FEATURES])
+def test_the_span_may_be_one_direction_or_all_of_them(source: str, count: int) -> None:
+    given, v = moments(source), torch.linalg.qr(draw(FEATURES, count, seed=5)).Q
+    assert close(given.third(v), torch.einsum("abc,ax,by,cz->xyz", in_full(given, 3), v, v, v))
+    expected = torch.einsum("abcd,ax,by,cz,d->xyz", in_full(given, 4), v, v, v, vector())
+    assert close(given.third_along(v, vector()), expected)
+
+
+@both
+def test_every_moment_is_symmetric(source: str) -> None:
+    given = moments(source)
+    for found in (given.second(), given.second_along(vector()), given.third(span())):
+        assert close(symmetrised(found), found)
+    found = given.third_along(span(), vector())
+    assert close(symmetrised(found), found)
+
+
+@both
+def test_moments_are_linear_in_what_was_sent(source: str) -> None:
+    one, two = moments(source), draw(*moments(source).sent.shape, seed=11)
+    other = Moments(rows=one.rows, sent=two)
+    total = Moments(rows=one.rows, sent=one.sent - 3 * two)
+    for read in READ:
+        assert close(read(total), read(one) - 3 * read(other))
+
+
+def test_the_mean_over_permutations() -> None:
+    tensor = draw(3, 3, 3, seed=0)
+    assert close(symmetric(tensor), symmetrised(tensor))
+    assert not close(symmetric(tensor), tensor)
+
+
+def activation(x: Tensor) -> Tensor:
+    """Every coefficient up to the fourth is there."""
+    return (x + 0.8).sin()
+
+
+def blocks(source: str, record: Tensor, weight: float) -> Iterator[Moments]:
+    """200,000 rows in twenty, and what a record of norm one with that weight sends for them."""
+    for block in range(20):
+        rows = draw(10_000, len(record), seed=100 + block)
+        at = (rows @ record).requires_grad_()
+        value = activation(at)
+        slope = torch.autograd.grad(value.sum(), at)[0]
+        sent = weight * (slope[:, None] * record if source == "rows" else value.detach())
+        yield Moments(rows=rows, sent=sent)
+
+
+@both
+def test_over_many_rows_the_moments_come_to_powers_of_the_record(source: str) -> None:
+    record = torch.tensor([0.1, 0.5, -0.3, 0.8]).double()
+    record = record / record.norm()
+    weight, along = -1.7, torch.tensor([0.6, 0.1, -0.2, 0.9]).double()
+    v = torch.linalg.qr(torch.stack([record, draw(4, seed=1), draw(4, seed=2)], dim=1)).Q
+    c = hermite_coefficients(activation)
+    inside, inner = v.T @ record, float(along @ record)
+    cube = torch.einsum("a,b,c->abc", inside, inside, inside)
+    expected = [
+        weight * c[1] * record,
+        weight * c[2] * torch.outer(record, record),
+        weight * c[3] * inner * torch.outer(record, record),
+        weight * c[3] * cube,
+        weight * c[4] * inner * cube,
+    ]
+    found = [
+        (given.first, given.second(), given.second_along(along), given.third(v), given.third_along(v, along))
+        for given in blocks(source, record, weight)
+    ]
+    for each, wanted in zip(zip(*found, strict=True), expected, strict=True):
+        stacked = torch.stack(each)
+        standard_error = stacked.std(0) / len(stacked) ** 0.5
+        assert ((stacked.mean(0) - wanted).abs() < 5 * standard_error + 1e-12).all()
+        assert standard_error.max() < 0.1 * wanted.abs().max()  # the test could tell a wrong constant
+
+
+def low_rank(rows: int, features: int, rank: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """A matrix, and an orthonormal basis of where its rows lie."""
+    basis = torch.linalg.qr(draw(features, rank, seed=seed)).Q
+    return draw(rows, rank, seed=seed + 1) @ basis.T, basis
+
+
+def projector(basis: Tensor) -> Tensor:
+    return basis @ basis.T
+
+
+@pytest.mark.parametrize(("rows", "features"), [(300, 40), (30, 200), (3, 50), (50, 3)])
+@pytest.mark.parametrize("rank", [1, 3])
+def test_the_span_of_a_matrix_of_low_rank_is_exact(rows: int, features: int, rank: int) -> None:
+    matrix, basis = low_rank(rows, features, rank)
+    found, values = span_of_rows(matrix, rank, seed=0)
+    assert found.shape == (features, rank)
+    assert torch.allclose(found.T @ found, torch.eye(rank).double(), atol=1e-12)
+    assert torch.allclose(projector(found), projector(basis), atol=1e-12)
+    expected = torch.linalg.svdvals(matrix)
+    assert torch.allclose(values[:rank], expected[:rank], rtol=1e-10)
+    assert (values[rank:] < 1e-12 * values[0]).all()
+
+
+def test_a_weak_direction_is_found_beside_a_strong_one() -> None:
+    basis = torch.linalg.qr(draw(40, 3, seed=0)).Q
+    matrix = draw(300, 3, seed=1) * torch.tensor([1.0, 1e-3, 1e-6]).double() @ basis.T
+    found, values = span_of_rows(matrix, 3, seed=0)
+    assert torch.allclose(projector(found), projector(basis), atol=1e-8)
+    assert torch.allclose(values[:3], torch.linalg.svdvals(matrix)[:3], rtol=1e-6)
+
+
+def test_of_a_noisy_matrix_the_leading_directions_are_taken() -> None:
+    matrix, basis = low_rank(300, 40, 3)
+    found, _ = span_of_rows(matrix + 1e-3 * draw(300, 40, seed=7), 3, seed=0)
+    assert (projector(found) - projector(basis)).norm() < 0.01
+    in_full = torch.linalg.svd(matrix + 1e-3 * draw(300, 40, seed=7)).Vh[:3].T
+    assert torch.allclose(projector(found), projector(in_full), atol=1e-6)
+
+
+def test_the_span_is_repeatable_by_seed_and_leaves_the_global_generator_alone() -> None:
+    matrix, _ = low_rank(100, 20, 3)
+    state = torch.get_rng_state()
+    one, two = (span_of_rows(matrix, 3, seed=4)[0] for _ in range(2))
+    assert torch.equal(one, two)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_leading_directions_are_those_of_the_largest_eigenvalues_of_either_sign() -> None:
+    turn = torch.linalg.qr(draw(5, 5, seed=0)).Q
+    matrix = turn @ torch.diag(torch.tensor([0.5, -3.0, 1.0, 2.0, -0.1]).double()) @ turn.T
+    assert torch.allclose(projector(leading_span(matrix, 2)), projector(turn[:, [1, 3]]), atol=1e-12)
+    assert torch.allclose(leading_span(matrix, 1).abs(), turn[:, [1]].abs(), atol=1e-12)
+    assert torch.allclose(projector(leading_span(matrix, 3)), projector(turn[:, [1, 2, 3]]), atol=1e-12)

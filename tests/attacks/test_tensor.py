@@ -1,0 +1,167 @@
+"""The decomposition of symmetric tensors: planted factors come back, and what has none is refused."""
+
+import pytest
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from remanence import BadInput
+from remanence.attacks._moments import symmetric
+from remanence.attacks._tensor import decompose, least_squares
+
+RANKS = [1, 2, 4, 8]
+
+
+def planted(rank: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """A tensor, its unit factors (rank, rank), not orthogonal, and its weights, of both signs."""
+    generator = torch.Generator().manual_seed(seed)
+    factors = torch.eye(rank).double() + 0.4 * torch.randn(rank, rank, generator=generator).double()
+    factors = factors / factors.norm(dim=1, keepdim=True)
+    weights = 0.5 + torch.rand(rank, generator=generator).double()
+    weights[::2] *= -1
+    return tensor_of(factors, weights), factors, weights
+
+
+def tensor_of(factors: Tensor, weights: Tensor) -> Tensor:
+    return torch.einsum("i,ia,ib,ic->abc", weights, factors, factors, factors)
+
+
+def noise(rank: int, seed: int) -> Tensor:
+    return symmetric(torch.randn(rank, rank, rank, generator=torch.Generator().manual_seed(seed)).double())
+
+
+def aligned(found: Tensor, weights: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
+    """In the order and with the signs of the truth; a factor that turns around turns its weight."""
+    cosines = truth @ found.T
+    order = torch.from_numpy(linear_sum_assignment(-cosines.abs().numpy())[1])
+    signs = cosines.gather(1, order[:, None])[:, 0].sign()
+    return found[order] * signs[:, None], weights[order] * signs
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("rank", RANKS)
+def test_planted_factors_and_weights_of_both_signs_come_back_exactly(rank: int, seed: int) -> None:
+    tensor, factors, weights = planted(rank, seed)
+    found, found_weights = decompose(tensor, seed=0)
+    assert found.shape == (rank, rank)
+    assert found_weights.shape == (rank,)
+    assert torch.allclose(found.norm(dim=1), torch.ones(rank).double(), atol=1e-12)
+    moved, moved_weights = aligned(found, found_weights, factors)
+    assert (moved - factors).abs().max() < 1e-8
+    assert (moved_weights - weights).abs().max() < 1e-8
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_the_scale_of_the_tensor_goes_into_the_weights(rank: int) -> None:
+    tensor, factors, weights = planted(rank, seed=0)
+    for scale in (1e-9, 1e9):
+        moved, moved_weights = aligned(*decompose(scale * tensor, seed=0), factors)
+        assert (moved - factors).abs().max() < 1e-8
+        assert (moved_weights / scale - weights).abs().max() < 1e-8
+
+
+@pytest.mark.parametrize("rank", [2, 4, 8])
+def test_small_noise_moves_the_factors_little(rank: int) -> None:
+    tensor, factors, weights = planted(rank, seed=1)
+    moved, moved_weights = aligned(*decompose(tensor + 1e-5 * noise(rank, 5), seed=0), factors)
+    assert 1e-7 < (moved - factors).abs().max() < 5e-3
+    assert (moved_weights - weights).abs().max() < 5e-3
+
+
+def test_noise_is_passed_on_in_proportion() -> None:
+    tensor, factors, _ = planted(4, seed=1)
+    errors = []
+    for size in (1e-6, 1e-4):
+        moved, _ = aligned(*decompose(tensor + size * noise(4, 5), seed=0), factors)
+        errors.append(float((moved - factors).norm()))
+    assert errors[1] / errors[0] == pytest.approx(100, rel=0.1)
+
+
+def test_many_draws_do_better_than_one_on_noise() -> None:
+    one: list[float] = []
+    many: list[float] = []
+    for seed in range(10):
+        noisy = planted(6, seed)[0] + 1e-3 * noise(6, seed)
+        for draws, errors in ((1, one), (100, many)):
+            errors.append(float((noisy - tensor_of(*decompose(noisy, seed=0, draws=draws))).norm()))
+    assert all(many[k] < 1.01 * one[k] for k in range(10))
+    assert sum(many) < 0.5 * sum(one)
+
+
+def test_is_repeatable_by_seed() -> None:
+    tensor, _, _ = planted(4, seed=2)
+    noisy = tensor + 0.01 * noise(4, 3)
+    for one, two in zip(decompose(noisy, seed=7), decompose(noisy.clone(), seed=7), strict=True):
+        assert torch.equal(one, two)
+    assert not torch.equal(decompose(noisy, seed=7, draws=1)[0], decompose(noisy, seed=8, draws=1)[0])
+
+
+def test_leaves_the_global_generator_and_the_tensor_alone() -> None:
+    tensor, _, _ = planted(3, seed=0)
+    state, before = torch.get_rng_state(), tensor.clone()
+    decompose(tensor, seed=0)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(tensor, before)
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 3), (3, 2, 2), (3, 3), (4,), (2, 2, 2, 2)])
+def test_refuses_what_is_not_a_cube(shape: tuple[int, ...]) -> None:
+    with pytest.raises(BadInput, match="three equal sides"):
+        decompose(torch.ones(shape).double(), seed=0)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_refuses_what_is_not_finite(bad: float) -> None:
+    tensor, _, _ = planted(3, seed=0)
+    tensor[0, 1, 2] = bad
+    with pytest.raises(BadInput, match="finite"):
+        decompose(tensor, seed=0)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 4])
+def test_refuses_zero(rank: int) -> None:
+    with pytest.raises(BadInput, match="zero"):
+        decompose(torch.zeros(rank, rank, rank).double(), seed=0)
+
+
+def test_complex_pairs_still_give_real_unit_factors() -> None:
+    """x^3 - 3 x y^2, the real part of a cube of a complex number: over the reals it has rank three."""
+    tensor = torch.zeros(2, 2, 2).double()
+    tensor[0, 0, 0] = 1
+    tensor[0, 1, 1] = tensor[1, 0, 1] = tensor[1, 1, 0] = -1
+    found, weights = decompose(tensor, seed=0)
+    assert found.shape == (2, 2)
+    assert bool(found.isfinite().all())
+    assert bool(weights.isfinite().all())
+    assert torch.allclose(found.norm(dim=1), torch.ones(2).double())
+
+
+@pytest.mark.parametrize("sides", [2, 4])
+def test_a_tensor_of_fewer_factors_than_sides_is_explained_or_refused(sides: int) -> None:
+    _, factors, weights = planted(sides, seed=0)
+    tensor = tensor_of(factors[:-1], weights[:-1])
+    try:
+        found, found_weights = decompose(tensor, seed=0)
+    except BadInput as error:
+        assert "full rank" in str(error)  # noqa: PT017
+        return
+    assert bool(found.isfinite().all())
+    assert (tensor_of(found, found_weights) - tensor).norm() < 1e-6 * tensor.norm()
+
+
+def test_least_squares_is_that_of_lapack() -> None:
+    generator = torch.Generator().manual_seed(0)
+    matrix = torch.randn(3, 20, 5, generator=generator).double()
+    values = torch.randn(3, 20, 2, generator=generator).double()
+    expected = torch.linalg.lstsq(matrix, values).solution
+    assert torch.allclose(least_squares(matrix, values), expected, atol=1e-12)
+
+
+def test_dependent_columns_get_finite_shares() -> None:
+    generator = torch.Generator().manual_seed(0)
+    matrix = torch.randn(20, 3, generator=generator).double()
+    doubled = torch.cat([matrix, matrix[:, :1]], dim=1)
+    values = matrix @ torch.tensor([[1.0], [2.0], [3.0]]).double()
+    found = least_squares(doubled, values)
+    assert bool(found.isfinite().all())
+    assert (doubled @ found - values).norm() < 1e-10
