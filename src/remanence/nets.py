@@ -135,6 +135,8 @@ def server_params(model: nn.Module, *, seed: int, spread: float = 1.0, offset: f
     """
     names = {id(p): name for name, p in model.named_parameters()}
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    if len(layers) < 2:
+        raise BadInput(f"the server's weights are for two linear layers or more, got {len(layers)}")
     *before, wide, head = layers
     if head.out_features != 1:
         raise BadInput(

@@ -30,7 +30,8 @@ def storage_study(
     """How many rows of the first layer store each private record at some steps of a full-batch training."""
     about = (
         "A row of the first layer stores a record if the record's own gradient moves it; where its neuron is off, as "
-        "a ReLU's may be, the row learns nothing about the record."
+        "a ReLU's may be, the row learns nothing about the record. An activation whose slope is never zero, such as "
+        "ELU, makes every row store every record."
     )
     return Study(label=label, about=about, run=partial(_run, split, model, training, tuple(steps)))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -99,8 +100,15 @@ def sent_to(batch: Data, activation: Activation, *, dtype: torch.dtype = torch.f
     return release_of(model, {name: p.to(dtype) for name, p in at.items()}, batch)
 
 
-def honest(batch: Data, activation: Activation, *, dtype: torch.dtype = torch.float64, seed: int = 0) -> Gradient:
-    model = mlp(batch.shape, 10, hidden=(500,), activation=activation)
+def honest(
+    batch: Data,
+    activation: Activation,
+    *,
+    hidden: tuple[int, ...] = (500,),
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+) -> Gradient:
+    model = mlp(batch.shape, 10, hidden=hidden, activation=activation)
     at = {name: p.to(dtype) for name, p in initial_params(model, seed=seed).items()}
     return release_of(model, at, batch, loss=CrossEntropy())
 
@@ -248,11 +256,26 @@ def test_relu_without_biases_tells_directions_but_no_lengths() -> None:
     release = without_biases(batch, nn.ReLU())
     found = Stein(norm=0.5).run(release, seed=0)
     assert error(found, batch) < 1e-6
-    free = Stein().run(release, seed=0)
-    assert free.objective is not None
-    assert free.objective < 1e-9
-    cosines = nn.functional.cosine_similarity(matched(free, batch)[0], batch.x)
-    assert cosines.tolist() == pytest.approx([1, 1], abs=1e-9)
+    with pytest.raises(BadInput, match="say the `norm`"):
+        Stein().run(release, seed=0)
+
+
+def test_a_layer_too_narrow_to_settle_the_batch_is_refused(digits: Data) -> None:
+    release = honest(some_digits(digits, 0, 4), nn.Tanh, hidden=(12,))
+    with pytest.raises(BadInput, match="12 rows give 60 equations for 56 unknowns of 4 records"):
+        Stein().run(release, seed=0)
+
+
+def test_the_papers_span_is_for_two_layers_only(digits: Data) -> None:
+    release = honest(some_digits(digits, 0, 4), nn.Tanh, hidden=(150, 500))
+    with pytest.raises(BadInput, match="leave it out for deeper nets"):
+        Stein(exact=False).run(release, seed=0)
+
+
+def test_an_activation_that_mixes_neurons_is_refused(digits: Data) -> None:
+    release = honest(some_digits(digits, 0, 2), partial(nn.Softmax, dim=1))
+    with pytest.raises(BadInput, match="got Softmax"):
+        Stein().run(release, seed=0)
 
 
 # ---- images

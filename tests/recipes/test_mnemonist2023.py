@@ -5,7 +5,6 @@ from smoke import records
 
 from remanence.results import Record
 from remanence_recipes import RECIPES
-from remanence_recipes.mnemonist2023.reading import TABLE_3
 
 NAMES = [name for name in RECIPES if name.startswith("mnemonist2023.")]
 
@@ -19,12 +18,11 @@ def test_a_recipe_runs_from_its_cells_to_the_page(name: str) -> None:
     assert list(records(name)) == [cell.label for cell in RECIPES[name]("smoke")]
 
 
-def test_both_readings_of_a_run_see_the_same_releases_and_stand_beside_what_is_printed() -> None:
+def test_both_readings_of_a_run_see_the_same_releases() -> None:
     made = records("mnemonist2023.table3")
     for place in (1, 2):
-        pair = [made[f"run {place}, {name}"] for name in TABLE_3]
+        pair = [made[f"run {place}, {name}"] for name in ("RecoNN", "Mnemonist-RecoNN")]
         assert pair[0]["release"] == pair[1]["release"]
-        assert [r["claims"][0]["printed"] for r in pair] == [TABLE_3[name][place - 1] for name in TABLE_3]
         assert all("mean_image" in r["nulls"] for r in pair)
     errors = {r["scores"]["metrics"]["mae+mse"]["mean"] for r in made.values()}
     assert len(errors) == 4  # first weights differ between runs, readings within one

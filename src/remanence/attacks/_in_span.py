@@ -45,7 +45,8 @@ class InSpan:
         """As many of all rows, those that the records explain best: at a kink, such as ReLU's, a row on the wrong side
         says nothing true, and there are few of them."""
         errors = self.misfit(records, residuals).norm(dim=1)
-        return self._rows(errors.argsort()[: max(self._enough(len(records)), len(errors) // 2)])
+        enough = self._enough(len(records))
+        return self._rows(errors.argsort()[: max(enough, min(_OVER * enough, len(errors) // 2))])
 
     def _enough(self, count: int) -> int:
         unknowns = count * (self.places.shape[1] + self.head.shape[1])

@@ -7,7 +7,7 @@ layers come before, these are inverted, one by one.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
+from math import inf, prod
 from typing import final
 
 import torch
@@ -18,7 +18,7 @@ from remanence.errors import BadInput
 from remanence.release import KnowsGradient
 from remanence.types import Params
 
-_ON = 1e-6  # of a record's largest output: what is read of a neuron that is off is rounding, and so is what is left
+_ON, _MOST_OFF = 1e-6, 1e-2  # of a record's largest output: what is read of a neuron that is off, and what is left
 
 
 @final
@@ -65,6 +65,12 @@ class WideLayer:
         """Singular values below that, beside the largest, are rounding: 2e-12, and 6e-6 in float32."""
         return float(self.precision**0.75)
 
+    @property
+    def homogeneous(self) -> bool:
+        """Whether the slope depends on the sign alone, as ReLU's does."""
+        z = torch.linspace(-3, 3, 40, dtype=torch.float64)
+        return torch.allclose(self.slope(z), self.slope(2 * z), rtol=1e-12, atol=1e-12)
+
     @cached_property
     def spread(self) -> float:
         """Of the rows' entries, which moments are taken in units of."""
@@ -79,7 +85,7 @@ class WideLayer:
     def records(self, inputs: Tensor, *, exact: bool) -> Tensor:
         """What makes these inputs of the wide layer."""
         for layer in reversed(self.before):
-            inputs = layer.inverted(inputs, exact=exact)
+            inputs = layer.inverted(inputs, tolerance=max(_ON, 100 * self.rounding) if exact else inf)
         return inputs
 
     def slope(self, x: Tensor) -> Tensor:
@@ -105,20 +111,20 @@ class Before:
         rows = at[f"{name}.weight"]
         return cls(rows=rows, offsets=at.get(f"{name}.bias", rows.new_zeros(len(rows))), activation=activation)
 
-    def inverted(self, outputs: Tensor, *, exact: bool) -> Tensor:
+    def inverted(self, outputs: Tensor, *, tolerance: float) -> Tensor:
         """From what the layer puts out for each record to what it took in.
 
         The neurons that tell are those of a ReLU that are on, all of another activation. The shortest input that
-        explains them is taken; where the outputs are `exact` it must explain the others too.
+        explains them is taken; it must explain the others too, but for `tolerance`.
         """
         told = torch.ones_like(outputs, dtype=torch.bool)
         if isinstance(self.activation, nn.ReLU):
-            told = outputs > _ON * outputs.amax(1, keepdim=True)
+            told = outputs > min(tolerance, _MOST_OFF) * outputs.amax(1, keepdim=True)
         values = _inverse(self.activation, outputs) - self.offsets
         found = [torch.linalg.pinv(self.rows[own]) @ value[own] for own, value in zip(told, values, strict=True)]
         inputs = torch.stack(found)
         left = (self.activation(inputs @ self.rows.T + self.offsets) - outputs).norm(dim=1) / outputs.norm(dim=1)
-        if exact and bool((left > _ON).any()):
+        if bool((left > tolerance).any()):
             record, width = int(left.argmax()), self.rows.shape
             raise BadInput(
                 f"a layer of {width[0]} neurons before the last two cannot be inverted: record {record} turns "
@@ -160,7 +166,20 @@ def _layers(model: nn.Module) -> tuple[list[tuple[str, nn.Module]], str, nn.Modu
             "`mlp(shape, outputs, hidden=(5000,))`, or GradientMatching for this one"
         )
     *before, (first, activation) = pairs
+    for _, (_, each) in pairs:
+        _check_elementwise(each)
     return [(a[0], b[1]) for a, b in before], first[0], activation[1], children[-1][0]
+
+
+def _check_elementwise(activation: nn.Module) -> None:
+    z = torch.tensor([[-0.7, 0.4], [1.3, 0.2]], dtype=torch.float64)
+    try:
+        alone = torch.stack([activation(value) for value in z.flatten()]).view_as(z)
+    except (IndexError, RuntimeError):
+        alone = None
+    if alone is None or not torch.allclose(alone, activation(z)):
+        got = type(activation).__name__
+        raise BadInput(f"Stein needs activations that act on each number alone, got {got}: use another attack")
 
 
 def _check(release: KnowsGradient, first: str, last: str) -> None:

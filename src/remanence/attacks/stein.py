@@ -26,6 +26,7 @@ from remanence.seeds import stream
 from remanence.types import Reconstruction
 
 Source: TypeAlias = Literal["rows", "head"]
+_TIMES = 2  # equations for each unknown, at least
 _VANISHES = 1e-6  # a Hermite coefficient beside the largest
 _MOST, _WIDE = 64, 10.0  # records looked for where their number is not known; a gap between singular values
 _ROUNDS, _AGAIN, _LAST = 150, 4, 10  # steps on some rows; how often on the clearest where these do not settle it
@@ -58,6 +59,7 @@ class Stein:
         _order(layer)
         count = _rank(layer, seed=stream(seed, "rank")) if release.batch_size is None else release.batch_size
         _check_count(layer, count, seed=stream(seed, "rank"))
+        self._check_identified(layer, count)
         found: list[_Found] = []
         for attempt in range(self.tries if self.refine else 1):
             found.append(self._attempt(layer, count, seed=stream(seed, "attempt", attempt), part=attempt > 0))
@@ -69,6 +71,23 @@ class Stein:
         labels = _labels(release, layer, x)
         x = (x.clamp(0, 1) if self.box else x).view(-1, *release.shape)
         return Reconstruction(x=x.to(next(iter(release.at.values()))), y=labels, objective=best.objective)
+
+    def _check_identified(self, layer: WideLayer, count: int) -> None:
+        """Refuse a gradient that other records explain as well."""
+        equations = len(layer.rows) * (count + (layer.of_offsets is not None))
+        unknowns = count * (count + row_space(layer.head).shape[1])
+        if equations < _TIMES * unknowns:
+            raise BadInput(
+                f"{len(layer.rows)} rows give {equations} equations for {unknowns} unknowns of {count} records, and "
+                f"{_TIMES} times as many are asked for: other batches may explain the gradient; use a wider layer"
+            )
+        if self.norm is None and layer.of_offsets is None and layer.homogeneous:
+            raise BadInput(
+                "without biases and with an activation such as ReLU a record of twice the length and half the residual "
+                "gives the same gradient: say the `norm` of the records"
+            )
+        if layer.before and not self.exact:
+            raise BadInput("`exact=False` estimates the span from two layers only: leave it out for deeper nets")
 
     def _attempt(self, layer: WideLayer, count: int, *, seed: int, part: bool) -> "_Found":
         """A guess by moments, of all rows or of a random half of them, and what it becomes."""

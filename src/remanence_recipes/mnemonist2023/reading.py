@@ -14,8 +14,9 @@ from remanence.release import all_but_one
 from remanence.seeds import stream
 from remanence_recipes.mnemonist2023.setting import cut, mean_image, mnemonist, net, reader, runs, start_of, training
 
-TABLE_3 = {"RecoNN": (0.2040, 0.2705, 0.0908, 0.1315), "Mnemonist-RecoNN": (0.1738, 0.2385, 0.0730, 0.1158)}
 RELU, CHOSEN, SIGMOID = "RecoNN, ReLU", "Mnemonist-RecoNN, ReLU", "RecoNN, sigmoid"
+# the four runs start from weights of their own, so no run of ours stands beside one of these: their means do
+TABLE_3 = {RELU: (0.2040, 0.2705, 0.0908, 0.1315), CHOSEN: (0.1738, 0.2385, 0.0730, 0.1158)}
 GAIN, BETTER, AGREES = "gain of Mnemonist-RecoNN", "starts in which it gains", "importance against storage"
 
 
@@ -40,7 +41,6 @@ def _pair(scale: Scale, place: int) -> list[Cell]:
             attack=attack,
             matching=identity,
             metrics=(MAE_MSE, MSE, MAE, PSNR, SSIM),
-            claims=(Claim.mean(MAE_MSE, printed=TABLE_3[name][place], where=f"table 3, run {place + 1}, other start"),),
             point=Point(axis="first weights", value=f"run {place + 1}", series=name),
         )
         for name, attack in (("RecoNN", reader(scale)), ("Mnemonist-RecoNN", mnemonist(scale)))
@@ -52,6 +52,10 @@ def figure1_initialisations(scale: Scale) -> Sequence[Study]:
     claims = (
         Claim(quantity=GAIN, higher_is_better=True, printed=0.145, target=0.12, where="table 3, mean of four gains"),
         Claim(quantity=BETTER, higher_is_better=True, printed=1.0, target=0.9, where="table 3, four of four"),
+        *(
+            Claim(quantity=name, higher_is_better=False, printed=sum(four) / 4, where="table 3, mean of four runs")
+            for name, four in TABLE_3.items()
+        ),
         Claim(quantity=SIGMOID, higher_is_better=False, printed=0.03, where="section 3"),
     )
     about = "The error of RecoNN on nets that differ in nothing but their first weights, and Mnemonist's on the same."

@@ -83,10 +83,10 @@ def _named(curve: str, features: int) -> str:
     return f"{curve}, d = {features}"
 
 
-def _figure2(scale: Scale, dimensions: Sequence[int], seed: int, _: torch.device) -> Outcome:
+def _figure2(scale: Scale, dimensions: Sequence[int], seed: int, device: torch.device) -> Outcome:
     rows, repeats = {"smoke": (2000, 2), "small": (5000, 4), "paper": (5000, 10)}[scale]
     found = {
-        name: [_repeated(attack, activation, rows, d, repeats, seed) for d in dimensions]
+        name: [_repeated(attack, activation, rows, d, repeats, seed, device) for d in dimensions]
         for name, (attack, activation) in track(CURVES.items(), total=len(CURVES), label="curves")
     }
     chance = {d: _chance(d, seed) for d in dimensions}
@@ -100,9 +100,15 @@ def _figure2(scale: Scale, dimensions: Sequence[int], seed: int, _: torch.device
 
 
 def _repeated(
-    attack: Stein, activation: Callable[[], nn.Module], rows: int, features: int, repeats: int, seed: int
+    attack: Stein,
+    activation: Callable[[], nn.Module],
+    rows: int,
+    features: int,
+    repeats: int,
+    seed: int,
+    device: torch.device,
 ) -> Interval:
-    x, labels = standard_batch(features)
+    x, labels = (part.to(device) for part in standard_batch(features))
     errors = []
     for i in range(repeats):
         own = stream(seed, "weights", features, i)
@@ -157,12 +163,12 @@ def rates(scale: Scale) -> Sequence[Study]:
     ]
 
 
-def _rates(scale: Scale, noise: float, seed: int, _: torch.device) -> Outcome:
+def _rates(scale: Scale, noise: float, seed: int, device: torch.device) -> Outcome:
     dimensions = {"smoke": (10,), "small": (20, 50), "paper": (20, 50, 100)}[scale]
     widths = {"smoke": (1000, 4000), "small": (3000, 10_000, 30_000), "paper": (3000, 10_000, 30_000, 100_000)}[scale]
     repeats, lines, points = {"smoke": 3, "small": 6, "paper": 12}[scale], [], []
     for d in dimensions:
-        errors = [_at(d, m, noise, repeats, seed) for m in track(widths, total=len(widths), label=f"d = {d}")]
+        errors = [_at(d, m, noise, repeats, seed, device) for m in track(widths, total=len(widths), label=f"d = {d}")]
         lines.append(_series(f"d = {d}", tuple(d / m for m in widths), errors))
         points += [(log(d / m), log(e.value)) for m, e in zip(widths, errors, strict=True)]
     slope = _slope(torch.tensor(points, dtype=torch.float64))
@@ -185,8 +191,8 @@ def _rates(scale: Scale, noise: float, seed: int, _: torch.device) -> Outcome:
     )
 
 
-def _at(features: int, rows: int, noise: float, repeats: int, seed: int) -> Interval:
-    x, labels = standard_batch(features)
+def _at(features: int, rows: int, noise: float, repeats: int, seed: int, device: torch.device) -> Interval:
+    x, labels = (part.to(device) for part in standard_batch(features))
     errors = []
     for i in range(repeats):
         own = stream(seed, "rates", features, rows, i)
@@ -206,12 +212,12 @@ def linear_caveat(scale: Scale) -> Sequence[Study]:
     return [Study(label="what remains", about=about, run=partial(_caveat, scale))]
 
 
-def _caveat(scale: Scale, seed: int, _: torch.device) -> Outcome:
+def _caveat(scale: Scale, seed: int, device: torch.device) -> Outcome:
     """The gradient of other records, mixed so that it stays the same: no attack can tell the two batches apart."""
     features, rows, records = 20, 500 if scale == "smoke" else 5000, 3
     generator = torch.Generator().manual_seed(stream(seed, "caveat"))
-    x = torch.rand(records, features, generator=generator, dtype=torch.float64)
-    labels = (torch.arange(records) + 1) % 2
+    x = torch.rand(records, features, generator=generator, dtype=torch.float64).to(device)
+    labels = (torch.arange(records, device=device) + 1) % 2
     linear = gradient_of(x, labels, activation=nn.Identity, rows=rows, seed=seed).gradient["1.weight"]
     square = gradient_of(x, labels, activation=Square, rows=rows, seed=seed)
     sent = square.gradient["1.weight"]
