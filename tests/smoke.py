@@ -18,3 +18,8 @@ def records(name: str) -> dict[str, Record]:
     assert [r["cell"] for r in read_run(folder).records] == [r["cell"] for r in made]
     assert job.page.stat().st_size > 10_000
     return {record["cell"]: record for record in made}
+
+
+def measures(record: Record) -> dict[str, float]:
+    """The numbers of a study, by name."""
+    return {measure["name"]: measure["value"] for measure in record["measures"]}

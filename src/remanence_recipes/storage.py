@@ -61,12 +61,11 @@ def _measures(found: Storage, seed: int) -> list[Measure]:
     for step, counts in zip(found.steps, found.rows_storing.T, strict=True):
         mean = bootstrap_mean(counts.double(), seed=stream(seed, "rows", step))
         meaning = f"mean over the records of the number of rows, of {rows}, that the record moves at step {step}"
-        name = f"{ROWS}, step {step}"
-        made.append(Measure(name=name, value=mean.value, low=mean.low, high=mean.high, meaning=meaning))
+        made.append(Measure.of(f"{ROWS}, step {step}", mean, meaning=meaning))
     never = found.stored.any(1).sum(1) == 0
     none = binomial_share(int(never.sum()), len(never))
     meaning = "share of the records that move no row at any of these steps"
-    return [*made, Measure(name=NONE, value=none.value, low=none.low, high=none.high, meaning=meaning)]
+    return [*made, Measure.of(NONE, none, meaning=meaning)]
 
 
 def _histogram(found: Storage) -> Figure:

@@ -1,16 +1,11 @@
 """Every recipe of the paper at smoke scale, from its cells to the page, and what each must show even there."""
 
 import pytest
-from smoke import records
+from smoke import measures, records
 
-from remanence.results import Record
 from remanence_recipes import RECIPES
 
 NAMES = [name for name in RECIPES if name.startswith("mnemonist2023.")]
-
-
-def measures(record: Record) -> dict[str, float]:
-    return {measure["name"]: measure["value"] for measure in record["measures"]}
 
 
 @pytest.mark.parametrize("name", NAMES)

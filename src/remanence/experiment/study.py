@@ -13,6 +13,7 @@ from remanence.checks import Caveat
 from remanence.errors import BadInput, unknown
 from remanence.experiment.claim import Claim, check_claims
 from remanence.experiment.device import device_of
+from remanence.metrics import Interval
 
 Role: TypeAlias = Literal["ours", "chance", "printed", "limit"]
 Kind: TypeAlias = Literal["lines", "bars", "points"]
@@ -29,6 +30,10 @@ class Measure:
     low: float | None = None
     high: float | None = None
     chance: float | None = None
+
+    @classmethod
+    def of(cls, name: str, found: Interval, *, meaning: str, chance: float | None = None) -> "Measure":
+        return cls(name=name, value=found.value, low=found.low, high=found.high, chance=chance, meaning=meaning)
 
 
 @final

@@ -9,7 +9,7 @@ from torch.func import vmap
 from torch.nn.functional import cross_entropy
 
 from remanence.experiment import Cell, Claim, Figure, Measure, Outcome, Scale, Series, Study
-from remanence.metrics.statistics import Interval, binomial_share, bootstrap_mean
+from remanence.metrics.statistics import binomial_share, bootstrap_mean
 from remanence.nets import apply, initial_params, initial_stack
 from remanence.progress import track
 from remanence.release import all_but_one_and_the_start
@@ -53,16 +53,14 @@ def _membership(scale: Scale, seed: int, device: torch.device) -> Outcome:
         unseen = _losses(scale, fixed, others, targets, common=common, seed=seed, purpose="without").T
         each_auc = _auc(own, unseen)
         meaning = "chance that a model trained with the record has a lower loss on it than one trained with another"
-        measures.append(_measure(name, bootstrap_mean(each_auc, seed=stream(seed, name)), meaning, chance=0.5))
+        measures.append(
+            Measure.of(name, bootstrap_mean(each_auc, seed=stream(seed, name)), meaning=meaning, chance=0.5)
+        )
         if common:
             apart = binomial_share(int((each_auc >= 0.99).sum()), count)
-            measures.append(_measure(APART, apart, "share of the records with an AUC of at least 0.99", chance=None))
+            measures.append(Measure.of(APART, apart, meaning="share of the records with an AUC of at least 0.99"))
         figures.append(_histograms(name.removeprefix("AUC, "), own[0], unseen[0]))
     return Outcome(measures=tuple(measures), figures=tuple(figures))
-
-
-def _measure(name: str, found: Interval, meaning: str, *, chance: float | None) -> Measure:
-    return Measure(name=name, value=found.value, low=found.low, high=found.high, chance=chance, meaning=meaning)
 
 
 def _losses(

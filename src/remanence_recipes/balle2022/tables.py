@@ -187,8 +187,7 @@ def figure12_pretrained(scale: Scale) -> Sequence[Cell | Study]:
         right = apply(net(nn.ELU)(test), trained(seed), test.x).argmax(1) == test.y
         share, chance = binomial_share(int(right.sum()), len(test)), float(test.y.bincount().max()) / len(test)
         meaning = "share of held-out records that the checkpoint classifies rightly"
-        interval = {"value": share.value, "low": share.low, "high": share.high}
-        return Outcome(measures=(Measure(name="test accuracy", meaning=meaning, chance=chance, **interval),))
+        return Outcome(measures=(Measure.of("test accuracy", share, meaning=meaning, chance=chance),))
 
     claim = Claim(quantity="test accuracy", higher_is_better=True, target=0.92, where="figure 12, over 92 %")
     fresh = cell("from the first weights", scale, split=lambda seed: parts(seed)[0])

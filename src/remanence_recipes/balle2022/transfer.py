@@ -63,7 +63,7 @@ def _outcome(
     meaning = "mean MSE over the targets; chance is the nearest record that the attacker owns"
 
     def measure(name: str, error: Interval) -> Measure:
-        return Measure(name=name, value=error.value, low=error.low, high=error.high, meaning=meaning, chance=chance)
+        return Measure.of(name, error, meaning=meaning, chance=chance)
 
     def series(name: str, errors: list[Interval]) -> Series:
         low, high = tuple(e.low for e in errors), tuple(e.high for e in errors)

@@ -50,11 +50,9 @@ def _zeros(scale: Scale, activation: Callable[[], nn.Module], seed: int, device:
 def _outcome(epochs: list[dict[str, Tensor]], layers: list[str], seed: int) -> Outcome:
     last = bootstrap_mean(torch.stack([epochs[-1][name] for name in layers[:2]]).mean(0), seed=stream(seed, "zeros"))
     titles = dict(zip(layers, ("first convolution", "second convolution", "linear", "logits"), strict=True))
-    measure = Measure(
-        name="convolutions, last epoch",
-        value=last.value,
-        low=last.low,
-        high=last.high,
+    measure = Measure.of(
+        "convolutions, last epoch",
+        last,
         meaning="mean over the records of the share of exact zeros in the gradients of both convolutions",
     )
     series = tuple(

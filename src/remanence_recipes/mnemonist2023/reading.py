@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from remanence.experiment import Cell, Claim, Figure, Measure, Outcome, Point, Scale, Series, Study
-from remanence.metrics import MAE, MAE_MSE, MSE, PSNR, SSIM, Interval, identity
+from remanence.metrics import MAE, MAE_MSE, MSE, PSNR, SSIM, identity
 from remanence.metrics.statistics import binomial_share, bootstrap_mean, rank_correlation
 from remanence.progress import track
 from remanence.release import all_but_one
@@ -89,15 +89,16 @@ def _many(scale: Scale, seed: int, device: torch.device) -> Outcome:
 def _over_starts(name: str, means: Tensor, level: float, seed: int) -> Measure:
     spread = f"between {float(means.min()):.4f} and {float(means.max()):.4f}"
     meaning = f"mean MAE + MSE over the starts, which lie {spread}; chance is the mean image"
-    return _measure(name, bootstrap_mean(means, seed=stream(seed, name)), meaning, chance=level)
+    return Measure.of(name, bootstrap_mean(means, seed=stream(seed, name)), meaning=meaning, chance=level)
 
 
 def _gains(gains: Tensor, seed: int) -> list[Measure]:
     each = "1 - error of Mnemonist-RecoNN / error of RecoNN, on the same targets"
+    mean = bootstrap_mean(gains, seed=stream(seed, GAIN))
     ahead = binomial_share(int((gains > 0).sum()), len(gains))
     return [
-        _measure(GAIN, bootstrap_mean(gains, seed=stream(seed, GAIN)), f"mean over the starts of {each}", chance=0.0),
-        _measure(BETTER, ahead, "share of the starts in which that is above zero", chance=0.5),
+        Measure.of(GAIN, mean, meaning=f"mean over the starts of {each}", chance=0.0),
+        Measure.of(BETTER, ahead, meaning="share of the starts in which that is above zero", chance=0.5),
     ]
 
 
@@ -106,11 +107,7 @@ def _agreement(found: Tensor, seed: int) -> Measure:
         "rank correlation over the rows of how much a row helps (minus its coefficient) with the share of the targets "
         "that it stores at the first step, mean over the starts"
     )
-    return _measure(AGREES, bootstrap_mean(found, seed=stream(seed, AGREES)), meaning, chance=0.0)
-
-
-def _measure(name: str, found: Interval, meaning: str, *, chance: float) -> Measure:
-    return Measure(name=name, value=found.value, low=found.low, high=found.high, chance=chance, meaning=meaning)
+    return Measure.of(AGREES, bootstrap_mean(found, seed=stream(seed, AGREES)), meaning=meaning, chance=0.0)
 
 
 def _by_start(errors: dict[str, list[Tensor]], level: float, seed: int) -> Figure:
@@ -152,8 +149,10 @@ def _gallery(scale: Scale, seed: int, device: torch.device) -> Outcome:
     lower = binomial_share(int((gains > 0).sum()), len(gains))
     return Outcome(
         measures=(
-            _measure("difference of the errors", found, meaning, chance=0.0),
-            _measure("targets read better", lower, "share of the targets for which that is above zero", chance=0.5),
+            Measure.of("difference of the errors", found, meaning=meaning, chance=0.0),
+            Measure.of(
+                "targets read better", lower, meaning="share of the targets for which that is above zero", chance=0.5
+            ),
         ),
         pictures=pictures,
     )

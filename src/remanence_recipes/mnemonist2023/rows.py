@@ -53,8 +53,7 @@ def _agreement(found: Importance, stored: Tensor, seed: int) -> Measure:
         "rank correlation over the rows of how much a row helps (minus its coefficient) with the share of the targets "
         "that it stores at the first step"
     )
-    name = "importance against storage"
-    return Measure(name=name, value=rho.value, low=rho.low, high=rho.high, chance=0.0, meaning=meaning)
+    return Measure.of("importance against storage", rho, meaning=meaning, chance=0.0)
 
 
 def _surrogate(found: Importance) -> Measure:

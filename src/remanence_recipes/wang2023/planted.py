@@ -91,7 +91,7 @@ def _figure2(scale: Scale, dimensions: Sequence[int], seed: int, device: torch.d
     }
     chance = {d: _chance(d, seed) for d in dimensions}
     measures = tuple(
-        _measure(_named(name, d), each, f"mean of ‖error‖_F / 2; chance is {CHANCE}", chance[d])
+        Measure.of(_named(name, d), each, meaning=f"mean of ‖error‖_F / 2; chance is {CHANCE}", chance=chance[d])
         for name, errors in found.items()
         for d, each in zip(dimensions, errors, strict=True)
         if d in (10, 50, 100)
@@ -122,10 +122,6 @@ def _chance(features: int, seed: int) -> float:
     drawn = torch.randn(200, 2, features, generator=generator, dtype=torch.float64)
     truth, _ = standard_batch(features)
     return float((drawn / drawn.norm(dim=2, keepdim=True) - truth).flatten(1).norm(dim=1).mean()) / 2
-
-
-def _measure(name: str, found: Interval, meaning: str, chance: float | None) -> Measure:
-    return Measure(name=name, value=found.value, low=found.low, high=found.high, chance=chance, meaning=meaning)
 
 
 def _figures(found: dict[str, list[Interval]], dimensions: Sequence[int], chance: dict[int, float]) -> list[Figure]:
