@@ -1,0 +1,131 @@
+"""The equations in the span of a gradient: against autograd, and solved from nearby."""
+
+import pytest
+import torch
+from gradients import (
+    SMOOTH,
+    Activation,
+    name_of,
+    release_of,
+)
+from torch import Tensor, nn
+
+from remanence import (
+    Data,
+    SquaredError,
+)
+from remanence.attacks._in_span import InSpan, row_space
+from remanence.attacks._moments import span_of_rows
+from remanence.attacks._wide_layer import WideLayer
+from remanence.nets import apply
+from remanence.training.train import CrossEntropy, Loss
+
+
+def in_span(activation: Activation, outputs: int, *, biased: bool, rows: int = 300) -> tuple[InSpan, Tensor, Tensor]:
+    """With the records and residuals that solve them: three records in general position, biases and head as well."""
+    generator = torch.Generator().manual_seed(5)
+    batch = Data(x=torch.rand(3, 8, generator=generator).double(), y=torch.tensor([0, 1, 0]), num_classes=2)
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(8, rows, bias=biased), activation(), nn.Linear(rows, outputs))
+    at = {n: 0.5 * torch.randn(p.shape, generator=generator).double() for n, p in model.named_parameters()}
+    at["2.weight"] /= rows**0.5  # no record is so well fitted that it leaves no residual
+    loss: Loss = SquaredError() if outputs == 1 else CrossEntropy()
+    release = release_of(model, at, batch, loss=loss)
+    layer = WideLayer.of(release)
+    span = span_of_rows(layer.gradient, 3, seed=0)[0]
+    logits = apply(model, at, batch.x).requires_grad_()
+    residuals = torch.autograd.grad(loss(logits, batch.y), logits)[0]
+    return InSpan.of(layer, span), batch.x @ span, residuals @ row_space(layer.head)
+
+
+kinds = pytest.mark.parametrize("biased", [True, False], ids=["biases", "no biases"])
+sizes = pytest.mark.parametrize("outputs", [1, 3])
+
+
+def test_slope_and_curvature_are_the_derivatives() -> None:
+    x = torch.linspace(-2, 2, 12).double().view(3, 4)  # zero is not among them
+    for activation in (*SMOOTH, nn.ReLU):
+        layer = in_span(activation, 1, biased=True)[0].layer
+        at = x.clone().requires_grad_()
+        slope = torch.autograd.grad(activation()(at).sum(), at)[0]
+        assert torch.allclose(layer.slope(x), slope, atol=1e-12)
+        numeric = (layer.slope(x + 1e-6) - layer.slope(x - 1e-6)) / 2e-6
+        assert torch.allclose(layer.curvature(x), numeric, atol=1e-7)
+
+
+@kinds
+@sizes
+@pytest.mark.parametrize("activation", [*SMOOTH, nn.ReLU, nn.Sigmoid], ids=name_of)
+def test_the_batch_solves_its_equations(activation: Activation, outputs: int, biased: bool) -> None:
+    equations, records, residuals = in_span(activation, outputs, biased=biased)
+    assert equations.sent.shape == (300, 4 if biased else 3)
+    assert equations.misfit(records, residuals).norm() < 1e-12 * equations.sent.norm()
+    assert torch.allclose(equations.residuals_for(records), residuals, atol=1e-9)
+    assert equations.misfit(1.1 * records, residuals).norm() > 1e-3 * equations.sent.norm()
+
+
+@kinds
+@sizes
+@pytest.mark.parametrize("activation", SMOOTH, ids=name_of)
+def test_the_derivatives_are_those_of_autograd(activation: Activation, outputs: int, biased: bool) -> None:
+    equations, records, residuals = in_span(activation, outputs, biased=biased, rows=40)
+    generator = torch.Generator().manual_seed(0)
+    records = records + 0.3 * torch.randn(records.shape, generator=generator).double()
+    residuals = residuals + 0.3 * torch.randn(residuals.shape, generator=generator).double()
+    by_record, by_residual = equations._derivatives(records, residuals)
+    expected = torch.func.jacrev(equations.misfit, argnums=(0, 1))(records, residuals)  # (rows, columns, b, ...)
+    assert torch.allclose(by_record, expected[0].permute(2, 3, 0, 1), atol=1e-10)
+    assert torch.allclose(by_residual, expected[1].permute(2, 3, 0, 1), atol=1e-10)
+    step = torch.zeros_like(records)
+    step[1, 2] = 1e-6
+    numeric = (equations.misfit(records + step, residuals) - equations.misfit(records - step, residuals)) / 2e-6
+    assert torch.allclose(by_record[1, 2], numeric, atol=1e-6)
+
+
+@kinds
+@sizes
+@pytest.mark.parametrize("activation", SMOOTH, ids=name_of)
+def test_from_a_start_nearby_the_equations_lead_to_the_batch(
+    activation: Activation, outputs: int, biased: bool
+) -> None:
+    equations, records, residuals = in_span(activation, outputs, biased=biased, rows=400)
+    start = records + 0.05 * torch.randn(records.shape, generator=torch.Generator().manual_seed(1)).double()
+    found, found_residuals = equations.solved(start, rounds=100)
+    assert torch.allclose(found, records, atol=1e-8)
+    assert torch.allclose(found_residuals, residuals, atol=1e-8)
+
+
+@sizes
+def test_at_a_kink_the_clearest_rows_lead_to_the_batch(outputs: int) -> None:
+    equations, records, residuals = in_span(nn.ReLU, outputs, biased=True, rows=3000)
+    start = records + 0.05 * torch.randn(records.shape, generator=torch.Generator().manual_seed(1)).double()
+    found, found_residuals = equations.some(3).solved(start, rounds=100)
+    for _ in range(4):
+        found, found_residuals = equations.clearest(found, found_residuals).solved(found, rounds=10)
+    assert torch.allclose(found, records, atol=1e-8)
+    assert torch.allclose(found_residuals, residuals, atol=1e-8)
+
+
+def test_the_clearest_rows_are_those_with_the_least_misfit() -> None:
+    equations, records, residuals = in_span(nn.ReLU, 1, biased=True, rows=3000)
+    moved = records + 0.02
+    errors = equations.misfit(moved, residuals).norm(dim=1)
+    kept = equations.clearest(moved, residuals)
+    assert len(kept.sent) == 1500
+    assert kept.misfit(moved, residuals).norm(dim=1).max() <= errors.median()
+    assert len(equations.some(3).sent) == 400
+
+
+@pytest.mark.parametrize("activation", SMOOTH, ids=name_of)
+def test_lengths_are_found_for_known_directions(activation: Activation) -> None:
+    equations, records, _ = in_span(activation, 1, biased=True, rows=1000)
+    found = equations.scaled(records / records.norm(dim=1, keepdim=True))
+    ratio = found.norm(dim=1) / records.norm(dim=1)
+    assert float(ratio.log().abs().max()) < 0.1  # the lengths tried lie 19 per cent apart
+
+
+def test_outputs_that_say_the_same_are_one() -> None:
+    column = torch.randn(50, 1, generator=torch.Generator().manual_seed(0)).double()
+    turn = row_space(torch.cat([column, 2 * column, -column], dim=1))
+    assert turn.shape == (3, 1)
+    assert turn[:, 0].abs().tolist() == pytest.approx([6**-0.5, 2 * 6**-0.5, 6**-0.5])
