@@ -69,9 +69,11 @@ def audit_cells(
 
 
 def what_stores(cell: Cell) -> Study:
-    """Beside an attack on MLPs: how many rows of their first layer store each of its records."""
-    last = cell.training.epochs
-    return storage_study("what stores a record", cell.split, cell.model, cell.training, steps=(1, last // 2, last))
+    """Beside an attack on MLPs with ELU, whose rows store every record: how many do where it is ReLU."""
+    last, net = cell.training.epochs, partial(mlp, hidden=(10,), activation=nn.ReLU)
+    label = "what stores a record, with ReLU"
+    steps = (1, last // 2, last)
+    return storage_study(label, cell.split, lambda data: net(data.shape, data.num_classes), cell.training, steps=steps)
 
 
 def _net(name: str, data: Data, *, hidden: tuple[int, ...]) -> nn.Module:

@@ -51,7 +51,7 @@ def test_an_audit_of_a_table(call: Call, quick: None, tmp_path: Path) -> None:
     said = call("audit", "--data", "people.csv", "--label", "y", "--json")
     assert (said.code, said.err) == (0, "")
     gradient, one, stored = parse_records(said.out, where="stdout")
-    assert (stored["kind"], stored["cell"]) == ("study", "what stores a record")
+    assert (stored["kind"], stored["cell"]) == ("study", "what stores a record, with ReLU")
     assert (gradient["release"]["kind"], one["release"]["kind"]) == ("Gradient", "AllButOne")
     assert gradient["release"]["shows"]["shape"] == "3"
     assert gradient["recipe"] == "audit people.csv --label y --net mlp"

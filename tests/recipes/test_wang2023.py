@@ -33,7 +33,7 @@ def test_of_linear_and_quadratic_activations_only_what_is_predicted_can_be_read(
     assert found["rank of the gradient, linear"] == 1
     assert found["rank of the gradient, quadratic"] == 3
     assert found["records outside the span, quadratic"] < 1e-12
-    assert found["another batch, same gradient"] < 1e-12
+    assert found["other vectors, same gradient of the first layer"] < 1e-12
 
 
 def test_images_are_found_and_refined_ones_are_exact() -> None:
