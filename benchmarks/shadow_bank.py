@@ -50,7 +50,9 @@ def main() -> None:
     reference = _show(f"vmap of {len(few)} models", mapped, models=len(few), steps=some.epochs)
     ours = _show(f"stack of {len(own)}, float32", stacked(training), models=len(own), steps=steps)
     if given.device != "cpu":
-        _show(f"stack of {len(own)}, TF32", stacked(replace(training, tf32=True)), models=len(own), steps=steps)
+        for centred in (True, False):
+            chosen = replace(training, tf32=True, centred=centred)
+            _show(f"stack, TF32{', centred' if centred else ''}", stacked(chosen), models=len(own), steps=steps)
     print(f"ratio {ours / reference:.1f}")
 
 

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from remanence.errors import BadInput
-from remanence.nets import apply, cnn, deconv, initial_params, mlp, patchgan
+from remanence.nets import Doubling, Image, apply, cnn, deconv, initial_params, mlp, patchgan
 
 
 def count(model: nn.Module) -> int:
@@ -26,6 +26,23 @@ def test_parameter_counts_of_balle_tables_vi_and_vii() -> None:
 def test_transposed_convolutions_make_images(shape: tuple[int, ...]) -> None:
     for model in (deconv(20, shape), deconv(20, shape, hidden=(7, 5))):
         assert apply(model, initial_params(model, seed=0), torch.zeros(2, 20)).shape == (2, *shape)
+
+
+def test_doubling_is_a_transposed_convolution() -> None:
+    ours, plain = Doubling(3, 2).double(), nn.ConvTranspose2d(3, 2, 5, stride=2, padding=2, output_padding=1).double()
+    plain.load_state_dict(ours.state_dict())
+    x = torch.randn(4, 3, 5, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert torch.allclose(ours(x), plain(x), atol=1e-12)
+    for a, b in zip(*(torch.autograd.grad(net(x).sin().sum(), net.weight) for net in (ours, plain)), strict=True):
+        assert torch.allclose(a, b, atol=1e-12)
+
+
+def test_a_vector_becomes_an_image_without_a_copy() -> None:
+    vector = torch.arange(2 * 24.0).view(2, 24)
+    image = Image(4, 2, 3)(vector)
+    assert image.shape == (2, 4, 2, 3)
+    assert image.data_ptr() == vector.data_ptr()
+    assert image.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_the_discriminator_judges_patches() -> None:

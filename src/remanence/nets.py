@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from itertools import pairwise
 from math import prod, sqrt
+from typing import final
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import pad
+from torch.nn.functional import conv2d, pad, pixel_shuffle
 
 from remanence.errors import BadInput
 from remanence.types import Params
@@ -64,10 +65,39 @@ def deconv(inputs: int, shape: Sequence[int], *, hidden: Sequence[int] = ()) -> 
         for fan_in, fan_out in pairwise(widths):
             layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
         return nn.Sequential(
-            *(*layers, nn.Unflatten(1, (64, height, width))),
-            *(nn.ConvTranspose2d(64, 32, 5, stride=2, padding=2, output_padding=1), nn.ReLU()),
-            nn.ConvTranspose2d(32, channels, 5, stride=2, padding=2, output_padding=1),
+            *(*layers, Image(64, height, width)),
+            *(Doubling(64, 32), nn.ReLU(), Doubling(32, channels)),
         )
+
+
+@final
+class Image(nn.Module):
+    """A vector as an image, with the channels of a place side by side, which convolutions read fastest."""
+
+    def __init__(self, channels: int, height: int, width: int) -> None:
+        super().__init__()
+        self.sides = (height, width, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        image: Tensor = x.unflatten(1, self.sides)
+        return image.permute(0, 3, 1, 2)
+
+
+@final
+class Doubling(nn.ConvTranspose2d):
+    """A transposed 5x5 convolution that doubles the sides; on a CPU, where it is faster, as a 3x3 one and a shuffle."""
+
+    def __init__(self, fan_in: int, fan_out: int) -> None:
+        super().__init__(fan_in, fan_out, 5, stride=2, padding=2, output_padding=1)
+
+    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """An even place of the output sees the taps 4, 2, 0 of a 5-tap filter, an odd one 3 and 1."""
+        if x.is_cuda:
+            return super().forward(x, output_size)
+        turned = pad(self.weight, (0, 1, 0, 1)).flip(2, 3).unflatten(3, (3, 2)).unflatten(2, (3, 2)).flip(3, 5)
+        filters = turned.permute(1, 3, 5, 0, 2, 4).reshape(-1, self.in_channels, 3, 3)
+        bias = None if self.bias is None else self.bias.repeat_interleave(4)
+        return pixel_shuffle(conv2d(x, filters, bias, padding=1), 2)
 
 
 def mirror(encoder: nn.Sequential, shape: Sequence[int], *, width: int = 64) -> nn.Sequential:

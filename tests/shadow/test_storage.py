@@ -104,11 +104,11 @@ def test_a_stack_halved_for_want_of_memory_is_the_same(parts: Split, monkeypatch
 
     whole, real, calls = audit(), remanence.training.shared_mlp._gradient, []
 
-    def short_of_memory(*given: object) -> Params:
+    def short_of_memory(*given: object, centred: bool) -> Params:
         calls.append(1)
         if len(calls) == 4:  # after step 2 was seen
             raise torch.OutOfMemoryError
-        return real(*given)  # type: ignore[arg-type]
+        return real(*given, centred=centred)  # type: ignore[arg-type]
 
     monkeypatch.setattr(remanence.training.shared_mlp, "_gradient", short_of_memory)
     with pytest.warns(UserWarning, match="trained in halves"):

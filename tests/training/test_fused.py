@@ -15,7 +15,7 @@ pytest.importorskip("triton", reason="Triton comes with torch's CUDA builds and 
 
 from remanence.nets import initial_stack, mlp  # noqa: E402
 from remanence.training import fused  # noqa: E402
-from remanence.training.shared_mlp import Records, layers_of, plain_middle  # noqa: E402
+from remanence.training.shared_mlp import Centre, Records, layers_of, plain_middle  # noqa: E402
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "ReLU": nn.ReLU,
@@ -33,9 +33,10 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+@pytest.mark.parametrize("centred", [False, True])
 @pytest.mark.parametrize("clip", [None, 1.0])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_gives_what_autograd_gives(activation: str, clip: float | None) -> None:
+def test_gives_what_autograd_gives(activation: str, clip: float | None, centred: bool) -> None:
     model = mlp((30,), 10, hidden=(7,), activation=ACTIVATIONS[activation])
     layers = layers_of(model)
     assert layers is not None
@@ -50,7 +51,11 @@ def test_gives_what_autograd_gives(activation: str, clip: float | None) -> None:
     products = params["1.weight"] @ x.T
     assert fused.can_fuse(layers.activations, products, params["3.weight"])
     by_plain, plain = plain_middle(layers, params, products.clone(), records, clip, 0.5)
-    by_fused, found = fused.middle(layers.names, layers.activations[0], params, products.clone(), records, clip, 0.5)
+    centre = None
+    if centred:
+        centre = Centre(products=products[0] + 1, deltas=by_plain[1] - 1, gradient=torch.zeros(7, 30, device=device))
+        products, by_plain = products - centre.products, by_plain - centre.deltas
+    by_fused, found = fused.middle(layers.names, layers.activations[0], params, products, records, clip, 0.5, centre)
     assert torch.allclose(by_fused, by_plain, atol=1e-5)
     assert plain.keys() == found.keys()
     assert all(torch.allclose(found[name], value, atol=1e-3) for name, value in plain.items())

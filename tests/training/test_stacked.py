@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 from optimisers import OPTIMIZERS
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from remanence import DPGD, SGD, Data, Params, Training, cnn, initial_params, mlp
@@ -63,13 +63,33 @@ def test_agrees_with_one_by_one_for_every_activation_and_optimiser(
     )
 
 
+@pytest.mark.parametrize("tf32", [False, True])
 @pytest.mark.parametrize("privacy", PRIVACY, ids=repr)
 @pytest.mark.parametrize("hidden", [(), (6,), (6, 5, 4)])
 def test_agrees_for_every_depth_with_decay_and_clipping(
-    parts: Split, hidden: tuple[int, ...], privacy: DPGD | None
+    parts: Split, hidden: tuple[int, ...], privacy: DPGD | None, tf32: bool
 ) -> None:
     fixed, targets = doubles(parts, 2)
-    agrees(Training(epochs=5, weight_decay=0.01, privacy=privacy), mlp(fixed.shape, 10, hidden=hidden), fixed, targets)
+    training = Training(epochs=5, weight_decay=0.01, privacy=privacy, tf32=tf32)
+    agrees(training, mlp(fixed.shape, 10, hidden=hidden), fixed, targets)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="TF32 is a CUDA device's")
+@pytest.mark.parametrize(("hidden", "activation"), [((10,), nn.ReLU), ((10, 10, 10), nn.Sigmoid)])
+def test_what_tf32_rounds_is_far_below_what_a_record_does(
+    parts: Split, hidden: tuple[int, ...], activation: Callable[[], nn.Module]
+) -> None:
+    fixed, targets = parts.fixed.to("cuda"), parts.private.take(slice(0, 8)).to("cuda")
+    model = mlp(fixed.shape, 10, hidden=hidden, activation=activation)
+    initial = {name: p.cuda() for name, p in initial_params(model, seed=0).items()}
+
+    def deviations(training: Training) -> Tensor:
+        made = train_chunk(training, model, initial, fixed, targets, seed=4, noise_seed=0)
+        flat = torch.cat([p.flatten(1) for p in made.values()], dim=1)
+        return flat - flat.mean(0)
+
+    exact = deviations(Training(epochs=50))
+    assert (deviations(Training(epochs=50, tf32=True)) - exact).norm() < 0.02 * exact.norm()
 
 
 @pytest.mark.parametrize("privacy", PRIVACY, ids=repr)

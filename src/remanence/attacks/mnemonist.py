@@ -54,6 +54,10 @@ class Mnemonist:
         """Judge the rows, then train a fresh reconstructor of the whole bank on those that help."""
         importance = self.importance(bank, seed=seed)
         kept = self._best(bank, importance, seed=seed) if self.by_error else importance.kept
+        return self.select(bank, importance, kept, seed=seed)
+
+    def select(self, bank: ShadowBank, importance: "Importance", kept: Tensor, *, seed: int) -> "FittedMnemonist":
+        """A fresh reconstructor of the whole bank on the rows `kept`, whoever chose them."""
         selected, left = self._selected(bank, kept)
         reader = self.reader.fit(selected, seed=stream(seed, "selected"))
         return FittedMnemonist(

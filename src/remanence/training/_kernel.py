@@ -66,6 +66,8 @@ def _squares(values):
 @triton.jit(do_not_specialize=["count", "label_model", "label_record", "square_model", "square_record"])
 def kernel(
     products,
+    centre,
+    centre_deltas,
     bias,
     weight,
     last_bias,
@@ -87,6 +89,7 @@ def kernel(
     BLOCK: tl.constexpr,
     KIND: tl.constexpr,
     CLIPPED: tl.constexpr,
+    CENTRED: tl.constexpr,
 ):
     model = tl.program_id(0).to(tl.int64)
     products += model * WIDTH * count
@@ -104,9 +107,13 @@ def kernel(
         record = start + tl.arange(0, BLOCK)
         live = record < count
         label = tl.load(labels + model * label_model + record * label_record, mask=live, other=0)
-        hidden, slope, logits, delta, back = (), (), (), (), ()
+        apart, hidden, slope, logits, delta, back = (), (), (), (), (), ()
         for i in tl.static_range(WIDTH):
             x = tl.load(products + i * count + record, mask=live, other=0.0) + b[i]
+            if CENTRED:
+                x += tl.load(centre + i * count + record, mask=live, other=0.0, eviction_policy="evict_last")
+                at = tl.load(centre_deltas + i * count + record, mask=live, other=0.0, eviction_policy="evict_last")
+                apart = apart + (at,)
             value, steepness = _activation(x, parameter, KIND)
             hidden, slope = hidden + (value,), slope + (steepness,)
         for k in tl.static_range(CLASSES):
@@ -136,8 +143,10 @@ def kernel(
         new_b, new_c, new_w = (), (), ()
         for i in tl.static_range(WIDTH):
             d = back[i] * kept
-            tl.store(products + i * count + record, d, mask=live)
             new_b = new_b + (sum_b[i] + d,)
+            if CENTRED:
+                d -= apart[i]
+            tl.store(products + i * count + record, d, mask=live)
         for k in tl.static_range(CLASSES):
             d = delta[k] * kept
             new_c = new_c + (sum_c[k] + d,)

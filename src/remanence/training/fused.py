@@ -13,7 +13,7 @@ except ImportError:  # Triton comes with torch's CUDA builds for Linux
     kernel = None
 
 if TYPE_CHECKING:
-    from remanence.training.shared_mlp import Records
+    from remanence.training.shared_mlp import Centre, Records
 
 MOST = 128  # weights of the output layer: one thread keeps the sums of all their gradients in registers
 BLOCK = 32  # records at a time, one for each thread of a warp
@@ -33,6 +33,7 @@ def middle(
     records: "Records",
     clip: float | None,
     scale: float,
+    centre: "Centre | None",
 ) -> tuple[Tensor, Params]:
     """As `shared_mlp.middle`; the products are overwritten."""
     first, last = names
@@ -42,9 +43,11 @@ def middle(
     kind = _kind(activation)
     assert kind is not None
     labels, squares = (t.expand(models, count) for t in (records.labels, records.squares))
+    around = (centre.products, centre.deltas) if centre else (products, products)
     with torch.cuda.device_of(products):
         kernel[(models,)](
             products,
+            *around,
             *small.values(),
             labels,
             squares,
@@ -60,6 +63,7 @@ def middle(
             BLOCK=BLOCK,
             KIND=kind[0],
             CLIPPED=clip is not None,
+            CENTRED=centre is not None,
             num_warps=1,
         )
     return products, grads

@@ -58,6 +58,7 @@ class Training:
     privacy: DPGD | None = None
     loss: Loss = CrossEntropy()
     tf32: bool = False  # a stack's matrix products on a CUDA device round their factors to ten bits
+    centred: bool = True  # with TF32, of MLPs: the factors less their mean over the stack (docs/decisions/0009)
 
     def __call__(self, model: nn.Module, initial: Params, data: Data, *, seed: int = 0) -> Params:
         """`seed` shuffles mini-batches and draws the noise of DP-GD."""
