@@ -93,7 +93,7 @@ class Doubling(nn.ConvTranspose2d):
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
         """An even place of the output sees the taps 4, 2, 0 of a 5-tap filter, an odd one 3 and 1."""
         if x.is_cuda:
-            return super().forward(x, output_size)
+            return super().forward(x.contiguous(), output_size)
         turned = pad(self.weight, (0, 1, 0, 1)).flip(2, 3).unflatten(3, (3, 2)).unflatten(2, (3, 2)).flip(3, 5)
         filters = turned.permute(1, 3, 5, 0, 2, 4).reshape(-1, self.in_channels, 3, 3)
         bias = None if self.bias is None else self.bias.repeat_interleave(4)
