@@ -15,6 +15,7 @@ from remanence import (
     Attack,
     Case,
     Data,
+    FirstLayer,
     GradientMatching,
     Mnemonist,
     NotEnoughKnowledge,
@@ -48,7 +49,8 @@ class Row:
 
 
 ROWS = [
-    Row(GradientMatching(steps=20, restarts=2), 3, gradient_at_initial, weights_only, "`gradient`"),
+    Row(GradientMatching(steps=20, restarts=2), 3, gradient_at_initial, weights_only, "`sent`"),
+    Row(FirstLayer(), 1, gradient_at_initial, weights_only, "`gradient`", deterministic=True),
     Row(Stein(), 3, gradient_at_initial, weights_only, "`gradient`", hidden=(500,)),
     Row(RecoNN(hidden=(16,), epochs=3), 1, all_but_one, initial_and_final, "`fixed`"),
     Row(Mnemonist(reader=RecoNN(hidden=(16,), epochs=3)), 1, all_but_one, initial_and_final, "`fixed`"),
