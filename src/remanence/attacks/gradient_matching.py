@@ -89,7 +89,7 @@ class GradientMatching:
         for _ in range(self.label_rounds):
             starts = _random(release, labels, generator)
             x, _ = self._search(release, starts, labels, self.steps // 5)
-            labels = torch.stack([infer_labels(release, *each) for each in zip(x, labels, strict=True)])
+            labels = torch.stack([infer_labels(release, each) for each in x])
         return labels
 
     def _search(self, release: KnowsUpdate, starts: Tensor, labels: Tensor, steps: int) -> tuple[Tensor, Tensor]:
