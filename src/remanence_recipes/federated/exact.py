@@ -40,14 +40,14 @@ def first_layer(scale: Scale) -> Sequence[Cell]:
             metrics=(SSIM, MSE, PSNR),
             point=Point(axis="records of a batch", value=records, series=name, log=True),
         )
-        for name, epochs in (("fresh weights", 0), ("trained weights", 5 if scale == "smoke" else 30))
+        for name, epochs in (("fresh weights", 0), ("trained weights", 5 if scale == "smoke" else 10))
         for records in sizes
     ]
 
 
 def _batches(scale: Scale, records: int, seed: int) -> Split:
     data = load("digits") if scale == "smoke" else load("cifar10", part="test")
-    private = max(records, {"smoke": 16, "small": 128, "paper": 512}[scale])
+    private = max(records, {"smoke": 16, "small": 64, "paper": 512}[scale])
     return split(data, private=private, fixed=500, public=0, test=1000, seed=seed)
 
 

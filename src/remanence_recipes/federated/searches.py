@@ -22,7 +22,7 @@ NEWTON = GradientMatching(distance=L2(), tv=0.0, optimizer=LBFGS(), restarts=1)
 
 def architectures(scale: Scale) -> Sequence[Cell]:
     """Gradient matching on an MLP, a CNN and a ResNet with frozen BatchNorm, by Adam and by L-BFGS."""
-    steps = {"smoke": 20, "small": 300, "paper": 2000}[scale]
+    steps = {"smoke": 8, "small": 300, "paper": 2000}[scale]
     ways = {"L-BFGS": replace(NEWTON, steps=steps)}
     if scale != "smoke":
         ways["Adam"] = GradientMatching(steps=steps, restarts=1)
