@@ -72,6 +72,15 @@ def test_labels_are_followed_along_local_steps(digits: Data, steps: int, momentu
     assert infer_labels(local_update(made).release, noise).tolist() == [5, 5, 5, 6, 7, 7]
 
 
+def test_labels_that_are_all_certain_are_left_alone(digits: Data) -> None:
+    batch = digits.take(slice(0, 4))  # 0, 1, 2, 3
+    model = mlp(batch.shape, 10, hidden=(64,))
+    initial = initial_params(model, seed=0)
+    training = Training(optimizer=SGD(lr=0.1), epochs=3)
+    made = Victim(model=model, training=training, initial=initial, final=initial, fixed=batch, private=batch)
+    assert infer_labels(local_update(made).release, digits.x[:7]).tolist() == [0, 1, 2, 3]
+
+
 def test_says_what_it_needs(digits: Data) -> None:
     release = honest(digits.take(slice(0, 2)), nn.ELU)
     with pytest.raises(NotEnoughKnowledge, match="`batch_size`"):

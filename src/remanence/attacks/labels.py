@@ -48,9 +48,10 @@ def _settled(release: KnowsUpdate, last: str, looks_like: Tensor, counts: Tensor
     """One label exchanged for another as long as the last bias would then move more as it did."""
     missing = _missing(release, last, looks_like, counts)
     while True:
-        spare = counts.clone()
+        spare, other = counts.clone(), counts.clone()
         spare[certain] -= 1
-        other = counts.clone()
+        if not bool(spare.any()):
+            return counts
         other[missing.where(spare > 0, torch.inf).argmin()] -= 1
         other[missing.argmax()] += 1
         then = _missing(release, last, looks_like, other)
