@@ -87,9 +87,7 @@ class _Layer:
         bias = release.gradient[f"{name}.bias"]
         if not bool(bias.isfinite().all()) or not bool(bias.any()):
             raise BadInput(f"the gradient of `{name}.bias` is zero or not finite, and rows are to be divided by it")
-        values = getattr(
-            release.loss, "values", None
-        )  # of a squared error, whose one output stands for several classes
+        values = getattr(release.loss, "values", None)  # of a squared error, whose one output is for several classes
         classes = torch.arange(len(values) if values else last.out_features, device=bias.device)
         return cls(
             release=release,

@@ -26,7 +26,7 @@ RECORDS, ROWS = 8, {"smoke": 4000, "small": 5000, "paper": 5000}
 
 def first_layer(scale: Scale) -> Sequence[Cell]:
     """Whole batches from the first layer of an ordinary net with ReLU: larger and larger ones, fresh and trained."""
-    sizes = {"smoke": (4, 16), "small": (8, 32, 64, 128), "paper": (8, 32, 64, 128, 256)}[scale]
+    sizes = {"smoke": (4, 16), "small": (8, 64, 128), "paper": (8, 32, 64, 128, 256)}[scale]
     width = {"smoke": 256, "small": 500, "paper": 2000}[scale]
     return [
         Cell(

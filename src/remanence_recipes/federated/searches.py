@@ -62,10 +62,10 @@ def _nets(scale: Scale) -> dict[str, Callable[[Data], nn.Module]]:
 
 
 def local_steps(scale: Scale) -> Sequence[Cell]:
-    """Federated averaging: updates of 1 to 20 local steps, simulated by the attack, or taken for one gradient."""
-    counts = {"smoke": (3,), "small": (1, 2, 5, 10, 20), "paper": (1, 2, 5, 10, 20, 50)}[scale]
+    """Federated averaging: updates of several local steps, simulated by the attack, or taken for one gradient."""
+    counts = {"smoke": (3,), "small": (1, 2, 5, 10), "paper": (1, 2, 5, 10, 20, 50)}[scale]
     attack = replace(
-        NEWTON, steps={"smoke": 50, "small": 200, "paper": 400}[scale], restarts=1 if scale == "smoke" else 2
+        NEWTON, steps={"smoke": 50, "small": 150, "paper": 400}[scale], restarts=1 if scale == "smoke" else 2
     )
     ways = {"simulated": local_update, "taken for one gradient": _taken_for_a_gradient}
     cut = partial(_cut, scale)
