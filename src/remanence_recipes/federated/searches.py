@@ -79,6 +79,7 @@ def local_steps(scale: Scale) -> Sequence[Cell]:
             per_victim=RECORDS,
             attack=attack,
             metrics=(SSIM, MSE, PSNR),
+            tuned_on_truth=True,  # the two restarts, and the exchange of labels: after a look at batches of seed 0
             point=Point(axis="local steps", value=steps, series=way, log=True),
         )
         for steps in counts
