@@ -1,5 +1,4 @@
-"""The first layer: where a neuron sees one record alone, the gradients of its weights and of its bias have the record
-as their quotient.
+"""The first layer: the gradients of a neuron that saw one record alone have the record as their quotient.
 
 A linear layer that the records enter has for neuron j the gradients  sum_i d_ij x_i  and  sum_i d_ij  of weights and
 bias, d_ij being what the loss of record i owes to the neuron. For one record the quotient is the record, whatever the
