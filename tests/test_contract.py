@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 import remanence
 from remanence import (
+    LBFGS,
     Attack,
     Case,
     Data,
+    FirstLayer,
     GradientMatching,
     Mnemonist,
     NotEnoughKnowledge,
@@ -28,6 +30,7 @@ from remanence import (
     gradient_at_initial,
     initial_and_final,
     initial_params,
+    local_update,
     mlp,
     train_victim,
     weights_only,
@@ -48,7 +51,9 @@ class Row:
 
 
 ROWS = [
-    Row(GradientMatching(steps=20, restarts=2), 3, gradient_at_initial, weights_only, "`gradient`"),
+    Row(GradientMatching(steps=20, restarts=2), 3, gradient_at_initial, weights_only, "`sent`"),
+    Row(GradientMatching(steps=10, optimizer=LBFGS()), 2, local_update, weights_only, "`sent`"),
+    Row(FirstLayer(), 1, gradient_at_initial, weights_only, "`gradient`", deterministic=True),
     Row(Stein(), 3, gradient_at_initial, weights_only, "`gradient`", hidden=(500,)),
     Row(RecoNN(hidden=(16,), epochs=3), 1, all_but_one, initial_and_final, "`fixed`"),
     Row(Mnemonist(reader=RecoNN(hidden=(16,), epochs=3)), 1, all_but_one, initial_and_final, "`fixed`"),

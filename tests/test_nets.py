@@ -1,9 +1,22 @@
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import conv2d
 
-from remanence.errors import BadInput
-from remanence.nets import Doubling, Image, apply, cnn, deconv, initial_params, mlp, patchgan
+from remanence import BadInput, Data, Params, Training
+from remanence.nets import (
+    Doubling,
+    Image,
+    apply,
+    cnn,
+    deconv,
+    initial_params,
+    initial_stack,
+    mlp,
+    patchgan,
+    resnet,
+    resnet18,
+)
 
 
 def count(model: nn.Module) -> int:
@@ -83,6 +96,59 @@ def test_apply_is_the_plain_forward_pass() -> None:
     assert torch.allclose(apply(model, p, x), by_hand, atol=1e-6)
 
 
+def test_the_parameters_of_resnet_18() -> None:
+    model = resnet18((3, 32, 32), 10)
+    assert count(model) == 11_173_962
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert len(norms) == 20
+    assert not model.training
+
+
+def conv(p: Params, name: str, x: Tensor, stride: int = 1) -> Tensor:
+    return conv2d(x, p[f"{name}.weight"], stride=stride, padding=p[f"{name}.weight"].shape[-1] // 2)
+
+
+def norm(p: Params, name: str, x: Tensor) -> Tensor:
+    mean, var, scale, shift = (
+        p[f"{name}.{k}"][:, None, None] for k in ("running_mean", "running_var", "weight", "bias")
+    )
+    return (x - mean) / (var + 1e-5).sqrt() * scale + shift
+
+
+def test_a_residual_net_is_the_plain_forward_pass() -> None:
+    model, x = resnet((2, 6, 6), 3, blocks=(1, 1), width=4), torch.rand(3, 2, 6, 6)
+    generator = torch.Generator().manual_seed(0)
+    p = {name: torch.rand(w.shape, generator=generator) - 0.2 for name, w in initial_params(model, seed=0).items()}
+    p |= {name: w.abs() + 0.1 for name, w in p.items() if name.endswith("running_var")}
+    x1 = norm(p, "1", conv(p, "0", x)).relu()
+    inner = norm(p, "3.inner.4", conv(p, "3.inner.3", norm(p, "3.inner.1", conv(p, "3.inner.0", x1)).relu()))
+    x2 = (inner + x1).relu()
+    inner = norm(p, "4.inner.4", conv(p, "4.inner.3", norm(p, "4.inner.1", conv(p, "4.inner.0", x2, 2)).relu()))
+    x3 = (inner + norm(p, "4.shortcut.1", conv(p, "4.shortcut.0", x2, 2))).relu()
+    by_hand = x3.mean(dim=(2, 3)) @ p["7.weight"].T + p["7.bias"]
+    assert torch.allclose(apply(model, p, x), by_hand, rtol=1e-4)
+
+
+def test_a_batchnorm_starts_as_the_identity_and_its_statistics_stay() -> None:
+    model, x = resnet((1, 6, 6), 3, blocks=(1,), width=4), torch.rand(5, 1, 6, 6)
+    starts = initial_stack(model, 2, seed=0)
+    assert starts["1.running_var"].shape == (2, 4)
+    initial = {name: p[0] for name, p in starts.items()}
+    assert torch.allclose(norm(initial, "1", x.expand(-1, 4, -1, -1)), x.expand(-1, 4, -1, -1), atol=1e-4)
+    data = Data(x=x, y=torch.tensor([0, 1, 2, 0, 1]), num_classes=3)
+    final = Training(epochs=3, weight_decay=0.1)(model, initial, data)
+    assert set(final) == set(initial)
+    frozen = {name for name, p in initial.items() if torch.equal(p, final[name])}
+    assert frozen == {name for name, _ in model.named_buffers()}
+
+
+def test_a_batchnorm_in_training_mode_is_refused() -> None:
+    model = resnet((1, 6, 6), 3, blocks=(1,), width=4)
+    params = initial_params(model, seed=0)
+    with pytest.raises(BadInput, match=r"freeze it with `model.eval\(\)`"):
+        apply(model.train(), params, torch.rand(2, 1, 6, 6))
+
+
 def test_unknown_layers_and_small_images_are_refused() -> None:
     with pytest.raises(BadInput, match="BatchNorm1d"):
         initial_params(nn.Sequential(nn.BatchNorm1d(3)), seed=0)
@@ -92,3 +158,5 @@ def test_unknown_layers_and_small_images_are_refused() -> None:
         deconv(5, (1, 30, 28))
     with pytest.raises(BadInput, match="24x24"):
         patchgan((3, 16, 16))
+    with pytest.raises(BadInput, match=r"resnet\(\) needs images"):
+        resnet18((64,), 10)

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 from remanence import (
     DPGD,
     SGD,
+    Adam,
     Case,
     Training,
     Victim,
@@ -19,6 +20,7 @@ from remanence import (
     gradient_at_initial,
     initial_and_final,
     initial_params,
+    local_update,
     mlp,
     train_victim,
     train_victims,
@@ -27,7 +29,15 @@ from remanence import (
 from remanence.data import Split
 from remanence.errors import BadInput
 from remanence.nets import initial_stack
-from remanence.release import KnowsFinal, KnowsFixed, KnowsGradient, KnowsRest, KnowsTraining, check_fit
+from remanence.release import (
+    KnowsFinal,
+    KnowsFixed,
+    KnowsGradient,
+    KnowsRest,
+    KnowsTraining,
+    KnowsUpdate,
+    check_fit,
+)
 from remanence.types import concat
 
 LATTICE = [
@@ -35,8 +45,9 @@ LATTICE = [
     (initial_and_final, {KnowsFinal, KnowsTraining}),
     (all_but_one, {KnowsFinal, KnowsTraining, KnowsFixed, KnowsRest}),
     (all_but_one_and_the_start, {KnowsFinal, KnowsFixed}),
-    (gradient_at_initial, {KnowsGradient}),
-    (gradient_at_final, {KnowsGradient}),
+    (gradient_at_initial, {KnowsUpdate, KnowsGradient}),
+    (gradient_at_final, {KnowsUpdate, KnowsGradient}),
+    (local_update, {KnowsUpdate}),
 ]
 
 
@@ -53,7 +64,7 @@ def test_each_release_shows_what_its_protocols_say(
     parts: Split, reveal: Callable[[Victim], Case[Any]], known: set[type]
 ) -> None:
     case = reveal(victim(parts))
-    knowledge = (KnowsFinal, KnowsTraining, KnowsFixed, KnowsRest, KnowsGradient)
+    knowledge = (KnowsFinal, KnowsTraining, KnowsFixed, KnowsRest, KnowsUpdate, KnowsGradient)
     assert {protocol for protocol in knowledge if isinstance(case.release, protocol)} == known
     assert torch.equal(case.truth.x, parts.private.x[:1])
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -71,6 +82,49 @@ def test_the_gradient_is_that_of_the_mean_loss_of_the_private_batch(parts: Split
         assert torch.allclose(release.gradient[name], parameter.grad, atol=1e-6)
     assert release.batch_size == 4
     assert release.labels is None
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_simulated_update_is_what_torch_moves_the_weights_by(parts: Split, steps: int, momentum: float) -> None:
+    training = Training(optimizer=SGD(lr=0.1, momentum=momentum), epochs=steps)
+    made = victim(parts, records=3, training=training)
+    release = local_update(made).release
+    real = mlp(parts.fixed.shape, 10).to_empty(device="cpu")
+    real.load_state_dict(made.initial)
+    optimizer = torch.optim.SGD(real.parameters(), lr=0.1, momentum=momentum)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        cross_entropy(real(made.private.x), made.private.y).backward()
+        optimizer.step()
+    simulated = release.simulate(made.private.x, made.private.y)
+    for name, parameter in real.named_parameters():
+        assert torch.allclose(release.update[name], parameter.detach() - made.initial[name], atol=1e-6)
+        assert torch.allclose(release.sent[name], simulated[name], atol=1e-6)
+
+
+def test_an_update_of_one_step_is_the_gradient(parts: Split) -> None:
+    made = victim(parts, records=3, training=Training(optimizer=SGD(lr=0.3), epochs=1))
+    update, gradient = local_update(made).release, gradient_at_initial(made).release
+    for name, sent in gradient.sent.items():
+        assert torch.allclose(update.sent[name], sent, atol=1e-6)
+        assert torch.allclose(gradient.simulate(made.private.x, made.private.y)[name], sent, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("training", "says"),
+    [
+        (Training(optimizer=Adam()), "must be SGD, got Adam"),
+        (Training(epochs=0), "must be 1 or more, got 0"),
+        (Training(batch_size=2), "order mini-batches came is not shown"),
+        (Training(privacy=DPGD(clip=1.0, noise=1.0)), "the client's own and not shown"),
+    ],
+    ids=["optimizer", "steps", "mini-batches", "noise"],
+)
+def test_updates_that_cannot_be_simulated_are_refused(parts: Split, training: Training, says: str) -> None:
+    made = dataclasses.replace(victim(parts, training=Training(epochs=1)), training=training)
+    with pytest.raises(BadInput, match=says):
+        local_update(made)
 
 
 def test_all_but_one_wants_one_private_record(parts: Split) -> None:

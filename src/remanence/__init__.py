@@ -1,6 +1,19 @@
 """remanence: how much of the training data can be read back from what was released?"""
 
-from remanence.attacks import GLM, L2, Attack, Cosine, GradientMatching, Mnemonist, RecoNN, ShadowAttack, Stein
+from remanence.attacks import (
+    GLM,
+    L2,
+    LBFGS,
+    Attack,
+    Cosine,
+    FirstLayer,
+    GradientMatching,
+    Mnemonist,
+    RecoNN,
+    ShadowAttack,
+    Stein,
+    infer_labels,
+)
 from remanence.audit import Finding, audit
 from remanence.data import Split, load, split
 from remanence.errors import BadInput, BadModelFile, NotEnoughKnowledge
@@ -20,13 +33,14 @@ from remanence.experiment import (
 )
 from remanence.loading import load_weights, save_weights
 from remanence.metrics import Matching, Metric, Scores, evaluate
-from remanence.nets import cnn, initial_params, mlp, server_params
+from remanence.nets import cnn, initial_params, mlp, resnet, resnet18, server_params
 from remanence.release import (
     AllButOne,
     AllButOneAndTheStart,
     Case,
     Gradient,
     InitialAndFinalWeights,
+    LocalUpdate,
     Victim,
     WeightsOnly,
     all_but_one,
@@ -34,6 +48,7 @@ from remanence.release import (
     gradient_at_final,
     gradient_at_initial,
     initial_and_final,
+    local_update,
     train_victim,
     train_victims,
     weights_only,
@@ -46,6 +61,7 @@ __all__ = [
     "DPGD",
     "GLM",
     "L2",
+    "LBFGS",
     "SGD",
     "Adam",
     "AdamW",
@@ -61,10 +77,12 @@ __all__ = [
     "Data",
     "Figure",
     "Finding",
+    "FirstLayer",
     "Gradient",
     "GradientMatching",
     "InitialAndFinalWeights",
     "Local",
+    "LocalUpdate",
     "Matching",
     "Measure",
     "Metric",
@@ -98,11 +116,15 @@ __all__ = [
     "evaluate",
     "gradient_at_final",
     "gradient_at_initial",
+    "infer_labels",
     "initial_and_final",
     "initial_params",
     "load",
     "load_weights",
+    "local_update",
     "mlp",
+    "resnet",
+    "resnet18",
     "run_cell",
     "run_study",
     "save_weights",

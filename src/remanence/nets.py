@@ -6,7 +6,7 @@ generator. The numbers are `Params`, passed in by whoever calls the model.
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import prod, sqrt
 from typing import final
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import conv2d, pad, pixel_shuffle
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from remanence.errors import BadInput
 from remanence.types import Params
@@ -46,6 +47,64 @@ def cnn(shape: Sequence[int], num_classes: int, *, activation: Callable[[], nn.M
             *(nn.Conv2d(channels, 16, 4, stride=2), activation(), nn.Conv2d(16, 32, 4), activation(), nn.Flatten()),
             *(nn.Linear(32 * prod(left), 10), activation(), nn.Linear(10, num_classes)),
         )
+
+
+def resnet18(shape: Sequence[int], num_classes: int, *, width: int = 64) -> nn.Sequential:
+    """He et al. 2016 for small images: a 3x3 stem without pooling (11,173,962 parameters on CIFAR-10)."""
+    return resnet(shape, num_classes, blocks=(2, 2, 2, 2), width=width)
+
+
+def resnet(
+    shape: Sequence[int],
+    num_classes: int,
+    *,
+    blocks: Sequence[int],
+    width: int,
+    activation: Callable[[], nn.Module] = nn.ReLU,
+) -> nn.Sequential:
+    """Stages of residual blocks, each but the first with half the side and twice the width; BatchNorm is frozen."""
+    if len(shape) != 3:
+        raise BadInput(f"resnet() needs images (channels, height, width), got {tuple(shape)}: use mlp()")
+    with torch.device("meta"):
+        layers: list[nn.Module] = [nn.Conv2d(shape[0], width, 3, padding=1, bias=False), _norm(width), activation()]
+        fan_in = width
+        for stage, count in enumerate(blocks):
+            fan_out = width << stage
+            for i in range(count):
+                layers.append(Residual(fan_in, fan_out, stride=2 if stage and not i else 1, activation=activation))
+                fan_in = fan_out
+        pool = (nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        return nn.Sequential(*layers, *pool, nn.Linear(fan_in, num_classes)).eval()
+
+
+@final
+class Residual(nn.Module):
+    """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape changes."""
+
+    def __init__(self, fan_in: int, fan_out: int, *, stride: int, activation: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(
+            *(nn.Conv2d(fan_in, fan_out, 3, stride=stride, padding=1, bias=False), _norm(fan_out), activation()),
+            *(nn.Conv2d(fan_out, fan_out, 3, padding=1, bias=False), _norm(fan_out)),
+        )
+        same = stride == 1 and fan_in == fan_out
+        self.shortcut = (
+            nn.Identity()
+            if same
+            else nn.Sequential(nn.Conv2d(fan_in, fan_out, 1, stride=stride, bias=False), _norm(fan_out))
+        )
+        self.activation = activation()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.activation(self.inner(x) + self.shortcut(x))
+        return out
+
+
+def _norm(width: int) -> nn.BatchNorm2d:
+    """It counts no batches, as it never sees one in training: its statistics are numbers of `Params` like others."""
+    norm = nn.BatchNorm2d(width)
+    norm.num_batches_tracked = None
+    return norm
 
 
 def deconv(inputs: int, shape: Sequence[int], *, hidden: Sequence[int] = ()) -> nn.Sequential:
@@ -139,7 +198,10 @@ def patchgan(shape: Sequence[int]) -> nn.Sequential:
 
 
 def initial_params(model: nn.Module, *, seed: int) -> Params:
-    """Truncated normal weights with sigma = 1/sqrt(fan_in), cut at two sigma, and zero biases: haiku's default."""
+    """Truncated normal weights with sigma = 1/sqrt(fan_in), cut at two sigma, and zero biases: haiku's default.
+
+    A BatchNorm starts as the identity: mean 0, variance 1, scale 1 and shift 0.
+    """
     return {name: p[0] for name, p in initial_stack(model, 1, seed=seed).items()}
 
 
@@ -148,14 +210,20 @@ def initial_stack(model: nn.Module, count: int, *, seed: int) -> Params:
     generator = torch.Generator().manual_seed(seed)
     params: Params = {}
     for path, module in model.named_modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            if not isinstance(module, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
-                raise BadInput(
-                    "initial_params() knows Linear, Conv2d and ConvTranspose2d, "
-                    f"got {type(module).__name__} at `{path}`: pass the initial weights yourself"
-                )
-            params[f"{path}.{name}" if path else name] = _draw(count, parameter, _fan_in(module), generator)
+        for name, tensor in chain(module.named_parameters(recurse=False), module.named_buffers(recurse=False)):
+            params[f"{path}.{name}" if path else name] = _start(module, path, name, tensor, count, generator)
     return params
+
+
+def _start(module: nn.Module, path: str, name: str, tensor: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    if isinstance(module, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
+        return _draw(count, tensor, _fan_in(module), generator)
+    if isinstance(module, nn.BatchNorm2d):
+        return torch.full((count, *tensor.shape), float(name in ("weight", "running_var")))
+    raise BadInput(
+        "initial_params() knows Linear, Conv2d, ConvTranspose2d and BatchNorm2d, "
+        f"got {type(module).__name__} at `{path}`: pass the initial weights yourself"
+    )
 
 
 def server_params(model: nn.Module, *, seed: int, spread: float = 1.0, offset: float = 30.0) -> Params:
@@ -213,6 +281,12 @@ def _draw(count: int, parameter: Tensor, fan_in: int, generator: torch.Generator
 
 def apply(model: nn.Module, params: Params, x: Tensor) -> Tensor:
     """The logits of `model` with the weights `params`."""
+    for layer in model.modules():
+        if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
+            raise BadInput(
+                "a BatchNorm in training mode makes what a record gives depend on the others of its batch: freeze it "
+                "with `model.eval()`, its statistics among the weights"
+            )
     logits: Tensor = functional_call(model, params, (x,))
     return logits
 

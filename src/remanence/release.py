@@ -15,6 +15,7 @@ from remanence.errors import BadInput, NotEnoughKnowledge
 from remanence.nets import apply
 from remanence.progress import track
 from remanence.seeds import stream
+from remanence.training.optim import SGD
 from remanence.training.stacked import chunks, stack, train_chunk
 from remanence.training.train import Loss, Training
 from remanence.types import Data, Params, concat
@@ -58,13 +59,18 @@ class KnowsRest(KnowsTraining, KnowsFixed, Protocol): ...
 
 
 @runtime_checkable
-class KnowsGradient(Protocol):
+class KnowsUpdate(Protocol):
+    """What a federated client sends, and how it came about."""
+
     @property
     def model(self) -> nn.Module: ...
     @property
     def at(self) -> Params: ...
     @property
-    def gradient(self) -> Params: ...
+    def sent(self) -> Params:
+        """As a gradient: the mean of those that the client followed."""
+        ...
+
     @property
     def labels(self) -> Tensor | None: ...
     @property
@@ -73,6 +79,18 @@ class KnowsGradient(Protocol):
     def shape(self) -> tuple[int, ...]: ...
     @property
     def loss(self) -> Loss: ...
+
+    def simulate(self, x: Tensor, labels: Tensor) -> Params:
+        """What would be sent for these records; it can be differentiated by them."""
+        ...
+
+
+@runtime_checkable
+class KnowsGradient(KnowsUpdate, Protocol):
+    """One gradient, taken at weights that are known."""
+
+    @property
+    def gradient(self) -> Params: ...
 
 
 def require(release: object, knowledge: type, *, by: str) -> None:
@@ -151,6 +169,66 @@ class Gradient:
     batch_size: int | None
     shape: tuple[int, ...]
     loss: Loss
+
+    @property
+    def sent(self) -> Params:
+        return self.gradient
+
+    def simulate(self, x: Tensor, labels: Tensor) -> Params:
+        return Training(loss=self.loss).gradient(self.model, self.at, x, labels)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LocalUpdate:
+    """Federated averaging (McMahan et al. 2017): how far a client's own training on its batch moved the weights."""
+
+    withholds: ClassVar[str] = "the records of the batch"
+    model: nn.Module
+    at: Params
+    update: Params  # the weights after the client's training minus those before
+    labels: Tensor | None
+    batch_size: int | None
+    shape: tuple[int, ...]
+    training: Training
+
+    def __post_init__(self) -> None:
+        optimizer, privacy = self.training.optimizer, self.training.privacy
+        if not isinstance(optimizer, SGD):
+            raise BadInput(f"`optimizer` of a client's training must be SGD, got {optimizer}")
+        if self.training.epochs < 1:
+            raise BadInput(f"`epochs` of a client's training must be 1 or more, got {self.training.epochs}")
+        if self.training.batch_size is not None:
+            raise BadInput(
+                f"`batch_size` of a client's training must be None, got {self.training.batch_size}: in which order "
+                "mini-batches came is not shown"
+            )
+        if privacy and privacy.noise:
+            raise BadInput("the noise of DP-GD is the client's own and not shown: leave `privacy` out")
+
+    @property
+    def loss(self) -> Loss:
+        return self.training.loss
+
+    @property
+    def sent(self) -> Params:
+        return self._as_gradient(self.update)
+
+    def simulate(self, x: Tensor, labels: Tensor) -> Params:
+        return self._as_gradient(moved(self.training, self.model, self.at, x, labels))
+
+    def _as_gradient(self, update: Params) -> Params:
+        """In units of how far a gradient that is one at every step moves a weight."""
+        optimizer, steps = self.training.optimizer, self.training.epochs
+        assert isinstance(optimizer, SGD)
+        unit = optimizer.lr * sum(optimizer.momentum**k * (steps - k) for k in range(steps))
+        return {name: u / -unit for name, u in update.items()}
+
+
+def moved(training: Training, model: nn.Module, at: Params, x: Tensor, labels: Tensor) -> Params:
+    """How far full-batch steps on these records move the weights."""
+    end = training.run(model, at, x, labels, [None] * training.epochs, noise_seed=0)
+    return {name: end[name] - at[name] for name, _ in model.named_parameters()}
 
 
 @final
@@ -310,5 +388,20 @@ def _gradient_at(victim: Victim, at: Params) -> Case[Gradient]:
         batch_size=len(batch),
         shape=batch.shape,
         loss=victim.training.loss,
+    )
+    return Case(release=release, truth=batch)
+
+
+def local_update(victim: Victim) -> Case[LocalUpdate]:
+    """A round of federated averaging: the client trains on the private batch alone, from the initial weights."""
+    batch, training = victim.private, victim.training
+    release = LocalUpdate(
+        model=victim.model,
+        at=victim.initial,
+        update=moved(training, victim.model, victim.initial, batch.x, batch.y),
+        labels=None,
+        batch_size=len(batch),
+        shape=batch.shape,
+        training=training,
     )
     return Case(release=release, truth=batch)

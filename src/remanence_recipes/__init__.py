@@ -3,6 +3,7 @@
 from remanence.experiment import Recipe
 from remanence_recipes import demo
 from remanence_recipes.balle2022 import cifar, membership, tables, transfer, zero_gradients
+from remanence_recipes.federated import counts, exact, searches
 from remanence_recipes.mnemonist2023 import reading, rows
 from remanence_recipes.wang2023 import images, planted
 
@@ -32,5 +33,10 @@ RECIPES: dict[str, Recipe] = {
     "wang2023.rates": planted.rates,
     "wang2023.linear_caveat": planted.linear_caveat,
     "wang2023.cifar10": images.cifar10,
+    "federated.architectures": searches.architectures,
+    "federated.local_steps": searches.local_steps,
+    "federated.first_layer": exact.first_layer,
+    "federated.from_the_tensor": exact.from_the_tensor,
+    "federated.labels": counts.labels,
     "demo.digits": demo.digits,
 }

@@ -1,20 +1,25 @@
 """The attacks, one file per paper. A new one joins `ATTACKS` and the contract table in tests/test_contract.py."""
 
+from remanence.attacks._search import LBFGS
 from remanence.attacks.base import Attack, ShadowAttack
+from remanence.attacks.first_layer import FirstLayer
 from remanence.attacks.glm import GLM
 from remanence.attacks.gradient_matching import L2, Cosine, GradientMatching
+from remanence.attacks.labels import infer_labels
 from remanence.attacks.mnemonist import FittedMnemonist, Importance, Mnemonist
 from remanence.attacks.reconn import FittedRecoNN, RecoNN
 from remanence.attacks.stein import Stein
 
-ATTACKS = (GradientMatching, Stein, RecoNN, Mnemonist, GLM)
+ATTACKS = (GradientMatching, FirstLayer, Stein, RecoNN, Mnemonist, GLM)
 
 __all__ = [
     "ATTACKS",
     "GLM",
     "L2",
+    "LBFGS",
     "Attack",
     "Cosine",
+    "FirstLayer",
     "FittedMnemonist",
     "FittedRecoNN",
     "GradientMatching",
@@ -23,4 +28,5 @@ __all__ = [
     "RecoNN",
     "ShadowAttack",
     "Stein",
+    "infer_labels",
 ]

@@ -5,20 +5,27 @@ Geiping et al., "Inverting Gradients" (NeurIPS 2020), and labels read off the la
 Mopuri, Bilen, "iDLG" (2020).
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, final
+from itertools import islice
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import vmap
 from torch.nn.functional import cosine_similarity
 
+from remanence.attacks._search import LBFGS, search
+from remanence.attacks.base import Attack
+from remanence.attacks.labels import infer_labels
 from remanence.errors import NotEnoughKnowledge
-from remanence.nets import apply
-from remanence.progress import track
-from remanence.release import KnowsGradient, require
-from remanence.training import CrossEntropy
+from remanence.release import KnowsUpdate, require
+from remanence.seeds import stream
+from remanence.training import Adam, Optimizer
 from remanence.types import Params, Reconstruction
+
+_NOISE = 256  # records that the first guess of the labels is made with
 
 
 class Distance(Protocol):
@@ -46,7 +53,7 @@ class L2:
 @final
 @dataclass(frozen=True, kw_only=True)
 class GradientMatching:
-    """Adam on the pixels, clamped to [0, 1] after each step, its rate on a half cosine.
+    """Of a client that took several steps these are simulated, and what they would send is compared.
 
     Zhu et al. use L-BFGS and no box, Geiping et al. the sign of the gradient and a rate that falls in steps.
     """
@@ -54,75 +61,73 @@ class GradientMatching:
     distance: Distance = Cosine()
     tv: float = 1e-3
     steps: int = 1000
-    lr: float = 0.1
+    optimizer: Optimizer | LBFGS = Adam(lr=0.1)
     restarts: int = 2
     label_rounds: int = 2  # not in the papers: short searches that sharpen the inferred labels, each a fifth of `steps`
+    start: Attack[Any] | None = None  # whose estimate the first restart begins with; others begin at random
 
-    def run(self, release: KnowsGradient, *, seed: int) -> Reconstruction:
-        require(release, KnowsGradient, by=type(self).__name__)
+    def run(self, release: KnowsUpdate, *, seed: int) -> Reconstruction:
+        require(release, KnowsUpdate, by=type(self).__name__)
         generator = torch.Generator().manual_seed(seed)
-        if release.labels is not None:
+        if self.start is not None:
+            estimate = self.start.run(release, seed=stream(seed, "start"))
+            labels = _labels_beside(release, estimate, generator).expand(self.restarts, -1)
+        elif release.labels is not None:
             labels = release.labels.expand(self.restarts, -1)
         else:
-            noise = torch.rand(self.restarts, 256, *release.shape, generator=generator)
-            labels = infer_labels(release, noise)
-            for _ in range(self.label_rounds):
-                labels = infer_labels(release, self._search(release, labels, self.steps // 5, generator)[0])
-        x, reached = self._search(release, labels, self.steps, generator)
+            labels = self._inferred(release, generator)
+        starts = _random(release, labels, generator)
+        if self.start is not None:
+            starts[0, : len(estimate.x)] = estimate.x
+        x, reached = self._search(release, starts, labels, self.steps)
         best = int(reached.argmin())
         return Reconstruction(x=x[best], y=labels[best], objective=float(reached[best]))
 
-    def _search(
-        self, release: KnowsGradient, labels: Tensor, steps: int, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+    def _inferred(self, release: KnowsUpdate, generator: torch.Generator) -> Tensor:
+        noise = torch.rand(self.restarts, _NOISE, *release.shape, generator=generator)
+        labels = torch.stack([infer_labels(release, each) for each in noise])
+        for _ in range(self.label_rounds):
+            starts = _random(release, labels, generator)
+            x, _ = self._search(release, starts, labels, self.steps // 5)
+            labels = torch.stack([infer_labels(release, each) for each in x])
+        return labels
+
+    def _search(self, release: KnowsUpdate, starts: Tensor, labels: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         """Candidates (restart, record, ...) for `labels` (restart, record), and the objective each restart reached."""
-        sent = _flat({name: release.gradient[name] for name in release.at})
+        names = [name for name, _ in release.model.named_parameters()]
+        sent = _flat(release.sent, names)
 
         def objective(candidates: Tensor, labels: Tensor) -> Tensor:
-            def loss(params: Params) -> Tensor:
-                return release.loss(apply(release.model, params, candidates), labels)
+            ours = _flat(release.simulate(candidates, labels), names)
+            return self.distance(sent, ours) + self.tv * total_variation(candidates)
 
-            return self.distance(sent, _flat(grad(loss)(release.at))) + self.tv * total_variation(candidates)
-
-        # restarts are independent problems: one stacked gradient serves them all, and Adam works on each element alone
-        slope = vmap(grad(objective))
-        x = torch.rand(*labels.shape, *release.shape, generator=generator).to(sent)
-        optimizer = torch.optim.Adam([x], lr=self.lr)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-        for _ in track(range(steps), total=steps, label="gradient matching"):
-            x.grad = slope(x, labels)
-            optimizer.step()
-            schedule.step()
-            x.clamp_(0, 1)
+        x = search(objective, starts, labels, optimizer=self.optimizer, steps=steps, label="gradient matching")
         return x, vmap(objective)(x, labels)
 
 
-def infer_labels(release: KnowsGradient, looks_like: Tensor) -> Tensor:
-    """The labels of the batch from the last layer's bias gradient, which is mean(softmax) - (labels' frequencies).
+def _random(release: KnowsUpdate, labels: Tensor, generator: torch.Generator) -> Tensor:
+    like = next(iter(release.sent.values()))
+    return torch.rand(*labels.shape, *release.shape, generator=generator).to(like)
 
-    A class with a negative entry is in the batch for certain, whatever the weights; for one record that is the answer.
-    The places left go to the classes with the largest remaining counts, the mean softmax being taken over the records
-    `looks_like` (restart, record, ...), with one answer for each restart.
-    """
-    if release.batch_size is None:
-        raise NotEnoughKnowledge("GradientMatching needs `batch_size` to know how many records to look for")
-    last = [name for name, _ in release.model.named_parameters()][-1]
-    bias = release.gradient[last]
-    if bias.ndim != 1 or not isinstance(release.loss, CrossEntropy):
-        raise NotEnoughKnowledge(
-            "GradientMatching reads labels off the gradient of the last layer's bias under cross-entropy, "
-            "which this release lacks: it must show `labels`"
-        )
-    logits = apply(release.model, release.at, looks_like.flatten(0, 1).to(bias))
-    softmax = logits.unflatten(0, looks_like.shape[:2]).softmax(dim=-1).mean(dim=1)
-    counts = (softmax - bias) * release.batch_size
-    certain = bias.argsort()[: int((bias < 0).sum())][: release.batch_size]
-    labels = [label.expand(len(counts)) for label in certain]
-    counts[:, certain] -= 1
-    while len(labels) < release.batch_size:
-        labels.append(counts.argmax(dim=1))
-        counts.scatter_add_(1, labels[-1][:, None], -counts.new_ones(len(counts), 1))
-    return torch.stack(labels, dim=1).sort(dim=1).values
+
+def _labels_beside(release: KnowsUpdate, estimate: Reconstruction, generator: torch.Generator) -> Tensor:
+    """One for each record of the batch, those of the estimate first; the estimate may hold fewer."""
+    if estimate.y is None:
+        raise NotEnoughKnowledge("`start` must be an attack that tells labels: use `FirstLayer()` or `Stein()`")
+    if release.batch_size in (None, len(estimate.x)) and release.labels is None:
+        return estimate.y
+    noise = torch.rand(_NOISE, *release.shape, generator=generator)
+    of_batch = infer_labels(release, noise) if release.labels is None else release.labels
+    labels = estimate.y.tolist()
+    left = Counter(of_batch.tolist())
+    left.subtract(labels)
+    others = (+left).elements()
+    if release.labels is not None:
+        for i, label in enumerate(labels):
+            if left[label] < 0:  # a label that the batch does not have, or not as often
+                left[label] += 1
+                labels[i] = next(others)
+    return estimate.y.new_tensor([*labels, *islice(others, len(of_batch) - len(labels))])
 
 
 def total_variation(x: Tensor) -> Tensor:
@@ -132,5 +137,5 @@ def total_variation(x: Tensor) -> Tensor:
     return x.diff(dim=-1).abs().mean() + x.diff(dim=-2).abs().mean()
 
 
-def _flat(params: Params) -> Tensor:
-    return torch.cat([p.flatten() for p in params.values()])
+def _flat(params: Params, names: Sequence[str]) -> Tensor:
+    return torch.cat([params[name].flatten() for name in names])

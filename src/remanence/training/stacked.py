@@ -1,6 +1,7 @@
 """Many models that differ in one training record, trained at once."""
 
 import warnings
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -108,7 +109,7 @@ def train_by_vmap(
 
 def stack(model: nn.Module, initial: Params, places: Tensor) -> Params:
     """The start of each place: the common one, or its row."""
-    single = {name: p.ndim for name, p in model.named_parameters()}
+    single = {name: p.ndim for name, p in chain(model.named_parameters(), model.named_buffers())}
     return {
         name: (p[places] if p.ndim > single[name] else p.expand(len(places), *p.shape)).contiguous()
         for name, p in initial.items()

@@ -92,7 +92,8 @@ class Training:
         noise_seed: int,
     ) -> Params:
         """One step for each batch along `gradient`; a stack of models takes it as one, as optimisers work on each
-        element alone. Nothing random happens in here but the noise of DP-GD, which is each model's own."""
+        element alone. Nothing random happens in here but the noise of DP-GD, which is each model's own. What has no
+        gradient, such as the statistics of a frozen BatchNorm, stays as it is."""
         state, noise = self.optimizer.init(params), self._noise(params, noise_seed)
         for step, batch in enumerate(batches):
             grads = gradient(params, batch)
@@ -101,20 +102,22 @@ class Training:
                 grads = {name: g + scale * noise.draw(g) for name, g in grads.items()}
             if self.weight_decay:
                 grads = {name: g + self.weight_decay * params[name] for name, g in grads.items()}
-            params, state = self.optimizer.update(params, grads, state, step)
+            trained, state = self.optimizer.update({name: params[name] for name in grads}, grads, state, step)
+            params = params | trained
         return params
 
     def gradient(self, model: nn.Module, params: Params, x: Tensor, y: Tensor) -> Params:
         """The gradient of the loss, without weight decay and noise: what a federated client would send."""
 
         def objective(p: Params, x: Tensor, y: Tensor) -> Tensor:
-            return self.loss(apply(model, p, x), y)
+            return self.loss(apply(model, params | p, x), y)
 
         gradient: Params
+        trained = {name: params[name] for name, _ in model.named_parameters()}
         if self.privacy is None:
-            gradient = grad(objective)(params, x, y)
+            gradient = grad(objective)(trained, x, y)
             return gradient
-        each: Params = vmap(grad(objective), in_dims=(None, 0, 0))(params, x[:, None], y[:, None])
+        each: Params = vmap(grad(objective), in_dims=(None, 0, 0))(trained, x[:, None], y[:, None])
         squares = sum((g.flatten(1).square().sum(1) for g in each.values()), start=x.new_zeros(()))
         kept = clip_factors(squares, self.privacy.clip) / len(x)
         return {name: torch.einsum("n,n...->...", kept, g) for name, g in each.items()}

@@ -1,0 +1,77 @@
+"""Candidates in the box [0, 1] with a small objective, from several starts that know nothing of each other."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, final
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad, grad_and_value, vmap
+
+from remanence.attacks._in_place import torch_optimizer
+from remanence.progress import track
+from remanence.training import Optimizer
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Objective: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # of the candidates of one start, and their labels
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LBFGS:
+    """L-BFGS-B, which keeps to the box (Byrd, Lu, Nocedal, Zhu 1995)."""
+
+    history: int = 20  # pairs of steps and slopes from which the curvature is made up
+
+
+def search(
+    objective: Objective, starts: Tensor, labels: Tensor, *, optimizer: Optimizer | LBFGS, steps: int, label: str
+) -> Tensor:
+    """Where each of `starts` (start, record, ...) with its `labels` (start, record) ends."""
+    if not isinstance(optimizer, LBFGS):
+        return _descended(objective, starts, labels, optimizer, steps, label)
+    pairs = track(zip(starts, labels, strict=True), total=len(starts), label=label)
+    return torch.stack([_curved(objective, start, own, optimizer, steps) for start, own in pairs])
+
+
+def _descended(
+    objective: Objective, starts: Tensor, labels: Tensor, optimizer: Optimizer, steps: int, label: str
+) -> Tensor:
+    """One stacked gradient serves all starts, and the optimiser works on each element alone; its rate falls on a half
+    cosine, and each step is cut to the box."""
+    slope = vmap(grad(objective))
+    x = nn.Parameter(starts.clone(), requires_grad=False)
+    stepper = torch_optimizer(optimizer, [x])
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(stepper, steps)
+    for _ in track(range(steps), total=steps, label=label):
+        x.grad = slope(x.data, labels)
+        stepper.step()
+        schedule.step()
+        x.clamp_(0, 1)
+    return x.data
+
+
+def _curved(objective: Objective, start: Tensor, labels: Tensor, optimizer: LBFGS, steps: int) -> Tensor:
+    """A curvature for each start. SciPy works on the host; an evaluation costs far more than to bring it there."""
+    from scipy.optimize import Bounds, minimize
+
+    slope_and_value = grad_and_value(objective)
+
+    def evaluate(place: "NDArray[np.float64]") -> tuple[float, "NDArray[np.float64]"]:
+        slope, value = slope_and_value(_tensor(place, start), labels)
+        return float(value), _array(slope)
+
+    options: dict[str, Any] = {"maxiter": steps, "maxcor": optimizer.history, "ftol": 0.0, "gtol": 0.0}
+    found = minimize(evaluate, _array(start), jac=True, method="L-BFGS-B", bounds=Bounds(0, 1), options=options)
+    return _tensor(found.x, start).clamp(0, 1)
+
+
+def _array(x: Tensor) -> "NDArray[np.float64]":
+    return x.flatten().double().cpu().numpy()
+
+
+def _tensor(place: "NDArray[np.float64]", like: Tensor) -> Tensor:
+    return torch.from_numpy(place).to(like).view_as(like)

@@ -1,0 +1,113 @@
+"""Gradient matching on three architectures, and on updates of several local steps."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from torch import nn
+from torch.nn.functional import interpolate
+
+from remanence.attacks import L2, LBFGS, GradientMatching
+from remanence.data import Split, load, split
+from remanence.experiment import Cell, Point, Scale
+from remanence.metrics import MSE, PSNR, SSIM
+from remanence.nets import cnn, mlp, resnet, resnet18
+from remanence.release import Case, Gradient, Victim, gradient_at_initial, local_update
+from remanence.training import SGD, Training
+from remanence.types import Data
+
+RECORDS = 4  # of a batch
+NEWTON = GradientMatching(distance=L2(), tv=0.0, optimizer=LBFGS(), restarts=1)
+
+
+def architectures(scale: Scale) -> Sequence[Cell]:
+    """Gradient matching on an MLP, a CNN and a ResNet with frozen BatchNorm, by Adam and by L-BFGS."""
+    steps = {"smoke": 8, "small": 300, "paper": 2000}[scale]
+    ways = {"L-BFGS": replace(NEWTON, steps=steps)}
+    if scale != "smoke":
+        ways["Adam"] = GradientMatching(steps=steps, restarts=1)
+    cut = partial(_cut, scale)
+    return [
+        Cell(
+            label=f"{name}, {way}",
+            split=cut,
+            model=net,
+            training=Training(epochs=0),
+            reveal=gradient_at_initial,
+            per_victim=RECORDS,
+            attack=attack,
+            metrics=(SSIM, MSE, PSNR),
+            tuned_on_truth=way == "Adam",  # its rate and prior: on digits
+            point=Point(axis="architecture", value=name, series=way),
+        )
+        for name, net in _nets(scale).items()
+        for way, attack in ways.items()
+    ]
+
+
+def _nets(scale: Scale) -> dict[str, Callable[[Data], nn.Module]]:
+    """At paper scale ResNet-18, below it one of three blocks."""
+    hidden, width = (64, 2) if scale == "smoke" else (256, 16)
+
+    def residual(data: Data) -> nn.Module:
+        if scale == "paper":
+            return resnet18(data.shape, data.num_classes)
+        return resnet(data.shape, data.num_classes, blocks=(1, 1, 1), width=width)
+
+    return {
+        "MLP": lambda data: mlp(data.shape, data.num_classes, hidden=(hidden,)),
+        "CNN": lambda data: cnn(data.shape, data.num_classes),
+        "ResNet": residual,
+    }
+
+
+def local_steps(scale: Scale) -> Sequence[Cell]:
+    """Federated averaging: updates of several local steps, simulated by the attack, or taken for one gradient."""
+    counts = {"smoke": (3,), "small": (1, 2, 5, 10), "paper": (1, 2, 5, 10, 20, 50)}[scale]
+    attack = replace(
+        NEWTON, steps={"smoke": 50, "small": 150, "paper": 400}[scale], restarts=1 if scale == "smoke" else 2
+    )
+    ways = {"simulated": local_update, "taken for one gradient": _taken_for_a_gradient}
+    cut = partial(_cut, scale)
+    return [
+        Cell(
+            label=f"{steps} local steps, {way}",
+            split=cut,
+            model=_nets(scale)["MLP"],
+            training=Training(optimizer=SGD(lr=0.1), epochs=steps),
+            reveal=reveal,
+            per_victim=RECORDS,
+            attack=attack,
+            metrics=(SSIM, MSE, PSNR),
+            tuned_on_truth=True,  # the two restarts, and the exchange of labels: after a look at batches of seed 0
+            point=Point(axis="local steps", value=steps, series=way, log=True),
+        )
+        for steps in counts
+        for way, reveal in ways.items()
+    ]
+
+
+def _taken_for_a_gradient(victim: Victim) -> Case[Gradient]:
+    """The same update, shown to a server that does not know of the local steps."""
+    case = local_update(victim)
+    sent = case.release
+    release = Gradient(
+        model=sent.model,
+        at=sent.at,
+        gradient=sent.sent,
+        labels=None,
+        batch_size=sent.batch_size,
+        shape=sent.shape,
+        loss=sent.loss,
+    )
+    return Case(release=release, truth=case.truth)
+
+
+def _cut(scale: Scale, seed: int) -> Split:
+    batches = {"smoke": 1, "small": 2, "paper": 25}[scale]
+    if scale == "paper":
+        data = load("cifar10", part="test")
+    else:
+        digits = load("digits")
+        data = replace(digits, x=interpolate(digits.x, size=(12, 12)))  # large enough for two convolutions
+    return split(data, private=batches * RECORDS, fixed=0, public=0, test=1000, seed=seed)

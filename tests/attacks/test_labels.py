@@ -1,0 +1,87 @@
+"""Labels from the last bias: how many of each class."""
+
+import dataclasses
+
+import pytest
+import torch
+from gradients import honest
+from torch import nn
+
+from remanence import (
+    SGD,
+    Data,
+    NotEnoughKnowledge,
+    Training,
+    Victim,
+    gradient_at_final,
+    infer_labels,
+    initial_params,
+    local_update,
+    mlp,
+    train_victim,
+)
+from remanence.data import Split
+
+
+@pytest.mark.parametrize("epochs", [0, 20, 100])
+def test_the_label_of_one_record_is_exact_however_long_the_model_was_trained(parts: Split, epochs: int) -> None:
+    model = mlp(parts.fixed.shape, 10, hidden=(64,))
+    initial = initial_params(model, seed=0)
+    for k in range(20):
+        record = parts.public.take(slice(k, k + 1))
+        made = train_victim(model, Training(epochs=epochs), initial, parts.fixed, record, seed=0)
+        noise = torch.rand(16, *record.shape, generator=torch.Generator().manual_seed(k))
+        assert infer_labels(gradient_at_final(made).release, noise).tolist() == record.y.tolist()
+
+
+def test_every_class_with_a_negative_entry_is_taken(parts: Split) -> None:
+    """At trained weights, where the softmax of noise is far from that of the batch."""
+    model = mlp(parts.fixed.shape, 10, hidden=(64,))
+    made = train_victim(model, Training(), initial_params(model, seed=0), parts.fixed, parts.private, seed=0)
+    batch = dataclasses.replace(made, private=parts.public.take(slice(0, 6)))
+    release = gradient_at_final(batch).release
+    certain = {label for label, entry in enumerate(release.gradient["3.bias"].tolist()) if entry < 0}
+    inferred = infer_labels(release, torch.rand(64, 1, 8, 8, generator=torch.Generator().manual_seed(0)))
+    assert certain <= set(batch.private.y.tolist())  # the rule itself
+    assert certain <= set(inferred.tolist())
+
+
+def test_labels_are_exact_for_any_batch_once_the_mean_softmax_is(parts: Split) -> None:
+    """bias gradient = mean softmax - frequencies: with the true images in hand the counts have no error left."""
+    batch = parts.public.take(slice(0, 30))  # every class several times
+    assert infer_labels(honest(batch, nn.ELU), batch.x).tolist() == sorted(batch.y.tolist())
+
+
+@pytest.mark.parametrize("labels", [[3] * 8, [3, 3, 3, 3, 3, 7, 7, 0], list(range(8)), [9]], ids=str)
+def test_repeated_labels_are_counted_at_fresh_weights(digits: Data, labels: list[int]) -> None:
+    places = [int((digits.y == label).nonzero()[i]) for i, label in enumerate(labels)]
+    noise = torch.rand(256, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert infer_labels(honest(digits.take(places), nn.ELU), noise).tolist() == sorted(labels)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize("steps", [1, 5, 10])
+def test_labels_are_followed_along_local_steps(digits: Data, steps: int, momentum: float) -> None:
+    """After ten steps the shares that are read off the weights at the start are far from integers."""
+    places = [int((digits.y == label).nonzero()[i]) for i, label in enumerate([5, 5, 5, 6, 7, 7])]
+    batch = digits.take(places)
+    model = mlp(batch.shape, 10, hidden=(64,))
+    training, initial = Training(optimizer=SGD(lr=0.1, momentum=momentum), epochs=steps), initial_params(model, seed=0)
+    made = Victim(model=model, training=training, initial=initial, final=initial, fixed=batch, private=batch)
+    noise = torch.rand(256, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert infer_labels(local_update(made).release, noise).tolist() == [5, 5, 5, 6, 7, 7]
+
+
+def test_labels_that_are_all_certain_are_left_alone(digits: Data) -> None:
+    batch = digits.take(slice(0, 4))  # 0, 1, 2, 3
+    model = mlp(batch.shape, 10, hidden=(64,))
+    initial = initial_params(model, seed=0)
+    training = Training(optimizer=SGD(lr=0.1), epochs=3)
+    made = Victim(model=model, training=training, initial=initial, final=initial, fixed=batch, private=batch)
+    assert infer_labels(local_update(made).release, digits.x[:7]).tolist() == [0, 1, 2, 3]
+
+
+def test_says_what_it_needs(digits: Data) -> None:
+    release = honest(digits.take(slice(0, 2)), nn.ELU)
+    with pytest.raises(NotEnoughKnowledge, match="`batch_size`"):
+        infer_labels(dataclasses.replace(release, batch_size=None), digits.x[:5])
