@@ -14,6 +14,7 @@ from remanence.errors import BadInput
 from remanence.execution import Backend
 from remanence.metrics import Matching, Metric, Scores, evaluate, hungarian
 from remanence.metrics.limit import Limit, reconstruction_limit
+from remanence.progress import track
 from remanence.release import Case, KnowsFixed, KnowsTraining
 from remanence.seeds import stream
 from remanence.shadow import ShadowBank, Store, build_bank
@@ -67,7 +68,8 @@ def audit(
         check_disjoint({"truth": truth, "bank": bank.targets})
         ready = attack.fit(bank, seed=seed)
     assert isinstance(ready, Attack)
-    found = _joined([ready.run(case.release, seed=seed + i) for i, case in enumerate(cases)])
+    attacked = track(enumerate(cases), total=len(cases), label="releases")
+    found = _joined([ready.run(case.release, seed=seed + i) for i, case in attacked])
     seconds = perf_counter() - start
     owned = concat([public, cases[0].release.fixed]) if isinstance(cases[0].release, KnowsFixed) else public
     scores = evaluate(found, truth, unrelated=unrelated, known=owned, matching=matching, metrics=metrics, seed=seed)

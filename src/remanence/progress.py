@@ -2,9 +2,14 @@
 
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 T = TypeVar("T")
+
+_shown: "list[Progress]" = []  # at most one: a loop inside another adds its bar below
 
 
 def track(items: Iterable[T], *, total: int, label: str) -> Iterator[T]:
@@ -12,7 +17,23 @@ def track(items: Iterable[T], *, total: int, label: str) -> Iterator[T]:
     if not sys.stderr.isatty():
         yield from items
         return
-    from rich.console import Console
-    from rich.progress import track as bar
+    outermost = not _shown
+    bars = _begun() if outermost else _shown[0]
+    task = bars.add_task(label, total=total)
+    try:
+        for item in items:
+            yield item
+            bars.advance(task)
+    finally:
+        bars.remove_task(task)
+        if outermost:
+            _shown.pop().stop()
 
-    yield from bar(items, total=total, description=label, console=Console(stderr=True), transient=True)
+
+def _begun() -> "Progress":
+    from rich.console import Console
+    from rich.progress import Progress
+
+    _shown.append(Progress(console=Console(stderr=True), transient=True))
+    _shown[0].start()
+    return _shown[0]

@@ -44,15 +44,23 @@ def flat(params: Params) -> Tensor:
 
 
 def planted(
-    count: int, seed: int, *, holding: int = 2, dtype: torch.dtype = torch.float32, hidden: tuple[int, ...] = (ROWS,)
+    count: int,
+    seed: int,
+    *,
+    holding: int = 2,
+    faintly: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    hidden: tuple[int, ...] = (ROWS,),
 ) -> ShadowBank:
-    """One row has moved along the record; all else but the start is noise of the same size."""
+    """One row has moved along the record, and another has beneath noise; all else but the start is noise."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.rand(count, *SHAPE, generator=generator).to(dtype)
     model = mlp(SHAPE, 3, hidden=hidden, activation=nn.ReLU)
     initial = {name: p.to(dtype) for name, p in initial_params(model, seed=1).items()}
     moved = {n: torch.randn(count, *p.shape, generator=generator).to(dtype) * 0.03 for n, p in initial.items()}
     moved["1.weight"][:, holding] = 0.1 * (x.flatten(1) - 0.5)
+    if faintly is not None:
+        moved["1.weight"][:, faintly] += 0.05 * (x.flatten(1) - 0.5)
     weights = stack_weights({name: p + moved[name] for name, p in initial.items()})
     targets = Data(x=x, y=torch.zeros(count).long(), num_classes=3)
     return ShadowBank(weights=weights, targets=targets, model=model, initial=initial)
@@ -164,11 +172,11 @@ def test_the_one_row_that_stores_the_record_is_ranked_first(holding: int, reader
     assert importance.coefficient[holding] < -0.05
 
 
-def test_by_error_the_row_that_holds_the_record_is_kept_alone() -> None:
+def test_by_error_a_row_that_helps_little_is_left_out() -> None:
     reader = RecoNN(hidden=(32,), optimizer=Adam(lr=2e-3), epochs=40, batch_size=16)
-    fitted = Mnemonist(reader=reader, by_error=True, held_out=0.2).fit(planted(300, seed=0, holding=1), seed=0)
-    assert fitted.kept.tolist() == [1]
-    assert fitted.importance.coefficient.argmin() == 1
+    bank, signs = planted(300, seed=0, holding=1, faintly=3), Mnemonist(reader=reader, held_out=0.2)
+    assert {1, 3} <= set(signs.fit(bank, seed=0).kept.tolist())
+    assert replace(signs, by_error=True).fit(bank, seed=0).kept.tolist() == [1]
 
 
 @pytest.mark.parametrize("later", [True, False])

@@ -106,6 +106,18 @@ def test_progress_is_on_stderr_and_only_on_a_terminal(
     assert (out, "shown" in err) == ("", True)
 
 
+def test_a_loop_inside_another_has_its_bar_below(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    for name in ("first", "second"):
+        inner = [list(track(iter("ab"), total=2, label="inner")) for _ in track(range(2), total=2, label=name)]
+        assert inner == [["a", "b"]] * 2
+        err = capsys.readouterr().err
+        assert name in err
+        assert "inner" in err
+
+
 def test_a_terminal_without_dashes_gets_the_result_all_the_same(tiny: None, tmp_path: Path) -> None:
     raw = BytesIO()
     with TextIOWrapper(raw, encoding="ascii") as terminal:

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from remanence.attacks._inputs import Scaler
 from remanence.attacks._reconstructor import Reader
+from remanence.progress import track
 from remanence.shadow import Rows
 
-_BLOCK = 256  # models at a time
+_BLOCK = 64  # models at a time
 
 
 @final
@@ -71,7 +72,8 @@ class MaskedReader:
     def errors(self, weights: Tensor, initial: Tensor, targets: Tensor, masks: Tensor) -> Tensor:
         """(models, masks): the error of each masked model's reconstruction."""
         masks, found = masks.to(weights), []
-        for some, truth in zip(weights.split(_BLOCK), targets.split(_BLOCK), strict=True):
+        blocks = zip(weights.split(_BLOCK), targets.split(_BLOCK), strict=True)
+        for some, truth in track(blocks, total=-(-len(weights) // _BLOCK), label="masks"):
             reverted = self.groups.reverted(some, initial)
             base, parts = self._partial_products(some, reverted)
             pairs = self._rows(some, reverted)

@@ -16,6 +16,7 @@ from remanence.attacks._inputs import Scaler
 from remanence.attacks._masks import MaskedReader, Superparameters, all_masks, reading_error
 from remanence.attacks.reconn import FittedRecoNN, RecoNN
 from remanence.errors import BadInput
+from remanence.progress import track
 from remanence.release import KnowsRest, require
 from remanence.seeds import stream
 from remanence.shadow import ShadowBank, stack_weights
@@ -86,7 +87,8 @@ class Mnemonist:
         """Of the rows that help most so many as read the judges best; one, two, three, five and so on are tried."""
         judges, rest = self._cut(bank, seed)
         order, errors = importance.coefficient.argsort(), {}
-        for count in _counts(len(order)):
+        counts = _counts(len(order))
+        for count in track(counts, total=len(counts), label="numbers of rows"):
             selected, left = self._selected(rest, order[:count].sort().values)
             fitted = self.reader.fit(selected, seed=stream(seed, "of so many", count))
             with torch.no_grad():

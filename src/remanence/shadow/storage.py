@@ -16,6 +16,7 @@ from torch.func import grad, vmap
 
 from remanence.errors import BadInput
 from remanence.nets import apply
+from remanence.progress import track
 from remanence.seeds import stream
 from remanence.shadow.bank import TrainShadows
 from remanence.training import CrossEntropy, Loss, Optimizer, Training
@@ -82,7 +83,8 @@ def audit_storage(
     per_epoch = len(taking) // training.epochs
     short = replace(training, epochs=-(-max(steps) // per_epoch))  # nothing is asked of later epochs
     look, cut, found = vmap(_own_gradient(model, training.loss)), chunks(model, fixed, targets), []
-    for first, chunk in zip(accumulate(map(len, cut[:-1]), initial=0), cut, strict=True):
+    places = zip(accumulate(map(len, cut[:-1]), initial=0), cut, strict=True)
+    for first, chunk in track(places, total=len(cut), label="what is stored"):
         watch = _Watched(optimizer=training.optimizer, look=look, targets=chunk, steps=tuple(sorted(set(steps))))
         watched = replace(short, optimizer=watch)
         TrainShadows(training=watched, model=model, initial=initial, fixed=fixed, seed=seed)((first, chunk))

@@ -59,10 +59,12 @@ def _agreement(found: Importance, stored: Tensor, seed: int) -> Measure:
 def _surrogate(found: Importance) -> Measure:
     errors, predicted = found.errors.double().mean(0), _predicted(found)
     left = (errors - predicted).square().sum() / (errors - errors.mean()).square().sum()
+    masks, rows = found.masks.shape
     meaning = (
-        "share of the variance of the error over masks (mean over held-out models) that a linear function explains"
+        "share of the variance of the error over masks (mean over held-out models) that a linear function explains; "
+        "of errors that have nothing to do with the rows it would explain the share that is chance"
     )
-    return Measure(name="linear surrogate, R²", value=1 - float(left), chance=0.0, meaning=meaning)
+    return Measure(name="linear surrogate, R²", value=1 - float(left), chance=rows / (masks - 1), meaning=meaning)
 
 
 def _predicted(found: Importance) -> Tensor:
