@@ -3,6 +3,7 @@
 from remanence.attacks import GLM, L2, Attack, Cosine, GradientMatching, Mnemonist, RecoNN, ShadowAttack, Stein
 from remanence.audit import Finding, audit
 from remanence.data import Split, load, split
+from remanence.defences import Clipping, Defence, GaussianNoise, LowBits, Sign, TopK
 from remanence.errors import BadInput, BadModelFile, NotEnoughKnowledge
 from remanence.execution import Local, Ray
 from remanence.experiment import (
@@ -57,14 +58,18 @@ __all__ = [
     "Case",
     "Cell",
     "Claim",
+    "Clipping",
     "Cosine",
     "Data",
+    "Defence",
     "Figure",
     "Finding",
+    "GaussianNoise",
     "Gradient",
     "GradientMatching",
     "InitialAndFinalWeights",
     "Local",
+    "LowBits",
     "Matching",
     "Measure",
     "Metric",
@@ -82,11 +87,13 @@ __all__ = [
     "Series",
     "ShadowAttack",
     "ShadowBank",
+    "Sign",
     "Split",
     "SquaredError",
     "Stein",
     "Store",
     "Study",
+    "TopK",
     "Training",
     "Victim",
     "WeightsOnly",

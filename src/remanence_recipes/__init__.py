@@ -30,6 +30,7 @@ RECIPES: dict[str, Recipe] = {
     "wang2023.figure2": planted.figure2,
     "wang2023.figure3_mnist": images.figure3_mnist,
     "wang2023.rates": planted.rates,
+    "wang2023.noise": planted.noise,
     "wang2023.linear_caveat": planted.linear_caveat,
     "wang2023.cifar10": images.cifar10,
     "demo.digits": demo.digits,

@@ -66,8 +66,10 @@ class GradientMatching:
         else:
             noise = torch.rand(self.restarts, 256, *release.shape, generator=generator)
             labels = infer_labels(release, noise)
+            labels = infer_labels(release, noise, shrunk=_shrunk(release, noise, labels))
             for _ in range(self.label_rounds):
-                labels = infer_labels(release, self._search(release, labels, self.steps // 5, generator)[0])
+                x = self._search(release, labels, self.steps // 5, generator)[0]
+                labels = infer_labels(release, x, shrunk=_shrunk(release, x, labels))
         x, reached = self._search(release, labels, self.steps, generator)
         best = int(reached.argmin())
         return Reconstruction(x=x[best], y=labels[best], objective=float(reached[best]))
@@ -79,10 +81,8 @@ class GradientMatching:
         sent = _flat({name: release.gradient[name] for name in release.at})
 
         def objective(candidates: Tensor, labels: Tensor) -> Tensor:
-            def loss(params: Params) -> Tensor:
-                return release.loss(apply(release.model, params, candidates), labels)
-
-            return self.distance(sent, _flat(grad(loss)(release.at))) + self.tv * total_variation(candidates)
+            ours = _imitated(release, _gradient(release, candidates, labels))
+            return self.distance(sent, _flat(ours)) + self.tv * total_variation(candidates)
 
         # restarts are independent problems: one stacked gradient serves them all, and Adam works on each element alone
         slope = vmap(grad(objective))
@@ -97,17 +97,43 @@ class GradientMatching:
         return x, vmap(objective)(x, labels)
 
 
-def infer_labels(release: KnowsGradient, looks_like: Tensor) -> Tensor:
+def _gradient(release: KnowsGradient, candidates: Tensor, labels: Tensor) -> Params:
+    def loss(params: Params) -> Tensor:
+        return release.loss(apply(release.model, params, candidates), labels)
+
+    gradient: Params = grad(loss)(release.at)
+    return gradient
+
+
+def _imitated(release: KnowsGradient, ours: Params) -> Params:
+    for defence in release.defences:
+        ours = defence.imitate(ours, release.gradient)
+    return ours
+
+
+def _shrunk(release: KnowsGradient, x: Tensor, labels: Tensor) -> Tensor:
+    """For each restart, how much smaller the defences make the last bias gradient of its candidates."""
+    last, count = _last(release), min(x.shape[1], labels.shape[1])
+
+    def factor(candidates: Tensor, labels: Tensor) -> Tensor:
+        ours = _gradient(release, candidates, labels)
+        made: Tensor = _imitated(release, ours)[last].norm() / ours[last].norm()
+        return made
+
+    factors: Tensor = vmap(factor)(x[:, :count].to(release.gradient[last]), labels[:, :count])
+    return factors
+
+
+def infer_labels(release: KnowsGradient, looks_like: Tensor, *, shrunk: Tensor | None = None) -> Tensor:
     """The labels of the batch from the last layer's bias gradient, which is mean(softmax) - (labels' frequencies).
 
     A class with a negative entry is in the batch for certain, whatever the weights; for one record that is the answer.
     The places left go to the classes with the largest remaining counts, the mean softmax being taken over the records
-    `looks_like` (restart, record, ...), with one answer for each restart.
+    `looks_like` (restart, record, ...), with one answer for each restart. A defence may have `shrunk` the entries.
     """
     if release.batch_size is None:
         raise NotEnoughKnowledge("GradientMatching needs `batch_size` to know how many records to look for")
-    last = [name for name, _ in release.model.named_parameters()][-1]
-    bias = release.gradient[last]
+    bias = release.gradient[_last(release)]
     if bias.ndim != 1 or not isinstance(release.loss, CrossEntropy):
         raise NotEnoughKnowledge(
             "GradientMatching reads labels off the gradient of the last layer's bias under cross-entropy, "
@@ -115,7 +141,7 @@ def infer_labels(release: KnowsGradient, looks_like: Tensor) -> Tensor:
         )
     logits = apply(release.model, release.at, looks_like.flatten(0, 1).to(bias))
     softmax = logits.unflatten(0, looks_like.shape[:2]).softmax(dim=-1).mean(dim=1)
-    counts = (softmax - bias) * release.batch_size
+    counts = (softmax - (bias if shrunk is None else bias / shrunk[:, None])) * release.batch_size
     certain = bias.argsort()[: int((bias < 0).sum())][: release.batch_size]
     labels = [label.expand(len(counts)) for label in certain]
     counts[:, certain] -= 1
@@ -123,6 +149,10 @@ def infer_labels(release: KnowsGradient, looks_like: Tensor) -> Tensor:
         labels.append(counts.argmax(dim=1))
         counts.scatter_add_(1, labels[-1][:, None], -counts.new_ones(len(counts), 1))
     return torch.stack(labels, dim=1).sort(dim=1).values
+
+
+def _last(release: KnowsGradient) -> str:
+    return [name for name, _ in release.model.named_parameters()][-1]
 
 
 def total_variation(x: Tensor) -> Tensor:
