@@ -129,7 +129,7 @@ def _chance(features: int, seed: int) -> float:
 def _figures(found: dict[str, list[Interval]], dimensions: Sequence[int], chance: dict[int, float]) -> list[Figure]:
     """The paper's curves beside ours; and ours alone, on a scale where they can be seen."""
     x = tuple(map(float, dimensions))
-    drawn = {name: _series(name, x, errors) for name, errors in found.items()}
+    drawn = {name: Series.of(name, x, errors) for name, errors in found.items()}
     printed = tuple(
         Series(name=f"printed: {name}", x=x, y=values[: len(x)], role="printed") for name, values in PRINTED.items()
     )
@@ -141,11 +141,6 @@ def _figures(found: dict[str, list[Interval]], dimensions: Sequence[int], chance
         Figure(title="The paper's estimators", x_label="features", y_label=label, series=(*papers, *printed, level)),
         Figure(title="Ours", x_label="features", y_label=label, series=(*ours, level), log_y=True),
     ]
-
-
-def _series(name: str, x: tuple[float, ...], errors: Sequence[Interval]) -> Series:
-    low, high = tuple(e.low for e in errors), tuple(e.high for e in errors)
-    return Series(name=name, x=x, y=tuple(e.value for e in errors), low=low, high=high)
 
 
 SLOPE, AWAY = "slope", "distance of the slope from 1/2"
@@ -179,7 +174,7 @@ def _rates(scale: Scale, noise: float, seed: int, device: torch.device) -> Outco
         for m in track(widths, total=len(widths), label=f"d = {d}")
     }
     lines = tuple(
-        _series(f"d = {d}", tuple(d / m for m in widths), [_mean(errors[d, m], d, m, seed) for m in widths])
+        Series.of(f"d = {d}", tuple(d / m for m in widths), [_mean(errors[d, m], d, m, seed) for m in widths])
         for d in dimensions
     )
     figure = Figure(
@@ -217,7 +212,7 @@ def _noise(scale: Scale, attack: Stein, shares: Sequence[float], seed: int, devi
     lines, measures, x = [], [], tuple(map(float, widths))
     for share in track(shares, total=len(shares), label="noise"):
         errors = {(features, m): _draws(attack, features, m, share, repeats, seed, device) for m in widths}
-        lines.append(_series(f"noise {share:g}", x, [_mean(errors[at], *at, seed) for at in errors]))
+        lines.append(Series.of(f"noise {share:g}", x, [_mean(errors[at], *at, seed) for at in errors]))
         slope = _fitted(_slope, errors, seed)
         measures += [
             Measure.of(_under(SLOPE, share), slope, meaning=OF_SLOPE, chance=0.0),
