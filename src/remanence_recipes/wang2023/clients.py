@@ -40,55 +40,23 @@ MOST = 16  # records of a batch that Stein is tried on: its cost grows with the 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    data: str
-    width: int
-    records: int  # attacked, but for larger batches
-    tries: int  # of Stein
-    steps: int  # of gradient matching
-    clients: int
-    rounds: int
-    rates: tuple[float, ...]
-    public: int
-    test: int
+    data: str = "mnist"
+    width: int = 300
+    records: int = 8  # attacked, but for larger batches
+    tries: int = 2  # of Stein
+    steps: int = 300  # of gradient matching
+    clients: int = 5
+    rounds: int = 100
+    rates: tuple[float, ...] = (0.1, 0.5, 2.5)
+    public: int = 20_000
+    test: int = 2000
 
 
+SMALL = Setting(records=4, rounds=50, rates=(0.5,), public=5000)
 SETTINGS: dict[Scale, Setting] = {
-    "smoke": Setting(
-        data="digits",
-        width=100,
-        records=4,
-        tries=1,
-        steps=40,
-        clients=3,
-        rounds=40,
-        rates=(0.5,),
-        public=1000,
-        test=500,
-    ),
-    "small": Setting(
-        data="mnist",
-        width=500,
-        records=4,
-        tries=2,
-        steps=300,
-        clients=5,
-        rounds=100,
-        rates=(0.5,),
-        public=5000,
-        test=2000,
-    ),
-    "paper": Setting(
-        data="mnist",
-        width=500,
-        records=8,
-        tries=2,
-        steps=300,
-        clients=5,
-        rounds=200,
-        rates=(0.1, 0.5, 2.5),
-        public=20_000,
-        test=2000,
-    ),
+    "smoke": replace(SMALL, data="digits", width=100, tries=1, steps=40, clients=3, rounds=40, public=1000, test=500),
+    "small": SMALL,
+    "paper": Setting(),
 }
 
 
@@ -125,7 +93,7 @@ CURVES = {
     ),
     "top-k": Curve(
         axis="share of the entries sent",
-        strengths=tuple(Strength(at=s, defences=(TopK(share=s),)) for s in (1.0, 0.3, 0.1, 0.03, 0.01)),
+        strengths=tuple(Strength(at=s, defences=(TopK(share=s),)) for s in (1.0, 0.1, 0.03, 0.01)),
     ),
     "few bits": Curve(
         axis="what is sent of each entry",
@@ -170,24 +138,22 @@ def _study(setting: Setting, curve: Curve, seed: int, device: torch.device) -> O
     }
     read: dict[str, list[Interval]] = {name: [] for name in attacks}
     learnt: list[Interval] = []
-    mean = _rms(cut.private.x - cut.public.x.mean(0))
+    chance: dict[str, list[float]] = {"mean image": [], "other images": []}
     for strength in track(curve.strengths, total=len(curve.strengths), label="strengths"):
+        private = cut.private.take(slice(0, max(setting.records, strength.batch)))
+        mean = _rms(private.x - cut.public.x.mean(0))
         for name, (attack, dtype, most) in attacks.items():
-            records = max(setting.records, strength.batch) if strength.batch <= most else 0
-            private = cut.private.take(slice(0, records)).to(device, dtype)
-            errors = _read(attack, model, at, private, strength, mean, seed)
+            own = private.take(slice(0, len(private) if strength.batch <= most else 0)).to(device, dtype)
+            errors = _read(attack, model, at, own, strength, mean, seed)
             read[name].append(bootstrap_mean(errors, seed=stream(seed, "interval")))
         learnt.append(_accuracy(model, _trained(setting, model, at, cut.public, strength, seed), cut.test))
-    guess, often = float(mean.mean()), float(cut.test.y.bincount().max()) / len(cut.test)
-    levels = {
-        "mean image": [guess for _ in curve.strengths],
-        "other images": [_other_images(cut, strength.batch, seed) for strength in curve.strengths],
-    }
-    common = [often for _ in curve.strengths]
+        chance["mean image"].append(float(mean.mean()))
+        chance["other images"].append(_other_images(private.x, cut.test.x, strength.batch, seed))
+    common = [float(cut.test.y.bincount().max()) / len(cut.test)] * len(learnt)
     return Outcome(
-        measures=tuple(_measures(curve, read, learnt, guess, often)),
+        measures=tuple(_measures(curve, read, learnt, chance["mean image"], common)),
         figures=(
-            _figure(curve, "What is read", "root mean square error of a pixel", read, levels),
+            _figure(curve, "What is read", "root mean square error of a pixel", read, chance),
             _figure(curve, "What is learnt", "accuracy", {"federated SGD": learnt}, {"commonest class": common}),
         ),
     )
@@ -233,12 +199,14 @@ def _rms(difference: Tensor) -> Tensor:
     return difference.square().flatten(1).mean(1).sqrt()
 
 
-def _other_images(cut: Split, batch: int, seed: int) -> float:
-    """The error of as many held-out images in the place of what is read."""
+def _other_images(truth: Tensor, others: Tensor, batch: int, seed: int) -> float:
+    """The error of as many held-out images in the place of what is read of each batch."""
     generator = torch.Generator().manual_seed(stream(seed, "other images"))
-    truth = cut.private.x[:batch]
-    drawn = [torch.randperm(len(cut.test), generator=generator)[: len(truth)] for _ in range(CHANCES)]
-    return float(torch.stack([_errors(cut.test.x[rows], truth).mean() for rows in drawn]).mean())
+    errors = []
+    for own in truth.split(batch):
+        drawn = [torch.randperm(len(others), generator=generator)[: len(own)] for _ in range(CHANCES)]
+        errors += [_errors(others[rows], own) for rows in drawn]
+    return float(torch.cat(errors).mean())
 
 
 def _trained(setting: Setting, model: nn.Module, at: Params, pool: Data, strength: Strength, seed: int) -> Params:
@@ -281,14 +249,20 @@ def _accuracy(model: nn.Module, params: Params, data: Data) -> Interval:
 
 
 def _measures(
-    curve: Curve, read: dict[str, list[Interval]], learnt: Sequence[Interval], guess: float, often: float
+    curve: Curve,
+    read: dict[str, list[Interval]],
+    learnt: Sequence[Interval],
+    guess: Sequence[float],
+    common: Sequence[float],
 ) -> Iterator[Measure]:
     for place, strength in enumerate(curve.strengths):
         for name, errors in read.items():
             if isfinite(errors[place].value):
-                yield Measure.of(f"error, {name}, {_named(strength)}", errors[place], meaning=MEANING, chance=guess)
+                yield Measure.of(
+                    f"error, {name}, {_named(strength)}", errors[place], meaning=MEANING, chance=guess[place]
+                )
         meaning = "share of held-out records classified rightly; chance is the commonest class"
-        yield Measure.of(f"accuracy, {_named(strength)}", learnt[place], meaning=meaning, chance=often)
+        yield Measure.of(f"accuracy, {_named(strength)}", learnt[place], meaning=meaning, chance=common[place])
 
 
 def _named(strength: Strength) -> str:
