@@ -41,21 +41,21 @@ def test_clipping_hides_nothing_and_the_other_defences_do() -> None:
     found = {label: measures(record) for label, record in records("wang2023.defences").items()}
     for attack in ("Stein", "gradient matching"):
         error = f"error, {attack}, "
-        assert found["clipping"][f"{error}0.1"] == pytest.approx(found["clipping"][f"{error}10"], abs=1e-3)
-        assert 2 * found["Gaussian noise"][f"{error}0.01"] < found["Gaussian noise"][f"{error}3"]
-        assert 2 * found["top-k"][f"{error}1"] < found["top-k"][f"{error}0.01"]
+        assert found["clipping"][f"{error}norm 0.1"] == pytest.approx(found["clipping"][f"{error}norm 10"], abs=1e-3)
+        assert 2 * found["Gaussian noise"][f"{error}noise 0.01"] < found["Gaussian noise"][f"{error}noise 3"]
+        assert 2 * found["top-k"][f"{error}share 1"] < found["top-k"][f"{error}share 0.01"]
         assert 2 * found["few bits"][f"{error}8 bits"] < found["few bits"][f"{error}sign"]
     larger = found["larger batches"]
-    assert 2 * larger["error, gradient matching, 1"] < larger["error, gradient matching, 32"]
-    assert "error, Stein, 32" not in larger
+    assert 2 * larger["error, gradient matching, batch of 1"] < larger["error, gradient matching, batch of 32"]
+    assert "error, Stein, batch of 32" not in larger
 
 
 def test_a_strong_defence_costs_accuracy_and_a_larger_batch_gains_it() -> None:
     made = records("wang2023.defences")
     noise, larger = measures(made["Gaussian noise"]), measures(made["larger batches"])
     (chance,) = {each["chance"] for each in made["Gaussian noise"]["measures"] if "accuracy" in each["name"]}
-    assert chance < noise["accuracy, 3"] < noise["accuracy, 0.01"] - 0.1
-    assert larger["accuracy, 1"] < larger["accuracy, 32"]
+    assert chance < noise["accuracy, noise 3"] < noise["accuracy, noise 0.01"] - 0.1
+    assert larger["accuracy, batch of 1"] < larger["accuracy, batch of 32"]
 
 
 def test_of_linear_and_quadratic_activations_only_what_is_predicted_can_be_read() -> None:

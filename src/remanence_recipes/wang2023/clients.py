@@ -75,6 +75,11 @@ class Curve:
 
     axis: str
     strengths: tuple[Strength, ...]
+    word: str = ""  # before a number on the axis
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(x if isinstance(x, str) else f"{self.word} {x:g}" for x in self.x)
 
     @property
     def x(self) -> tuple[float, ...] | tuple[str, ...]:
@@ -84,14 +89,17 @@ class Curve:
 
 CURVES = {
     "Gaussian noise": Curve(
+        word="noise",
         axis="noise, in units of the norm of each tensor",
         strengths=tuple(Strength(at=s, defences=(GaussianNoise(share=s),)) for s in (0.01, 0.1, 0.3, 1.0, 3.0)),
     ),
     "clipping": Curve(
+        word="norm",
         axis="largest norm of the gradient",
         strengths=tuple(Strength(at=n, defences=(Clipping(norm=n),)) for n in (10.0, 1.0, 0.1)),
     ),
     "top-k": Curve(
+        word="share",
         axis="share of the entries sent",
         strengths=tuple(Strength(at=s, defences=(TopK(share=s),)) for s in (1.0, 0.1, 0.03, 0.01)),
     ),
@@ -104,7 +112,9 @@ CURVES = {
         ),
     ),
     "larger batches": Curve(
-        axis="records in a batch", strengths=tuple(Strength(at=b, batch=b) for b in (1, 2, 4, 8, 16, 32))
+        word="batch of",
+        axis="records in a batch",
+        strengths=tuple(Strength(at=b, batch=b) for b in (1, 2, 4, 8, 16, 32)),
     ),
 }
 MEANING = (
@@ -255,18 +265,12 @@ def _measures(
     guess: Sequence[float],
     common: Sequence[float],
 ) -> Iterator[Measure]:
-    for place, strength in enumerate(curve.strengths):
+    for place, at in enumerate(curve.names):
         for name, errors in read.items():
             if isfinite(errors[place].value):
-                yield Measure.of(
-                    f"error, {name}, {_named(strength)}", errors[place], meaning=MEANING, chance=guess[place]
-                )
+                yield Measure.of(f"error, {name}, {at}", errors[place], meaning=MEANING, chance=guess[place])
         meaning = "share of held-out records classified rightly; chance is the commonest class"
-        yield Measure.of(f"accuracy, {_named(strength)}", learnt[place], meaning=meaning, chance=common[place])
-
-
-def _named(strength: Strength) -> str:
-    return strength.at if isinstance(strength.at, str) else f"{strength.at:g}"
+        yield Measure.of(f"accuracy, {at}", learnt[place], meaning=meaning, chance=common[place])
 
 
 def _figure(
