@@ -73,6 +73,14 @@ def test_what_the_server_knows_of_a_defence_helps(digits: Data, defence: Defence
     assert mse(QUICK.run(told, seed=0), batch) < 0.8 * mse(QUICK.run(unaware, seed=0), batch)
 
 
+def test_labels_are_guessed_where_nothing_of_them_was_sent(digits: Data) -> None:
+    batch = some_digits(digits, 0, 2)
+    found = replace(QUICK, steps=5).run(under(honest(batch), TopK(share=1e-4)), seed=0)
+    assert found.y is not None
+    assert bool(found.x.isfinite().all())
+    assert len(set(found.y.tolist())) == 2  # of two records two classes are likelier than one
+
+
 def test_coordinates_that_were_not_sent_are_not_compared(digits: Data) -> None:
     batch = some_digits(digits, 0, 2)
     release = replace(under(honest(batch), TopK(share=0.1)), labels=batch.y)

@@ -112,13 +112,14 @@ def _imitated(release: KnowsGradient, ours: Params) -> Params:
 
 
 def _shrunk(release: KnowsGradient, x: Tensor, labels: Tensor) -> Tensor:
-    """For each restart, how much smaller the defences make the last bias gradient of its candidates."""
+    """For each restart, how much smaller the defences make what is sent of its candidates' last bias gradient."""
     last, count = _last(release), min(x.shape[1], labels.shape[1])
 
     def factor(candidates: Tensor, labels: Tensor) -> Tensor:
         ours = _gradient(release, candidates, labels)
-        made: Tensor = _imitated(release, ours)[last].norm() / ours[last].norm()
-        return made
+        made = _imitated(release, ours)[last]
+        ratio: Tensor = made.norm() / (ours[last] * (made != 0)).norm()
+        return ratio.nan_to_num(nan=1.0)
 
     factors: Tensor = vmap(factor)(x[:, :count].to(release.gradient[last]), labels[:, :count])
     return factors
