@@ -88,7 +88,10 @@ class TopK:
         return {name: g * mask.view_as(g) for (name, g), mask in zip(gradient.items(), masks, strict=True)}
 
     def imitate(self, ours: Params, sent: Params) -> Params:
-        return {name: g * (sent[name] != 0) for name, g in ours.items()}
+        """An entry that was not sent is no larger than the least that was: of ours only what is beyond that counts."""
+        sizes = torch.cat([g.flatten().abs() for g in sent.values()])
+        least = sizes.where(sizes > 0, inf).min()
+        return {name: g.where(sent[name] != 0, g - g.clamp(-least, least)) for name, g in ours.items()}
 
 
 @final

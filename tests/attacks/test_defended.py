@@ -81,15 +81,12 @@ def test_labels_are_guessed_where_nothing_of_them_was_sent(digits: Data) -> None
     assert len(set(found.y.tolist())) == 2  # of two records two classes are likelier than one
 
 
-def test_coordinates_that_were_not_sent_are_not_compared(digits: Data) -> None:
-    batch = some_digits(digits, 0, 2)
-    release = replace(under(honest(batch), TopK(share=0.1)), labels=batch.y)
-    ours = honest(batch).gradient
-    sent = torch.cat([release.gradient[name].flatten() for name in release.at]).double()
-    kept = torch.cat([ours[name].flatten() for name in release.at]).double() * (sent != 0)
-    assert float(Cosine()(sent, kept)) < 1e-9  # the truth explains all that was sent
-    made = TopK(share=0.1).imitate(ours, release.gradient)
-    assert torch.equal(torch.cat([made[name].flatten() for name in release.at]).double(), kept)
+def test_of_entries_that_were_not_sent_only_what_is_beyond_the_least_sent_counts() -> None:
+    sent = {"a": torch.tensor([0.0, -3.0, 0.0]), "b": torch.tensor([[2.0], [0.0]])}
+    ours = {"a": torch.tensor([-5.0, -1.0, 1.9]), "b": torch.tensor([[0.5], [2.5]])}
+    made = TopK(share=0.4).imitate(ours, sent)
+    assert made["a"].tolist() == pytest.approx([-3.0, -1.0, 0.0])
+    assert made["b"].flatten().tolist() == pytest.approx([0.5, 0.5])
 
 
 # ---- Stein

@@ -33,7 +33,7 @@ from remanence.training import SGD, Training
 from remanence.types import Data, Params
 
 BATCH = 4
-HELD_OUT, CHANCES = 500, 50  # records that choose the rate; draws of other images
+HELD_OUT, CHANCES = 0.25, 50  # share of the public records that chooses the rate; draws of other images
 MOST = 16  # records of a batch that Stein is tried on: its cost grows with the sixth power
 
 
@@ -139,7 +139,7 @@ def _thinned(scale: Scale, curve: Curve) -> Curve:
 
 
 def _study(setting: Setting, curve: Curve, seed: int, device: torch.device) -> Outcome:
-    cut = _cut(setting, max(strength.batch for strength in curve.strengths), seed, device)
+    cut = _cut(setting, seed, device)
     model = mlp(cut.private.shape, cut.private.num_classes, hidden=(setting.width,), activation=nn.Tanh)
     at = {name: p.to(cut.private.x) for name, p in initial_params(model, seed=stream(seed, "weights")).items()}
     attacks: dict[str, tuple[Stein | GradientMatching, torch.dtype, int]] = {
@@ -169,9 +169,10 @@ def _study(setting: Setting, curve: Curve, seed: int, device: torch.device) -> O
     )
 
 
-def _cut(setting: Setting, most: int, seed: int, device: torch.device) -> Split:
-    """`public` are the records of the clients that train the model, and those that choose its rate."""
-    private = max(setting.records, most)
+def _cut(setting: Setting, seed: int, device: torch.device) -> Split:
+    """The same for all curves; `public` are the records of the clients that train the model, and those that choose its
+    rate."""
+    private = max(strength.batch for curve in CURVES.values() for strength in curve.strengths)
     cut = split(load(setting.data), private=private, fixed=0, public=setting.public, test=setting.test, seed=seed)
     return Split(**{name: getattr(cut, name).to(device) for name in ("private", "fixed", "public", "test")})
 
@@ -220,7 +221,8 @@ def _other_images(truth: Tensor, others: Tensor, batch: int, seed: int) -> float
 
 
 def _trained(setting: Setting, model: nn.Module, at: Params, pool: Data, strength: Strength, seed: int) -> Params:
-    clients, held_out = pool.take(slice(HELD_OUT, None)), pool.take(slice(0, HELD_OUT))
+    cut = int(HELD_OUT * len(pool))
+    clients, held_out = pool.take(slice(cut, None)), pool.take(slice(0, cut))
     made = [_federated(setting, model, at, clients, strength, rate, seed) for rate in setting.rates]
     return max(made, key=lambda params: _accuracy(model, params, held_out).value)
 
