@@ -1,7 +1,7 @@
 """A client's defences on images: how well a batch is read from what it sends, and how well the model still learns.
 
 remanence run wang2023.defences --scale paper      one CPU core: about ten minutes
-expected                                           clipping hides nothing; noise and few bits hide by degrees
+expected                                           clipping hides nothing, the others hide by degrees
 
 An ordinary net with first weights that nobody chose. The model is trained by federated SGD: in each round every client
 sends the defended gradient of a batch of its own records and the server steps along their mean, with the rate that did
