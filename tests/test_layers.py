@@ -15,6 +15,7 @@ LAYERS = [  # lowest first
     {"data", "nets"},
     {"perceptual"},
     {"training"},
+    {"defences"},
     {"_pickle_scan"},
     {"_model_index"},
     {"release", "loading"},

@@ -16,6 +16,7 @@ from remanence.attacks import (
 )
 from remanence.audit import Finding, audit
 from remanence.data import Split, load, split
+from remanence.defences import Clipping, Defence, GaussianNoise, LowBits, Sign, TopK
 from remanence.errors import BadInput, BadModelFile, NotEnoughKnowledge
 from remanence.execution import Local, Ray
 from remanence.experiment import (
@@ -73,16 +74,20 @@ __all__ = [
     "Case",
     "Cell",
     "Claim",
+    "Clipping",
     "Cosine",
     "Data",
+    "Defence",
     "Figure",
     "Finding",
     "FirstLayer",
+    "GaussianNoise",
     "Gradient",
     "GradientMatching",
     "InitialAndFinalWeights",
     "Local",
     "LocalUpdate",
+    "LowBits",
     "Matching",
     "Measure",
     "Metric",
@@ -100,11 +105,13 @@ __all__ = [
     "Series",
     "ShadowAttack",
     "ShadowBank",
+    "Sign",
     "Split",
     "SquaredError",
     "Stein",
     "Store",
     "Study",
+    "TopK",
     "Training",
     "Victim",
     "WeightsOnly",

@@ -6,11 +6,13 @@ are what really leaves the house. `Case` ties a release to its truth, which `eva
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import ClassVar, Generic, Protocol, TypeAlias, TypeVar, final, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from remanence.defences import Defence, defended
 from remanence.errors import BadInput, NotEnoughKnowledge
 from remanence.nets import apply
 from remanence.progress import track
@@ -91,6 +93,8 @@ class KnowsGradient(KnowsUpdate, Protocol):
 
     @property
     def gradient(self) -> Params: ...
+    @property
+    def defences(self) -> tuple[Defence, ...]: ...
 
 
 def require(release: object, knowledge: type, *, by: str) -> None:
@@ -159,7 +163,7 @@ class AllButOneAndTheStart:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Gradient:
-    """One federated update: the gradient of a batch at weights the server knows."""
+    """One federated update: the gradient of a batch at weights the server knows, after the client's defences."""
 
     withholds: ClassVar[str] = "the records of the batch"
     model: nn.Module
@@ -169,13 +173,17 @@ class Gradient:
     batch_size: int | None
     shape: tuple[int, ...]
     loss: Loss
+    defences: tuple[Defence, ...] = ()
 
     @property
     def sent(self) -> Params:
         return self.gradient
 
     def simulate(self, x: Tensor, labels: Tensor) -> Params:
-        return Training(loss=self.loss).gradient(self.model, self.at, x, labels)
+        ours = Training(loss=self.loss).gradient(self.model, self.at, x, labels)
+        for defence in self.defences:
+            ours = defence.imitate(ours, self.gradient)
+        return ours
 
 
 @final
@@ -366,30 +374,37 @@ def _check_one(victim: Victim) -> None:
         raise BadInput(f"all records but one: the victim must have one private record, got {len(victim.private)}")
 
 
-def gradient_at_initial(victim: Victim) -> Case[Gradient]:
+def gradient_at_initial(victim: Victim, *, defences: tuple[Defence, ...] = (), seed: int = 0) -> Case[Gradient]:
     """The first update of a federated round: the gradient of the private batch at the initial weights."""
-    return _gradient_at(victim, victim.initial)
+    return _gradient_at(victim, victim.initial, defences, seed)
 
 
-def gradient_at_final(victim: Victim) -> Case[Gradient]:
+def gradient_at_final(victim: Victim, *, defences: tuple[Defence, ...] = (), seed: int = 0) -> Case[Gradient]:
     """A late update: the gradient of the private batch at the trained weights."""
-    return _gradient_at(victim, victim.final)
+    return _gradient_at(victim, victim.final, defences, seed)
 
 
-def _gradient_at(victim: Victim, at: Params) -> Case[Gradient]:
+def _gradient_at(victim: Victim, at: Params, defences: tuple[Defence, ...], seed: int) -> Case[Gradient]:
     batch, privacy = victim.private, victim.training.privacy
     if privacy and privacy.noise:
         raise BadInput("a gradient release does not add the noise of DP-GD, and would show more than the client sends")
+    computed = victim.training.gradient(victim.model, at, batch.x, batch.y)
     release = Gradient(
         model=victim.model,
         at=at,
-        gradient=victim.training.gradient(victim.model, at, batch.x, batch.y),
+        gradient=defended(computed, defences, seed=stream(seed, "client", _digest(batch))),
         labels=None,
         batch_size=len(batch),
         shape=batch.shape,
         loss=victim.training.loss,
+        defences=defences,
     )
     return Case(release=release, truth=batch)
+
+
+def _digest(batch: Data) -> str:
+    """By which clients with different records draw differently."""
+    return blake2b(batch.x.detach().cpu().numpy().tobytes(), digest_size=8).hexdigest()
 
 
 def local_update(victim: Victim) -> Case[LocalUpdate]:

@@ -5,7 +5,7 @@ from remanence_recipes import demo
 from remanence_recipes.balle2022 import cifar, membership, tables, transfer, zero_gradients
 from remanence_recipes.federated import counts, exact, searches
 from remanence_recipes.mnemonist2023 import reading, rows
-from remanence_recipes.wang2023 import images, planted
+from remanence_recipes.wang2023 import clients, images, planted
 
 RECIPES: dict[str, Recipe] = {
     "balle2022.mnist": tables.mnist,
@@ -31,6 +31,8 @@ RECIPES: dict[str, Recipe] = {
     "wang2023.figure2": planted.figure2,
     "wang2023.figure3_mnist": images.figure3_mnist,
     "wang2023.rates": planted.rates,
+    "wang2023.noise": planted.noise,
+    "wang2023.defences": clients.defences,
     "wang2023.linear_caveat": planted.linear_caveat,
     "wang2023.cifar10": images.cifar10,
     "federated.architectures": searches.architectures,

@@ -106,7 +106,7 @@ class Known:
 
 def test_what_the_start_refuses_is_refused(digits: Data) -> None:
     batch = some_digits(digits, 0, 2)
-    with pytest.raises(NotEnoughKnowledge, match="Stein needs `gradient`, which a LocalUpdate"):
+    with pytest.raises(NotEnoughKnowledge, match="Stein needs `gradient`, `defences`, which a LocalUpdate"):
         dataclasses.replace(MATCHING, start=Stein()).run(sent_after(batch, 2), seed=0)
     with pytest.raises(BadInput, match="saw a record alone"):
         dataclasses.replace(MATCHING, start=FirstLayer(guesses=False)).run(honest(batch, nn.ELU), seed=0)

@@ -24,7 +24,38 @@ def test_the_exact_span_is_closer_than_the_moments_and_the_refinement_exact() ->
 
 def test_the_error_falls_with_the_root_of_the_rows() -> None:
     for record in records("wang2023.rates").values():
-        assert 0.25 < measures(record)["slope"] < 0.75
+        (slope,) = [each for each in record["measures"] if each["name"] == "slope"]
+        assert 0.25 < slope["low"] < slope["value"] < slope["high"] < 0.75
+
+
+def test_noise_changes_the_constant_of_the_error_and_not_its_slope() -> None:
+    for record in records("wang2023.noise").values():
+        found = measures(record)
+        assert 1.5 * found["constant, noise 0"] < found["constant, noise 3"]
+        slopes = [each for each in record["measures"] if each["name"].startswith("slope")]
+        assert len(slopes) == 2
+        assert all(abs(each["value"] - 0.5) < 0.2 for each in slopes)  # of six draws, and two numbers of rows
+
+
+def test_clipping_hides_nothing_and_the_other_defences_do() -> None:
+    found = {label: measures(record) for label, record in records("wang2023.defences").items()}
+    for attack in ("Stein", "gradient matching"):
+        error = f"error, {attack}, "
+        assert found["clipping"][f"{error}norm 0.1"] == pytest.approx(found["clipping"][f"{error}norm 10"], abs=1e-3)
+        assert 2 * found["Gaussian noise"][f"{error}noise 0.01"] < found["Gaussian noise"][f"{error}noise 3"]
+        assert 2 * found["top-k"][f"{error}share 1"] < found["top-k"][f"{error}share 0.01"]
+        assert 2 * found["few bits"][f"{error}8 bits"] < found["few bits"][f"{error}sign"]
+    larger = found["larger batches"]
+    assert 2 * larger["error, gradient matching, batch of 1"] < larger["error, gradient matching, batch of 32"]
+    assert "error, Stein, batch of 32" not in larger
+
+
+def test_a_strong_defence_costs_accuracy_and_a_larger_batch_gains_it() -> None:
+    made = records("wang2023.defences")
+    noise, larger = measures(made["Gaussian noise"]), measures(made["larger batches"])
+    (chance,) = {each["chance"] for each in made["Gaussian noise"]["measures"] if "accuracy" in each["name"]}
+    assert chance < noise["accuracy, noise 3"] < noise["accuracy, noise 0.01"] - 0.1
+    assert larger["accuracy, batch of 1"] < larger["accuracy, batch of 32"]
 
 
 def test_of_linear_and_quadratic_activations_only_what_is_predicted_can_be_read() -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,17 @@ from scipy.stats import binomtest
 from tiny_cells import Guess, made_data, tiny_cell, tiny_outcome, tiny_study
 from torch import Tensor, nn
 
-from remanence import Claim, Data, Finding, Reconstruction, evaluate
+from remanence import (
+    Claim,
+    Clipping,
+    Data,
+    Finding,
+    GaussianNoise,
+    GradientMatching,
+    Reconstruction,
+    evaluate,
+    gradient_at_initial,
+)
 from remanence.checks import caveats
 from remanence.errors import BadInput
 from remanence.experiment import CellResult, Figure, Measure, Outcome, Point, Series, run_cell, run_study
@@ -430,3 +441,14 @@ def test_there_is_no_commit_without_git(result: CellResult, monkeypatch: pytest.
 
     monkeypatch.setattr(subprocess, "run", missing)
     assert made(result)["commit"] is None
+
+
+def test_a_record_states_the_defences_of_a_gradient() -> None:
+    attack = GradientMatching(steps=2, restarts=1)
+    defences = (Clipping(norm=1.0), GaussianNoise(share=0.1))
+    said = []
+    for reveal in (gradient_at_initial, partial(gradient_at_initial, defences=defences)):
+        result = run_cell(tiny_cell(reveal=reveal, attack=attack, per_victim=4))
+        said.append(made(result)["release"]["shows"])
+    assert [each["defences"] for each in said] == ["none", "Clipping(norm=1.0), GaussianNoise(share=0.1)"]
+    assert said[0]["shape"] == "1x4x4"

@@ -35,6 +35,7 @@ class WideLayer:
     activation: Callable[[Tensor], Tensor]
     before: tuple["Before", ...]  # in their order
     precision: float  # of the numbers sent
+    noise: float = 0.0  # the share of the gradient that a client's defences may have left unexplainable
 
     @classmethod
     def of(cls, release: KnowsGradient) -> "WideLayer":
@@ -57,8 +58,8 @@ class WideLayer:
 
     @property
     def rounding(self) -> float:
-        """A share of the gradient left unexplained that may be rounding: 4e-10, and 7e-5 in float32."""
-        return float(self.precision**0.6)
+        """A share of the gradient left unexplained that may be rounding, 4e-10, and 7e-5 in float32, or noise."""
+        return max(float(self.precision**0.6), self.noise)
 
     @property
     def gap(self) -> float:

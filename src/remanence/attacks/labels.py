@@ -11,7 +11,7 @@ from torch import Tensor
 from remanence.errors import NotEnoughKnowledge
 from remanence.nets import apply
 from remanence.release import KnowsGradient, KnowsUpdate
-from remanence.training import CrossEntropy
+from remanence.training import CrossEntropy, Training
 
 
 def infer_labels(release: KnowsUpdate, looks_like: Tensor) -> Tensor:
@@ -33,15 +33,33 @@ def infer_labels(release: KnowsUpdate, looks_like: Tensor) -> Tensor:
         )
     looks_like = looks_like.to(bias)
     softmax = apply(release.model, release.at, looks_like).softmax(dim=-1).mean(dim=0)
-    left = (softmax - bias) * release.batch_size
-    counts = torch.zeros_like(bias, dtype=torch.int64)
     certain = bias.argsort()[: int((bias < 0).sum())][: release.batch_size]
-    counts[certain] += 1
-    for _ in range(release.batch_size - len(certain)):
-        counts[(left - counts).argmax()] += 1
+    counts = _counts(softmax - bias, certain, release.batch_size)
     if not isinstance(release, KnowsGradient):
         counts = _settled(release, last, looks_like, counts, certain)
+    elif release.defences:
+        shrunk = _shrunk(release, last, looks_like, _labels(counts))
+        counts = _counts(softmax - bias / shrunk, certain, release.batch_size)
     return _labels(counts)
+
+
+def _counts(share: Tensor, certain: Tensor, batch_size: int) -> Tensor:
+    """Of each class, the `certain` ones at least once."""
+    counts = torch.zeros_like(share, dtype=torch.int64)
+    counts[certain] += 1
+    for _ in range(batch_size - len(certain)):
+        counts[(share * batch_size - counts).argmax()] += 1
+    return counts
+
+
+def _shrunk(release: KnowsGradient, last: str, looks_like: Tensor, labels: Tensor) -> Tensor:
+    """How much smaller the defences make what is sent of the last bias's gradient, by records that look like these."""
+    count = min(len(looks_like), len(labels))
+    x, labels = looks_like[:count], labels[:count]
+    made = release.simulate(x, labels)[last]
+    plain = Training(loss=release.loss).gradient(release.model, release.at, x, labels)[last]
+    ratio: Tensor = made.norm() / (plain * (made != 0)).norm()
+    return ratio.nan_to_num(nan=1.0)
 
 
 def _settled(release: KnowsUpdate, last: str, looks_like: Tensor, counts: Tensor, certain: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ exactly in the span of the batch, which an SVD finds without the error of a samp
 small system of equations. In deeper nets (algorithm 2) the last two layers are read and those before inverted.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, final, get_args
 
 import torch
@@ -29,6 +29,7 @@ Source: TypeAlias = Literal["rows", "head"]
 _TIMES = 2  # equations for each unknown, at least
 _VANISHES = 1e-6  # a Hermite coefficient beside the largest
 _MOST, _WIDE = 64, 10.0  # records looked for where their number is not known; a gap between singular values
+_SLACK = 1.1  # over the noise that is expected
 _ROUNDS, _AGAIN, _LAST = 150, 4, 10  # steps on some rows; how often on the clearest where these do not settle it
 
 
@@ -60,6 +61,8 @@ class Stein:
         count = _rank(layer, seed=stream(seed, "rank")) if release.batch_size is None else release.batch_size
         _check_count(layer, count, seed=stream(seed, "rank"))
         self._check_identified(layer, count)
+        if release.defences:
+            layer = replace(layer, noise=_noise(layer, count, seed=stream(seed, "rank")))
         found: list[_Found] = []
         for attempt in range(self.tries if self.refine else 1):
             found.append(self._attempt(layer, count, seed=stream(seed, "attempt", attempt), part=attempt > 0))
@@ -116,6 +119,9 @@ class Stein:
                 break
             records, residuals = equations.clearest(records, residuals).solved(records, rounds=_LAST)
             left = self._left(equations, records, residuals)
+        if equations.layer.noise:
+            records, residuals = equations.solved(records, rounds=_LAST)
+            left = self._left(equations, records, residuals)
         return _Found(inputs=records @ span.T, objective=left)
 
     def _directions(self, moments: Moments, span: Tensor, order: int, *, seed: int) -> Tensor:
@@ -152,6 +158,8 @@ class Stein:
         return Moments(rows=rows, sent=(layer.head @ mix)[:, None] * layer.gradient)
 
     def _span(self, layer: WideLayer, moments: Moments, count: int, *, seed: int) -> Tensor:
+        if self.exact and layer.noise:  # no gap that a few rounds of a power method would end at
+            return leading_span(layer.gradient.T @ layer.gradient, count)
         if self.exact:
             return span_of_rows(layer.gradient, count, seed=seed)[0]
         coefficients = hermite_coefficients(layer.activation)
@@ -230,6 +238,17 @@ def _check_count(layer: WideLayer, count: int, *, seed: int) -> None:
             f"the gradient shows {rank} independent directions and the batch has {count} records: some of them depend "
             "on others linearly, or leave no trace, and cannot be told apart"
         )
+
+
+def _noise(layer: WideLayer, count: int, *, seed: int) -> float:
+    """The share of what is read, the gradient within the span and that of the biases, that noise as large as the one
+    outside the span makes up; 0 where it may be rounding."""
+    span, features = span_of_rows(layer.gradient, count, seed=seed)[0], layer.gradient.shape[1]
+    inside, whole = layer.gradient @ span, layer.gradient.norm()
+    biases = torch.zeros_like(whole) if layer.of_offsets is None else layer.of_offsets.norm()
+    share = (layer.gradient - inside @ span.T).norm() / whole * (features / max(1, features - count)) ** 0.5
+    within = share * torch.hypot(whole * (count / features) ** 0.5, biases) / torch.hypot(inside.norm(), biases)
+    return _SLACK * float(within) if float(within) > layer.rounding else 0.0
 
 
 def _unit(vector: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """A study measures something that is no reconstruction, and draws it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from time import perf_counter
@@ -47,6 +47,11 @@ class Series:
     low: tuple[float, ...] | None = None
     high: tuple[float, ...] | None = None
     role: Role = "ours"
+
+    @classmethod
+    def of(cls, name: str, x: tuple[float, ...] | tuple[str, ...], found: Sequence[Interval]) -> "Series":
+        low, high = tuple(each.low for each in found), tuple(each.high for each in found)
+        return cls(name=name, x=x, y=tuple(each.value for each in found), low=low, high=high)
 
     def __post_init__(self) -> None:
         lengths = {name: len(v) for name in ("x", "y", "low", "high") if (v := getattr(self, name)) is not None}

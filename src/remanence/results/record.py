@@ -207,7 +207,8 @@ def _in_words(value: object) -> str:
     if isinstance(value, nn.Module):
         return ", ".join(_layer(layer) for layer in value.modules() if not list(layer.children()))
     if isinstance(value, tuple):
-        return "x".join(map(str, value))
+        sizes = value and all(isinstance(part, int) for part in value)
+        return "x".join(map(str, value)) if sizes else ", ".join(map(repr, value)) or "none"
     return str(value)
 
 

@@ -1,6 +1,6 @@
 """Planted batches, where the truth is known to the last digit: figure 2, the rate, noise, and what cannot be read."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import log
 
@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from remanence.attacks import Stein
+from remanence.defences import GaussianNoise
 from remanence.experiment import Claim, Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics import Interval, hungarian
-from remanence.metrics.statistics import bootstrap_mean
+from remanence.metrics.statistics import bootstrap_mean, bootstrap_statistic
 from remanence.progress import track
 from remanence.seeds import stream
 from remanence_recipes.wang2023.setting import (
@@ -128,7 +129,7 @@ def _chance(features: int, seed: int) -> float:
 def _figures(found: dict[str, list[Interval]], dimensions: Sequence[int], chance: dict[int, float]) -> list[Figure]:
     """The paper's curves beside ours; and ours alone, on a scale where they can be seen."""
     x = tuple(map(float, dimensions))
-    drawn = {name: _series(name, x, errors) for name, errors in found.items()}
+    drawn = {name: Series.of(name, x, errors) for name, errors in found.items()}
     printed = tuple(
         Series(name=f"printed: {name}", x=x, y=values[: len(x)], role="printed") for name, values in PRINTED.items()
     )
@@ -142,12 +143,16 @@ def _figures(found: dict[str, list[Interval]], dimensions: Sequence[int], chance
     ]
 
 
-def _series(name: str, x: tuple[float, ...], errors: Sequence[Interval]) -> Series:
-    low, high = tuple(e.low for e in errors), tuple(e.high for e in errors)
-    return Series(name=name, x=x, y=tuple(e.value for e in errors), low=low, high=high)
-
-
 SLOPE, AWAY = "slope", "distance of the slope from 1/2"
+OF_SLOPE = "of the logarithm of the error over that of features / rows, by least squares"
+OF_CONSTANT = "of the error over the square root of features / rows: the geometric mean over the numbers of rows"
+WIDTHS: dict[Scale, tuple[int, ...]] = {
+    "smoke": (1000, 4000),
+    "small": (3000, 10_000, 30_000),
+    "paper": (3000, 10_000, 30_000, 100_000),
+}
+REPEATS: dict[Scale, int] = {"smoke": 6, "small": 6, "paper": 12}
+SHARES = (0.0, 1.0, 3.0, 10.0)
 
 
 def rates(scale: Scale) -> Sequence[Study]:
@@ -162,45 +167,114 @@ def rates(scale: Scale) -> Sequence[Study]:
 
 def _rates(scale: Scale, noise: float, seed: int, device: torch.device) -> Outcome:
     dimensions = {"smoke": (10,), "small": (20, 50), "paper": (20, 50, 100)}[scale]
-    widths = {"smoke": (1000, 4000), "small": (3000, 10_000, 30_000), "paper": (3000, 10_000, 30_000, 100_000)}[scale]
-    repeats, lines, points = {"smoke": 3, "small": 6, "paper": 12}[scale], [], []
-    for d in dimensions:
-        errors = [_at(d, m, noise, repeats, seed, device) for m in track(widths, total=len(widths), label=f"d = {d}")]
-        lines.append(_series(f"d = {d}", tuple(d / m for m in widths), errors))
-        points += [(log(d / m), log(e.value)) for m, e in zip(widths, errors, strict=True)]
-    slope = _slope(torch.tensor(points, dtype=torch.float64))
-    meaning = "of the logarithm of the error over that of features / rows, by least squares"
+    widths, repeats = WIDTHS[scale], REPEATS[scale]
+    errors = {
+        (d, m): _draws(PAPERS, d, m, noise, repeats, seed, device)
+        for d in dimensions
+        for m in track(widths, total=len(widths), label=f"d = {d}")
+    }
+    lines = tuple(
+        Series.of(f"d = {d}", tuple(d / m for m in widths), [_mean(errors[d, m], d, m, seed) for m in widths])
+        for d in dimensions
+    )
+    figure = Figure(
+        title="Error against features / rows",
+        x_label="features / rows",
+        y_label="‖error‖_F / 2",
+        series=lines,
+        log_x=True,
+        log_y=True,
+    )
+    slope = _fitted(_slope, errors, seed)
     return Outcome(
-        measures=(
-            Measure(name=SLOPE, value=slope, chance=0.0, meaning=meaning),
-            Measure(name=AWAY, value=abs(slope - 0.5), meaning="the theorem's rate is the square root"),
-        ),
-        figures=(
-            Figure(
-                title="Error against features / rows",
-                x_label="features / rows",
-                y_label="‖error‖_F / 2",
-                series=tuple(lines),
-                log_x=True,
-                log_y=True,
-            ),
-        ),
+        measures=(Measure.of(SLOPE, slope, meaning=OF_SLOPE, chance=0.0), _away(AWAY, slope)), figures=(figure,)
     )
 
 
-def _at(features: int, rows: int, noise: float, repeats: int, seed: int, device: torch.device) -> Interval:
+def noise(scale: Scale) -> Sequence[Study]:
+    """Section 7.1: Gaussian noise on the gradient changes the constant of the error, not its rate."""
+    about = "The error against the number of rows, with noise of so many times the norm of each tensor of the gradient."
+    shares = (0.0, 3.0) if scale == "smoke" else SHARES
+    claims = tuple(
+        Claim(quantity=_under(AWAY, share), higher_is_better=False, target=0.1, where="section 7.1: 1/2")
+        for share in shares
+        if scale != "smoke"
+    )
+    ways = {"the paper's estimator": PAPERS, "exact span": SPAN}
+    return [
+        Study(label=way, about=about, run=partial(_noise, scale, attack, shares), claims=claims)
+        for way, attack in ways.items()
+    ]
+
+
+def _noise(scale: Scale, attack: Stein, shares: Sequence[float], seed: int, device: torch.device) -> Outcome:
+    features, widths, repeats = 10 if scale == "smoke" else 50, WIDTHS[scale], REPEATS[scale]
+    lines, measures, x = [], [], tuple(map(float, widths))
+    for share in track(shares, total=len(shares), label="noise"):
+        errors = {(features, m): _draws(attack, features, m, share, repeats, seed, device) for m in widths}
+        lines.append(Series.of(f"noise {share:g}", x, [_mean(errors[at], *at, seed) for at in errors]))
+        slope = _fitted(_slope, errors, seed)
+        measures += [
+            Measure.of(_under(SLOPE, share), slope, meaning=OF_SLOPE, chance=0.0),
+            Measure.of(_under("constant", share), _fitted(_constant, errors, seed), meaning=OF_CONSTANT),
+            _away(_under(AWAY, share), slope),
+        ]
+    lines.append(Series(name="chance", x=x, y=(_chance(features, seed),) * len(x), role="chance"))
+    figure = Figure(
+        title=f"Error against rows, {features} features",
+        x_label="rows",
+        y_label="‖error‖_F / 2",
+        series=tuple(lines),
+        log_x=True,
+        log_y=True,
+    )
+    return Outcome(measures=tuple(measures), figures=(figure,))
+
+
+def _under(quantity: str, share: float) -> str:
+    return f"{quantity}, noise {share:g}"
+
+
+def _away(name: str, slope: Interval) -> Measure:
+    return Measure(name=name, value=abs(slope.value - 0.5), meaning="the theorem's rate is the square root")
+
+
+def _draws(
+    attack: Stein, features: int, rows: int, noise: float, repeats: int, seed: int, device: torch.device
+) -> Tensor:
+    """Errors with weights, and noise, drawn anew each time."""
     x, labels = (part.to(device) for part in standard_batch(features))
-    errors = []
+    defences, errors = (GaussianNoise(share=noise),) if noise else (), []
     for i in range(repeats):
         own = stream(seed, "rates", features, rows, i)
-        release = gradient_of(x, labels, activation=SquareAndCube, rows=rows, seed=own, noise=noise)
-        errors.append(frobenius(PAPERS, release, x, seed=own))
-    return bootstrap_mean(torch.tensor(errors), seed=stream(seed, "interval", features, rows))
+        release = gradient_of(x, labels, activation=SquareAndCube, rows=rows, seed=own, defences=defences)
+        errors.append(frobenius(attack, release, x, seed=own))
+    return torch.tensor(errors, dtype=torch.float64)
+
+
+def _mean(errors: Tensor, features: int, rows: int, seed: int) -> Interval:
+    return bootstrap_mean(errors, seed=stream(seed, "interval", features, rows))
+
+
+def _fitted(statistic: Callable[[Tensor], float], errors: Mapping[tuple[int, int], Tensor], seed: int) -> Interval:
+    """Of the points (log features / rows, log mean error), with its interval over the draws."""
+    ratios = [log(d / m) for d, m in errors]
+
+    def of(*drawn: Tensor) -> float:
+        means = [log(float(each[rows].mean())) for each, rows in zip(errors.values(), drawn, strict=True)]
+        return statistic(torch.tensor([ratios, means], dtype=torch.float64))
+
+    return bootstrap_statistic(of, [len(each) for each in errors.values()], seed=stream(seed, "fitted"))
 
 
 def _slope(points: Tensor) -> float:
-    x, y = points.T - points.mean(0)[:, None]
+    x, y = points - points.mean(1, keepdim=True)
     return float((x * y).sum() / x.square().sum())
+
+
+def _constant(points: Tensor) -> float:
+    x, y = points
+    return float((y - x / 2).mean().exp())
 
 
 def linear_caveat(scale: Scale) -> Sequence[Study]:

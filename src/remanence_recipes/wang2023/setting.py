@@ -6,12 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from remanence.attacks import Stein
+from remanence.defences import Defence, defended
 from remanence.metrics import hungarian
 from remanence.nets import mlp, server_params
 from remanence.release import Gradient
-from remanence.seeds import stream
 from remanence.training import SquaredError, Training
-from remanence.types import Params
 
 PAPERS = Stein(exact=False, refine=False, norm=1.0, box=False)
 HEAD = Stein(source="head", exact=False, refine=False, norm=1.0, box=False)
@@ -41,24 +40,21 @@ def gradient_of(
     rows: int,
     seed: int,
     offset: float = 30.0,
-    noise: float = 0.0,
+    defences: tuple[Defence, ...] = (),
 ) -> Gradient:
-    """What a client sends for the batch to a server of the paper; `noise` is a share of each tensor's norm."""
+    """What a client sends for the batch to a server of the paper."""
     model, loss = mlp(x.shape[1:], 1, hidden=(rows,), activation=activation), SquaredError()
     at = {name: p.to(x) for name, p in server_params(model, seed=seed, offset=offset).items()}
-    sent = noisy(Training(loss=loss).gradient(model, at, x, labels), noise, seed=stream(seed, "noise"))
     return Gradient(
-        model=model, at=at, gradient=sent, labels=None, batch_size=len(x), shape=tuple(x.shape[1:]), loss=loss
+        model=model,
+        at=at,
+        gradient=defended(Training(loss=loss).gradient(model, at, x, labels), defences, seed=seed),
+        labels=None,
+        batch_size=len(x),
+        shape=tuple(x.shape[1:]),
+        loss=loss,
+        defences=defences,
     )
-
-
-def noisy(gradient: Params, share: float, *, seed: int) -> Params:
-    """Gaussian noise with `share` of the norm of each tensor."""
-    if not share:
-        return gradient
-    generator = torch.Generator().manual_seed(seed)
-    drawn = {name: torch.randn(g.shape, generator=generator, dtype=torch.float64).to(g) for name, g in gradient.items()}
-    return {name: g + share * g.norm() / drawn[name].norm() * drawn[name] for name, g in gradient.items()}
 
 
 def standard_batch(features: int, records: int = 2) -> tuple[Tensor, Tensor]:

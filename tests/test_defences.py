@@ -1,0 +1,195 @@
+"""Each defence against a loop over the entries, at its limits, and in a release."""
+
+from collections.abc import Callable
+from functools import partial
+from math import ceil, sqrt
+
+import pytest
+import torch
+
+from remanence import (
+    BadInput,
+    Case,
+    Clipping,
+    Defence,
+    GaussianNoise,
+    Gradient,
+    LowBits,
+    Params,
+    Sign,
+    TopK,
+    Training,
+    Victim,
+    gradient_at_final,
+    gradient_at_initial,
+    initial_params,
+    mlp,
+)
+from remanence.data import Split
+from remanence.defences import defended
+
+ALL: list[Defence] = [GaussianNoise(share=0.3), Clipping(norm=1.0), TopK(share=0.3), Sign(), LowBits(bits=3)]
+by_defence = pytest.mark.parametrize("defence", ALL, ids=repr)
+
+
+def gradient(seed: int = 0) -> Params:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {"0.weight": (7, 5), "0.bias": (7,), "1.weight": (1, 7)}
+    return {n: torch.randn(s, generator=generator, dtype=torch.float64) ** 3 for n, s in shapes.items()}
+
+
+def entries(params: Params) -> list[float]:
+    return [value for p in params.values() for value in p.flatten().tolist()]
+
+
+def victim(parts: Split, first: int = 0) -> Victim:
+    model = mlp(parts.fixed.shape, 10)
+    initial = initial_params(model, seed=0)
+    private = parts.private.take(slice(first, first + 3))
+    return Victim(model=model, training=Training(), initial=initial, final=initial, fixed=parts.fixed, private=private)
+
+
+# ---- each against a loop
+
+
+def test_noise_has_its_share_of_the_norm_of_each_tensor_and_no_mean() -> None:
+    sent = {"large": torch.full((400, 500), 3.0), "small": torch.full((200_000,), -0.01)}
+    found = GaussianNoise(share=0.5)(sent, seed=0)
+    for name, g in sent.items():
+        noise = found[name] - g
+        assert float(noise.norm() / g.norm()) == pytest.approx(0.5, rel=0.01)
+        assert abs(float(noise.mean())) < 4 * float(noise.std()) / sqrt(noise.numel())
+        inside = (noise.abs() < noise.std()).float().mean()
+        assert float(inside) == pytest.approx(0.6827, abs=0.005)  # a Gaussian's
+
+
+@pytest.mark.parametrize("norm", [0.1, 2.0, 1e6])
+def test_clipping_scales_the_whole_gradient_to_the_norm(norm: float) -> None:
+    sent = gradient()
+    length = sqrt(sum(value**2 for value in entries(sent)))
+    expected = [value * min(1.0, norm / length) for value in entries(sent)]
+    assert entries(Clipping(norm=norm)(sent, seed=0)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.5, 1.0])
+def test_top_k_keeps_the_largest_of_all_entries(share: float) -> None:
+    sent = gradient()
+    count = ceil(share * len(entries(sent)))
+    least = sorted(map(abs, entries(sent)))[-count]
+    expected = [value if abs(value) >= least else 0.0 for value in entries(sent)]
+    assert entries(TopK(share=share)(sent, seed=0)) == expected
+
+
+def test_signs_carry_the_mean_magnitude_of_their_tensor() -> None:
+    sent = gradient()
+    for name, g in Sign()(sent, seed=0).items():
+        values = sent[name].flatten().tolist()
+        mean = sum(map(abs, values)) / len(values)
+        assert g.flatten().tolist() == pytest.approx([mean if value > 0 else -mean for value in values])
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_low_bits_are_right_on_average_and_one_of_the_two_levels_around(bits: int) -> None:
+    sent, draws = gradient(), 2000
+    drawn = [LowBits(bits=bits)(sent, seed=k) for k in range(draws)]
+    for name, g in sent.items():
+        values, largest = torch.stack([each[name] for each in drawn]), float(g.abs().max())
+        step = 2 * largest / (2**bits - 1)
+        levels = torch.tensor([-largest + k * step for k in range(2**bits)], dtype=torch.float64)
+        assert float((values[..., None] - levels).abs().amin(-1).max()) < 1e-12
+        assert float((values - g).abs().max()) <= step * (1 + 1e-9)
+        assert float((values.mean(0) - g).abs().max()) < 4.5 * step / 2 / sqrt(draws)
+
+
+# ---- limits
+
+
+@pytest.mark.parametrize(
+    "defence", [GaussianNoise(share=0), Clipping(norm=1e9), TopK(share=1), LowBits(bits=16)], ids=repr
+)
+def test_at_its_weakest_a_defence_changes_nothing(defence: Defence) -> None:
+    assert entries(defence(gradient(), seed=0)) == pytest.approx(entries(gradient()), abs=1e-3)
+
+
+@pytest.mark.parametrize("defence", [Clipping(norm=1), TopK(share=0.3), Sign()], ids=repr)
+def test_what_draws_nothing_changes_nothing_the_second_time(defence: Defence) -> None:
+    once = defence(gradient(), seed=0)
+    assert entries(defence(once, seed=1)) == pytest.approx(entries(once))
+
+
+@by_defence
+def test_is_repeatable_and_keeps_shapes_dtypes_and_its_argument(defence: Defence) -> None:
+    sent = {name: g.float() for name, g in gradient().items()}
+    before = {name: g.clone() for name, g in sent.items()}
+    one, again = defence(sent, seed=1), defence(sent, seed=1)
+    for name, g in sent.items():
+        assert torch.equal(one[name], again[name])
+        assert torch.equal(g, before[name])
+        assert (one[name].shape, one[name].dtype) == (g.shape, g.dtype)
+
+
+@by_defence
+def test_a_gradient_of_zeros_stays_finite(defence: Defence) -> None:
+    zeros = {name: torch.zeros_like(g) for name, g in gradient().items()}
+    assert all(bool(g.isfinite().all()) for g in defence(zeros, seed=0).values())
+    assert all(bool(g.isfinite().all()) for g in defence.imitate(zeros, zeros).values())
+
+
+@pytest.mark.parametrize("draws", [GaussianNoise(share=1), LowBits(bits=2)], ids=repr)
+def test_two_of_a_kind_draw_differently(draws: Defence) -> None:
+    other = defended(gradient(), (TopK(share=1), draws), seed=0)
+    assert entries(defended(gradient(), (draws,), seed=0)) != entries(other)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: GaussianNoise(share=-0.1), "`share` of GaussianNoise must be 0 or more, got -0.1"),
+        (lambda: GaussianNoise(share=float("nan")), "must be 0 or more, got nan"),
+        (lambda: Clipping(norm=0), "`norm` of Clipping must be more than 0, got 0"),
+        (lambda: TopK(share=0), "`share` of TopK must be more than 0 and at most 1, got 0"),
+        (lambda: TopK(share=1.5), "at most 1, got 1.5"),
+        (lambda: LowBits(bits=0), "`bits` of LowBits must be from 1 to 16, got 0"),
+        (lambda: LowBits(bits=17), "got 17"),
+    ],
+)
+def test_bad_values_are_refused(make: Callable[[], Defence], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        make()
+
+
+# ---- what the server makes of them
+
+
+def test_the_imitations_are_what_was_sent_for_the_clients_own_gradient() -> None:
+    sent = gradient()
+    for defence in (Clipping(norm=1.0), TopK(share=0.3)):
+        own = defence(sent, seed=0)
+        assert entries(defence.imitate(sent, own)) == pytest.approx(entries(own))
+    signs = Sign().imitate(sent, Sign()(sent, seed=0))
+    assert [value > 0 for value in entries(signs)] == [value > 0 for value in entries(sent)]
+
+
+# ---- in a release
+
+
+@pytest.mark.parametrize("reveal", [gradient_at_initial, gradient_at_final])
+def test_a_release_is_of_the_defended_gradient_and_says_so(parts: Split, reveal: Callable[..., Case[Gradient]]) -> None:
+    plain, defences = reveal(victim(parts)).release, (Clipping(norm=0.5), TopK(share=0.2))
+    release = reveal(victim(parts), defences=defences).release
+    assert plain.defences == ()
+    assert release.defences == defences
+    expected = TopK(share=0.2)(Clipping(norm=0.5)(plain.gradient, seed=0), seed=0)
+    assert entries(release.gradient) == pytest.approx(entries(expected))
+
+
+def test_clients_draw_noise_of_their_own(parts: Split) -> None:
+    reveal = partial(gradient_at_initial, defences=(GaussianNoise(share=1.0),))
+    noises = []
+    for first in (0, 3):
+        plain, noisy = gradient_at_initial(victim(parts, first)).release, reveal(victim(parts, first)).release
+        shape = {name: (noisy.gradient[name] - g) / g.norm() for name, g in plain.gradient.items()}
+        noises.append(torch.tensor(entries(shape)))
+    assert float(torch.nn.functional.cosine_similarity(*noises, dim=0).abs()) < 0.2
+    same, other = reveal(victim(parts)).release, reveal(victim(parts), seed=1).release
+    assert entries(reveal(victim(parts)).release.gradient) == entries(same.gradient) != entries(other.gradient)
