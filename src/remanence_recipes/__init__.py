@@ -4,7 +4,7 @@ from remanence.experiment import Recipe
 from remanence_recipes import demo
 from remanence_recipes.balle2022 import cifar, membership, tables, transfer, zero_gradients
 from remanence_recipes.mnemonist2023 import reading, rows
-from remanence_recipes.wang2023 import images, planted
+from remanence_recipes.wang2023 import activations, depth, images, planted
 
 RECIPES: dict[str, Recipe] = {
     "balle2022.mnist": tables.mnist,
@@ -31,6 +31,8 @@ RECIPES: dict[str, Recipe] = {
     "wang2023.figure3_mnist": images.figure3_mnist,
     "wang2023.rates": planted.rates,
     "wang2023.linear_caveat": planted.linear_caveat,
+    "wang2023.activations": activations.activations,
+    "wang2023.depth": depth.depth,
     "wang2023.cifar10": images.cifar10,
     "demo.digits": demo.digits,
 }

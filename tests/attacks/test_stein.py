@@ -36,6 +36,7 @@ from remanence import (
     server_params,
     weights_only,
 )
+from remanence.attacks._wide_layer import WideLayer
 from remanence.release import KnowsGradient, Victim
 from remanence.training.train import CrossEntropy
 from remanence_recipes.wang2023.setting import SquareAndCube
@@ -231,6 +232,18 @@ def test_the_server_reads_deeper_nets(activation: Activation, hidden: tuple[int,
     model = mlp(batch.shape, 1, hidden=hidden, activation=activation)
     release = release_of(model, server_params(model, seed=0), batch)
     assert_exact(Stein().run(release, seed=0), batch)
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.LeakyReLU], ids=name_of)
+def test_estimates_pass_back_through_layers_with_the_error_that_they_have(activation: Activation) -> None:
+    """Inverted alone, each leaky ReLU makes an error below zero a hundred times larger."""
+    x = torch.randn(2, FEATURES, generator=torch.Generator().manual_seed(0)).double()
+    batch = replace(unit_vectors(), x=(x / x.norm(dim=1, keepdim=True)).abs())
+    model = mlp(batch.shape, 1, hidden=(40, 40, 40, 40, ROWS), activation=activation)
+    layer = WideLayer.of(release_of(model, server_params(model, seed=0), batch))
+    inputs = layer.inputs(batch.x)
+    noise = 0.1 * torch.randn(inputs.shape, generator=torch.Generator().manual_seed(1)).double() / FEATURES**0.5
+    assert (layer.records(inputs + noise, exact=False) - batch.x).norm(dim=1).max() < 3 * noise.norm(dim=1).max()
 
 
 def test_a_deeper_net_must_be_wide_enough_for_x_and_its_opposite() -> None:

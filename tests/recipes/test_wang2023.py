@@ -44,3 +44,23 @@ def test_images_are_found_and_refined_ones_are_exact() -> None:
             assert record["scores"]["metrics"]["mse"]["mean"] < 1e-15
     for record in records("wang2023.cifar10").values():
         assert record["scores"]["found"]["share"] > 0.8
+
+
+def test_the_activations_leave_the_moments_of_the_methods_table_and_two_are_refused() -> None:
+    record, hermite = records("wang2023.activations").values()
+    found = measures(record) | measures(hermite)
+    for name, order in (("x²+x³", 3), ("tanh", 3), ("sigmoid", 3), ("ReLU", 4), ("leaky ReLU", 4), ("ELU", 3)):
+        assert found[f"{name}, order"] == order
+        assert found[f"{name}, refined"] < 1e-9 < found[f"{name}, exact span"] < 0.2
+    said = {measure["name"]: measure["meaning"] for measure in record["measures"]}
+    assert found["linear, ways refused"] == found["quadratic, ways refused"] == 3
+    assert "only one combination of the batch" in said["linear, ways refused"]
+    assert "only the span of the batch" in said["quadratic, ways refused"]
+
+
+def test_deeper_nets_are_read_as_well() -> None:
+    (record,) = records("wang2023.depth").values()
+    found = measures(record)
+    for name in ("ReLU", "leaky ReLU", "tanh"):
+        assert found[f"{name}, refined, 4 layers"] < 1e-9
+        assert found[f"{name}, exact span, 4 layers"] < 2 * found[f"{name}, exact span, 2 layers"]

@@ -1,5 +1,6 @@
 """The attacks, one file per paper. A new one joins `ATTACKS` and the contract table in tests/test_contract.py."""
 
+from remanence.attacks._hermite import hermite_coefficients, telling_order, vanishes
 from remanence.attacks.base import Attack, ShadowAttack
 from remanence.attacks.glm import GLM
 from remanence.attacks.gradient_matching import L2, Cosine, GradientMatching
@@ -23,4 +24,7 @@ __all__ = [
     "RecoNN",
     "ShadowAttack",
     "Stein",
+    "hermite_coefficients",
+    "telling_order",
+    "vanishes",
 ]

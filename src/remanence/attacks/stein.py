@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from remanence.attacks._hermite import hermite_coefficients
+from remanence.attacks._hermite import hermite_coefficients, telling_order, vanishes
 from remanence.attacks._in_span import InSpan, row_space
 from remanence.attacks._moments import Moments, leading_span, span_of_rows
 from remanence.attacks._tensor import decompose
@@ -27,7 +27,6 @@ from remanence.types import Reconstruction
 
 Source: TypeAlias = Literal["rows", "head"]
 _TIMES = 2  # equations for each unknown, at least
-_VANISHES = 1e-6  # a Hermite coefficient beside the largest
 _MOST, _WIDE = 64, 10.0  # records looked for where their number is not known; a gap between singular values
 _ROUNDS, _AGAIN, _LAST = 150, 4, 10  # steps on some rows; how often on the clearest where these do not settle it
 
@@ -56,7 +55,7 @@ class Stein:
     def run(self, release: KnowsGradient, *, seed: int) -> Reconstruction:
         require(release, KnowsGradient, by=type(self).__name__)
         layer = WideLayer.of(release)
-        _order(layer)
+        telling_order(layer.activation)
         count = _rank(layer, seed=stream(seed, "rank")) if release.batch_size is None else release.batch_size
         _check_count(layer, count, seed=stream(seed, "rank"))
         self._check_identified(layer, count)
@@ -96,7 +95,7 @@ class Stein:
         if part:
             rows = torch.randperm(len(moments.rows), generator=torch.Generator().manual_seed(seed))[::2]
             moments = Moments(rows=moments.rows[rows], sent=moments.sent[rows])
-        directions = self._directions(moments, span, _order(layer), seed=stream(seed, "draws"))
+        directions = self._directions(moments, span, telling_order(layer.activation), seed=stream(seed, "draws"))
         equations = InSpan.of(layer, span)
         some = equations.some(count)
         records = some.scaled(some.signed(directions, span))
@@ -154,10 +153,9 @@ class Stein:
     def _span(self, layer: WideLayer, moments: Moments, count: int, *, seed: int) -> Tensor:
         if self.exact:
             return span_of_rows(layer.gradient, count, seed=seed)[0]
-        coefficients = hermite_coefficients(layer.activation)
-        if abs(coefficients[2]) > _VANISHES * max(map(abs, coefficients)):
-            return leading_span(moments.second(), count)
-        return leading_span(moments.second_along(_unit(moments.first)), count)
+        if vanishes(2, hermite_coefficients(layer.activation)):
+            return leading_span(moments.second_along(_unit(moments.first)), count)
+        return leading_span(moments.second(), count)
 
 
 @final
@@ -185,21 +183,6 @@ def _labels(release: KnowsGradient, layer: WideLayer, x: Tensor) -> Tensor:
         wanted = torch.full((count,), label, device=x.device)
         found.append((vmap(grad(residual))(outputs, wanted) @ turn - residuals).norm(dim=1))
     return torch.stack(found).argmin(0)
-
-
-def _order(layer: WideLayer) -> int:
-    """Of the moment that tells the records apart; a refusal where none does."""
-    coefficients = hermite_coefficients(layer.activation)
-    largest = max(map(abs, coefficients))
-    for order in (3, 4):
-        if abs(coefficients[order]) > _VANISHES * largest:
-            return order
-    said = ", ".join(f"c_{k} = {c:.2g}" for k, c in enumerate(coefficients))
-    left = "the span of the batch" if abs(coefficients[2]) > _VANISHES * largest else "one combination of the batch"
-    raise BadInput(
-        f"the activation's Hermite coefficients of orders 3 and 4 vanish ({said}): only {left} can be read from this "
-        "gradient; use another activation"
-    )
 
 
 def _rank(layer: WideLayer, *, seed: int) -> int:

@@ -86,10 +86,10 @@ def _named(curve: str, features: int) -> str:
 def _figure2(scale: Scale, dimensions: Sequence[int], seed: int, device: torch.device) -> Outcome:
     rows, repeats = {"smoke": (2000, 2), "small": (5000, 4), "paper": (5000, 10)}[scale]
     found = {
-        name: [_repeated(attack, activation, rows, d, repeats, seed, device) for d in dimensions]
+        name: [errors_of(attack, activation, rows, d, repeats, seed, device) for d in dimensions]
         for name, (attack, activation) in track(CURVES.items(), total=len(CURVES), label="curves")
     }
-    chance = {d: _chance(d, seed) for d in dimensions}
+    chance = {d: chance_of(d, seed) for d in dimensions}
     measures = tuple(
         Measure.of(_named(name, d), each, meaning=f"mean of ‖error‖_F / 2; chance is {CHANCE}", chance=chance[d])
         for name, errors in found.items()
@@ -99,7 +99,7 @@ def _figure2(scale: Scale, dimensions: Sequence[int], seed: int, device: torch.d
     return Outcome(measures=measures, figures=tuple(_figures(found, dimensions, chance)))
 
 
-def _repeated(
+def errors_of(
     attack: Stein,
     activation: Callable[[], nn.Module],
     rows: int,
@@ -117,7 +117,7 @@ def _repeated(
     return bootstrap_mean(torch.tensor(errors), seed=stream(seed, "interval", features))
 
 
-def _chance(features: int, seed: int) -> float:
+def chance_of(features: int, seed: int) -> float:
     generator = torch.Generator().manual_seed(stream(seed, "chance", features))
     drawn = torch.randn(200, 2, features, generator=generator, dtype=torch.float64)
     truth, _ = standard_batch(features)
@@ -128,7 +128,7 @@ def _chance(features: int, seed: int) -> float:
 def _figures(found: dict[str, list[Interval]], dimensions: Sequence[int], chance: dict[int, float]) -> list[Figure]:
     """The paper's curves beside ours; and ours alone, on a scale where they can be seen."""
     x = tuple(map(float, dimensions))
-    drawn = {name: _series(name, x, errors) for name, errors in found.items()}
+    drawn = {name: line(name, x, errors) for name, errors in found.items()}
     printed = tuple(
         Series(name=f"printed: {name}", x=x, y=values[: len(x)], role="printed") for name, values in PRINTED.items()
     )
@@ -142,7 +142,7 @@ def _figures(found: dict[str, list[Interval]], dimensions: Sequence[int], chance
     ]
 
 
-def _series(name: str, x: tuple[float, ...], errors: Sequence[Interval]) -> Series:
+def line(name: str, x: tuple[float, ...], errors: Sequence[Interval]) -> Series:
     low, high = tuple(e.low for e in errors), tuple(e.high for e in errors)
     return Series(name=name, x=x, y=tuple(e.value for e in errors), low=low, high=high)
 
@@ -166,7 +166,7 @@ def _rates(scale: Scale, noise: float, seed: int, device: torch.device) -> Outco
     repeats, lines, points = {"smoke": 3, "small": 6, "paper": 12}[scale], [], []
     for d in dimensions:
         errors = [_at(d, m, noise, repeats, seed, device) for m in track(widths, total=len(widths), label=f"d = {d}")]
-        lines.append(_series(f"d = {d}", tuple(d / m for m in widths), errors))
+        lines.append(line(f"d = {d}", tuple(d / m for m in widths), errors))
         points += [(log(d / m), log(e.value)) for m, e in zip(widths, errors, strict=True)]
     slope = _slope(torch.tensor(points, dtype=torch.float64))
     meaning = "of the logarithm of the error over that of features / rows, by least squares"

@@ -40,11 +40,13 @@ def gradient_of(
     activation: Callable[[], nn.Module],
     rows: int,
     seed: int,
+    before: tuple[int, ...] = (),
     offset: float = 30.0,
     noise: float = 0.0,
 ) -> Gradient:
-    """What a client sends for the batch to a server of the paper; `noise` is a share of each tensor's norm."""
-    model, loss = mlp(x.shape[1:], 1, hidden=(rows,), activation=activation), SquaredError()
+    """What a client sends for the batch to a server of the paper; `before` are widths of layers before the wide one,
+    `noise` is a share of each tensor's norm."""
+    model, loss = mlp(x.shape[1:], 1, hidden=(*before, rows), activation=activation), SquaredError()
     at = {name: p.to(x) for name, p in server_params(model, seed=seed, offset=offset).items()}
     sent = noisy(Training(loss=loss).gradient(model, at, x, labels), noise, seed=stream(seed, "noise"))
     return Gradient(
@@ -64,6 +66,12 @@ def noisy(gradient: Params, share: float, *, seed: int) -> Params:
 def standard_batch(features: int, records: int = 2) -> tuple[Tensor, Tensor]:
     """The paper's: the first unit vectors, with labels +1, -1, +1 and so on."""
     return torch.eye(features, dtype=torch.float64)[:records], (torch.arange(records) + 1) % 2
+
+
+def unit_batch(features: int, records: int = 2, *, seed: int) -> tuple[Tensor, Tensor]:
+    """Random directions, with the same labels."""
+    drawn = torch.randn(records, features, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return drawn / drawn.norm(dim=1, keepdim=True), (torch.arange(records) + 1) % 2
 
 
 def frobenius(attack: Stein, release: Gradient, truth: Tensor, *, seed: int) -> float:
