@@ -64,3 +64,11 @@ def test_deeper_nets_are_read_as_well() -> None:
     for name in ("ReLU", "leaky ReLU", "tanh"):
         assert found[f"{name}, refined, 4 layers"] < 1e-9
         assert found[f"{name}, exact span, 4 layers"] < 2 * found[f"{name}, exact span, 2 layers"]
+
+
+def test_trained_weights_stop_gradient_matching_and_not_the_tensor() -> None:
+    by_label = records("wang2023.query_point")
+    assert measures(by_label["accuracy"])["accuracy after 10 epochs"] > 0.8
+    assert all(by_label[f"{epochs} epochs, refined"]["scores"]["found"]["count"] == 4 for epochs in (0, 10))
+    matched = [by_label[f"{epochs} epochs, gradient matching"]["scores"]["found"]["count"] for epochs in (0, 10)]
+    assert matched[1] < matched[0] == 4
