@@ -72,3 +72,11 @@ def test_trained_weights_stop_gradient_matching_and_not_the_tensor() -> None:
     assert all(by_label[f"{epochs} epochs, refined"]["scores"]["found"]["count"] == 4 for epochs in (0, 10))
     matched = [by_label[f"{epochs} epochs, gradient matching"]["scores"]["found"]["count"] for epochs in (0, 10)]
     assert matched[1] < matched[0] == 4
+
+
+def test_words_are_read_behind_a_table_that_is_not_sent() -> None:
+    (record,) = records("wang2023.embeddings").values()
+    found = measures(record)
+    assert all(found[f"{name}, refined, batches of {size}"] == 1 for name in ("tanh", "ReLU") for size in (1, 2))
+    assert found["words that the table's own gradient names"] == 1
+    assert all(measure["chance"] < 0.2 for measure in record["measures"] if measure["chance"] is not None)

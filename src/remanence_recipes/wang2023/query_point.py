@@ -32,7 +32,7 @@ def query_point(scale: Scale) -> Sequence[Cell | Study]:
         "exact span": (Stein(refine=False), False),
         "refined": (Stein(), False),
         # about as many seconds as the refinement takes where it is hard
-        "gradient matching": (GradientMatching(steps=200, restarts=1), True),
+        "gradient matching": (GradientMatching(steps=100 if scale == "smoke" else 200, restarts=1), True),
     }
     cut, training, cells = partial(_cut, scale), Training(epochs=0), []
     for epochs in EPOCHS[scale]:
