@@ -4,7 +4,7 @@ from remanence.experiment import Recipe
 from remanence_recipes import demo
 from remanence_recipes.balle2022 import cifar, membership, tables, transfer, zero_gradients
 from remanence_recipes.mnemonist2023 import reading, rows
-from remanence_recipes.wang2023 import activations, depth, embeddings, images, planted, query_point
+from remanence_recipes.wang2023 import activations, depth, embeddings, images, limits, planted, query_point
 
 RECIPES: dict[str, Recipe] = {
     "balle2022.mnist": tables.mnist,
@@ -35,6 +35,7 @@ RECIPES: dict[str, Recipe] = {
     "wang2023.depth": depth.depth,
     "wang2023.query_point": query_point.query_point,
     "wang2023.embeddings": embeddings.embeddings,
+    "wang2023.limits": limits.limits,
     "wang2023.cifar10": images.cifar10,
     "demo.digits": demo.digits,
 }

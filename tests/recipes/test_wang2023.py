@@ -80,3 +80,12 @@ def test_words_are_read_behind_a_table_that_is_not_sent() -> None:
     assert all(found[f"{name}, refined, batches of {size}"] == 1 for name in ("tanh", "ReLU") for size in (1, 2))
     assert found["words that the table's own gradient names"] == 1
     assert all(measure["chance"] < 0.2 for measure in record["measures"] if measure["chance"] is not None)
+
+
+def test_larger_batches_are_read_beside_their_condition() -> None:
+    by_label = records("wang2023.limits")
+    for size in (1, 4):
+        assert by_label[f"digits, tanh, batches of {size}"]["scores"]["found"]["count"] == 4
+    found = measures(by_label["condition of the batches"])
+    assert found["digits, batches of 1"] == pytest.approx(1)
+    assert found["digits, batches of 4"] > 1.5
