@@ -347,15 +347,31 @@ def test_the_squared_error_is_the_mean_over_the_batch() -> None:
     assert SquaredError()(outputs.double(), torch.tensor([0, 1, 1])).dtype == torch.float64
 
 
-def test_a_batch_as_large_as_the_features_is_counted_or_refused() -> None:
+def test_a_batch_as_large_as_the_features_shows_no_gap_and_must_be_counted() -> None:
     batch = unit_vectors(4, features=4)
-    release = replace(planted(nn.ELU, batch), batch_size=None)
-    try:
-        found = Stein().run(release, seed=0)
-    except BadInput as refusal:
-        assert "batch_size" in str(refusal)  # noqa: PT017
-    else:
-        assert_exact(found, batch)
+    with pytest.raises(BadInput, match="4 directions or more and no gap between them.*say `batch_size`"):
+        Stein().run(replace(planted(nn.ELU, batch), batch_size=None), seed=0)
+
+
+def test_a_batch_with_one_record_less_than_features_is_counted() -> None:
+    batch = unit_vectors(3, features=4)
+    assert_exact(Stein().run(replace(planted(nn.ELU, batch), batch_size=None), seed=0), batch)
+
+
+@pytest.mark.parametrize("labels", [[1, 0, 1], [0, 1, 1]])
+def test_known_labels_are_given_back_and_the_records_put_into_their_order(labels: list[int]) -> None:
+    batch = replace(unit_vectors(3), y=torch.tensor([1, 0, 1]))
+    known = torch.tensor(labels)
+    found = Stein().run(replace(planted(nn.ELU, batch), labels=known), seed=0)
+    assert found.y is known
+    nearest = torch.cdist(found.x, batch.x).argmin(1)
+    assert batch.y[nearest].tolist() == labels
+    assert sorted(nearest.tolist()) == [0, 1, 2]
+
+
+def test_labels_of_another_number_than_the_records_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"one for each of the 2 records, got \(3,\)"):
+        Stein().run(replace(planted(nn.ELU), labels=torch.tensor([0, 1, 1])), seed=0)
 
 
 def test_a_layer_before_without_biases_is_inverted(digits: Data) -> None:

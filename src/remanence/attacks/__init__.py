@@ -1,6 +1,7 @@
 """The attacks, one file per paper. A new one joins `ATTACKS` and the contract table in tests/test_contract.py."""
 
 from remanence.attacks._hermite import hermite_coefficients, telling_order, vanishes
+from remanence.attacks._wide_layer import WideLayer
 from remanence.attacks.base import Attack, ShadowAttack
 from remanence.attacks.glm import GLM
 from remanence.attacks.gradient_matching import L2, Cosine, GradientMatching
@@ -24,6 +25,7 @@ __all__ = [
     "RecoNN",
     "ShadowAttack",
     "Stein",
+    "WideLayer",
     "hermite_coefficients",
     "telling_order",
     "vanishes",

@@ -5,7 +5,9 @@ V c_i, and row j of the gradient is  sum_i (head_j . residual_i) s'(v_j . c_i + 
 small system of equations, far more of them than unknowns, and Levenberg and Marquardt's method solves it.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import final
 
 import torch
@@ -31,11 +33,17 @@ class InSpan:
 
     @classmethod
     def of(cls, layer: WideLayer, span: Tensor) -> "InSpan":
-        own = layer.gradient @ span
-        if layer.of_offsets is not None:
-            own = torch.cat([own, layer.of_offsets[:, None]], dim=1)
-        turn = row_space(layer.head)
-        return cls(layer=layer, places=layer.rows @ span, offsets=layer.offsets, head=layer.head @ turn, sent=own)
+        return cls.in_blocks([layer], span)
+
+    @classmethod
+    def in_blocks(cls, blocks: Iterable[WideLayer], span: Tensor) -> "InSpan":
+        """Of a layer whose rows come a block at a time: within the span they are narrow, and all are kept."""
+        rest = iter(blocks)
+        first = next(rest)
+        turn = row_space(first.head)
+        parts = [_within(layer, span, turn) for layer in chain([first], rest)]
+        places, offsets, head, sent = (torch.cat(each) for each in zip(*parts, strict=True))
+        return cls(layer=first, places=places, offsets=offsets, head=head, sent=sent)
 
     def some(self, count: int) -> "InSpan":
         """So many rows as say several times what is unknown of `count` records."""
@@ -171,6 +179,13 @@ class InSpan:
         side = torch.einsum("jiu,ji->iu", factors, misfit @ columns.T)
         side[:, :cut] += slope.T @ misfit[:, :cut]
         return normal.flatten(2).flatten(0, 1), side.flatten()
+
+
+def _within(layer: WideLayer, span: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    own = layer.gradient @ span
+    if layer.of_offsets is not None:
+        own = torch.cat([own, layer.of_offsets[:, None]], dim=1)
+    return layer.rows @ span, layer.offsets, layer.head @ turn, own
 
 
 def _above_zero(x: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ layers come before, these are inverted, one by one.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from math import inf, prod
 from typing import final
 
@@ -36,6 +35,7 @@ class WideLayer:
     activation: Callable[[Tensor], Tensor]
     before: tuple["Before", ...]  # in their order
     precision: float  # of the numbers sent
+    spread: float  # of the rows' entries, which moments are taken in units of
 
     @classmethod
     def of(cls, release: KnowsGradient) -> "WideLayer":
@@ -54,6 +54,7 @@ class WideLayer:
             activation=activation,
             before=tuple(Before.of(at, name, s) for name, s in before),
             precision=torch.finfo(release.gradient[f"{first}.weight"].dtype).eps,
+            spread=float(rows.std()),
         )
 
     @property
@@ -71,11 +72,6 @@ class WideLayer:
         """Whether the slope depends on the sign alone, as ReLU's does."""
         z = torch.linspace(-3, 3, 40, dtype=torch.float64)
         return torch.allclose(self.slope(z), self.slope(2 * z), rtol=1e-12, atol=1e-12)
-
-    @cached_property
-    def spread(self) -> float:
-        """Of the rows' entries, which moments are taken in units of."""
-        return float(self.rows.std())
 
     def inputs(self, records: Tensor) -> Tensor:
         """What the wide layer sees of these records."""

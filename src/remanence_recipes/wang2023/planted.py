@@ -21,6 +21,8 @@ from remanence_recipes.wang2023.setting import (
     Square,
     SquareAndCube,
     frobenius,
+    frobenius_of,
+    gradient_in_blocks,
     gradient_of,
     standard_batch,
 )
@@ -147,6 +149,7 @@ def line(name: str, x: tuple[float, ...], errors: Sequence[Interval]) -> Series:
     return Series(name=name, x=x, y=tuple(e.value for e in errors), low=low, high=high)
 
 
+MANY = 1_000_000  # rows, which are never all in memory
 SLOPE, AWAY = "slope", "distance of the slope from 1/2"
 
 
@@ -168,6 +171,10 @@ def _rates(scale: Scale, noise: float, seed: int, device: torch.device) -> Outco
         errors = [_at(d, m, noise, repeats, seed, device) for m in track(widths, total=len(widths), label=f"d = {d}")]
         lines.append(line(f"d = {d}", tuple(d / m for m in widths), errors))
         points += [(log(d / m), log(e.value)) for m, e in zip(widths, errors, strict=True)]
+    if scale == "paper" and not noise:
+        error = _at_many(dimensions[-1], MANY, 3, seed, device)
+        lines.append(line(f"d = {dimensions[-1]}, in blocks", (dimensions[-1] / MANY,), [error]))
+        points.append((log(dimensions[-1] / MANY), log(error.value)))
     slope = _slope(torch.tensor(points, dtype=torch.float64))
     meaning = "of the logarithm of the error over that of features / rows, by least squares"
     return Outcome(
@@ -195,6 +202,17 @@ def _at(features: int, rows: int, noise: float, repeats: int, seed: int, device:
         own = stream(seed, "rates", features, rows, i)
         release = gradient_of(x, labels, activation=SquareAndCube, rows=rows, seed=own, noise=noise)
         errors.append(frobenius(PAPERS, release, x, seed=own))
+    return bootstrap_mean(torch.tensor(errors), seed=stream(seed, "interval", features, rows))
+
+
+def _at_many(features: int, rows: int, repeats: int, seed: int, device: torch.device) -> Interval:
+    """The rows are made again from the seed, a block at a time."""
+    x, labels = (part.to(device) for part in standard_batch(features))
+    errors = []
+    for i in range(repeats):
+        own = stream(seed, "rates", features, rows, i)
+        blocks = gradient_in_blocks(x, labels, activation=SquareAndCube, rows=rows, seed=own)
+        errors.append(frobenius_of(PAPERS.run_in_blocks(blocks, len(x), seed=own), x))
     return bootstrap_mean(torch.tensor(errors), seed=stream(seed, "interval", features, rows))
 
 
