@@ -349,7 +349,7 @@ def test_the_squared_error_is_the_mean_over_the_batch() -> None:
 
 def test_a_batch_as_large_as_the_features_shows_no_gap_and_must_be_counted() -> None:
     batch = unit_vectors(4, features=4)
-    with pytest.raises(BadInput, match="4 directions or more and no gap between them.*say `batch_size`"):
+    with pytest.raises(BadInput, match=r"4 directions or more and no gap between them.*say `batch_size`"):
         Stein().run(replace(planted(nn.ELU, batch), batch_size=None), seed=0)
 
 

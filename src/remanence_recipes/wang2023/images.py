@@ -92,7 +92,7 @@ def image_cell(
         training=Training(epochs=0, loss=CLASSES),
         reveal=gradient_at_initial,
         per_victim=per_victim,
-        start=partial(_sent, norm),
+        start=partial(sent_by_server, norm),
         attack=attack,
         matching=hungarian,
         metrics=(MSE, PSNR, SSIM),
@@ -102,7 +102,7 @@ def image_cell(
     )
 
 
-def _sent(norm: float | None, model: nn.Module, seed: int) -> Params:
+def sent_by_server(norm: float | None, model: nn.Module, seed: int) -> Params:
     """Rows for pre-activations of order one: the server does not see the images, but knows how bright images are."""
     width = next(layer.in_features for layer in model.modules() if isinstance(layer, nn.Linear))
     return server_params(model, seed=seed, spread=1 / (norm or 0.5 * width**0.5))
