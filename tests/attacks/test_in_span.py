@@ -99,24 +99,38 @@ def test_from_a_start_nearby_the_equations_lead_to_the_batch(
 
 
 @sizes
-def test_at_a_kink_the_clearest_rows_lead_to_the_batch(outputs: int) -> None:
+@pytest.mark.parametrize("choice", ["clearest", "likeliest"])
+def test_at_a_kink_the_better_rows_lead_to_the_batch(outputs: int, choice: str) -> None:
     equations, records, residuals = in_span(nn.ReLU, outputs, biased=True, rows=3000)
     start = records + 0.05 * torch.randn(records.shape, generator=torch.Generator().manual_seed(1)).double()
     found, found_residuals = equations.some(3).solved(start, rounds=100)
     for _ in range(4):
-        found, found_residuals = equations.clearest(found, found_residuals).solved(found, rounds=10)
+        found, found_residuals = getattr(equations, choice)(found, found_residuals).solved(found, rounds=10)
     assert torch.allclose(found, records, atol=1e-8)
     assert torch.allclose(found_residuals, residuals, atol=1e-8)
 
 
-def test_the_clearest_rows_are_those_with_the_least_misfit() -> None:
+def test_on_the_clearest_rows_a_small_error_turns_no_record_to_the_other_side() -> None:
+    equations, records, residuals = in_span(nn.ReLU, 1, biased=True, rows=3000)
+    moved = records + 0.02 * torch.randn(records.shape, generator=torch.Generator().manual_seed(1)).double()
+    kept = equations.clearest(moved, residuals)
+    assert len(kept.sent) == 1500
+
+    def turned(rows: InSpan) -> int:
+        on, seems = (rows.places @ each.T + rows.offsets[:, None] > 0 for each in (records, moved))
+        return int((on != seems).any(1).sum())
+
+    assert turned(kept) == 0 < turned(equations)
+    assert len(equations.some(3).sent) == 400
+
+
+def test_the_likeliest_rows_are_those_with_the_least_misfit() -> None:
     equations, records, residuals = in_span(nn.ReLU, 1, biased=True, rows=3000)
     moved = records + 0.02
     errors = equations.misfit(moved, residuals).norm(dim=1)
-    kept = equations.clearest(moved, residuals)
+    kept = equations.likeliest(moved, residuals)
     assert len(kept.sent) == 1500
     assert kept.misfit(moved, residuals).norm(dim=1).max() <= errors.median()
-    assert len(equations.some(3).sent) == 400
 
 
 @pytest.mark.parametrize("activation", SMOOTH, ids=name_of)

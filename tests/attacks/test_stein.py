@@ -203,9 +203,9 @@ def test_two_records_of_one_class_are_told_apart(digits: Data) -> None:
 
 def test_an_objective_that_is_not_small_says_that_the_records_are_wrong(digits: Data) -> None:
     exact = []
-    for count in (2, 6):  # too many at a kink for these rows and one try
+    for count in (2, 16):  # too many at a kink for these rows and one try
         batch = some_digits(digits, 0, count, classes=2)
-        found = Stein(tries=1).run(sent_to(batch, nn.ReLU), seed=0)
+        found = Stein(tries=1, reseeds=0).run(sent_to(batch, nn.ReLU), seed=0)
         assert found.objective is not None
         exact.append(error(found, batch) < 1e-6)
         assert exact[-1] == (found.objective < 1e-6)

@@ -49,12 +49,20 @@ class InSpan:
         """So many rows as say several times what is unknown of `count` records."""
         return self._rows(torch.arange(self._enough(count), device=self.sent.device))
 
-    def clearest(self, records: Tensor, residuals: Tensor) -> "InSpan":
-        """As many of all rows, those that the records explain best: at a kink, such as ReLU's, a row on the wrong side
-        says nothing true, and there are few of them."""
+    def clearest(self, records: Tensor, _residuals: Tensor) -> "InSpan":
+        """More of all rows, those that every record is farthest from zero on: at a kink, such as ReLU's, a row on the
+        wrong side says nothing true."""
+        at = (self.places @ records.T + self.offsets[:, None]).abs() / records.norm(dim=1)
+        return self._rows(at.amin(1).argsort(descending=True)[: self._more(len(records))])
+
+    def likeliest(self, records: Tensor, residuals: Tensor) -> "InSpan":
+        """As many of all rows, those that the records explain best: those on the wrong side are few."""
         errors = self.misfit(records, residuals).norm(dim=1)
-        enough = self._enough(len(records))
-        return self._rows(errors.argsort()[: max(enough, min(_OVER * enough, len(errors) // 2))])
+        return self._rows(errors.argsort()[: self._more(len(records))])
+
+    def _more(self, count: int) -> int:
+        enough = self._enough(count)
+        return max(enough, min(_OVER * enough, len(self.sent) // 2))
 
     def _enough(self, count: int) -> int:
         unknowns = count * (self.places.shape[1] + self.head.shape[1])

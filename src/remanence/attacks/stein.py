@@ -29,7 +29,7 @@ from remanence.types import Reconstruction
 Source: TypeAlias = Literal["rows", "head"]
 _TIMES = 2  # equations for each unknown, at least
 _MOST, _WIDE = 64, 10.0  # records looked for where their number is not known; a gap between singular values
-_ROUNDS, _AGAIN, _LAST = 150, 4, 10  # steps on some rows; how often on the clearest where these do not settle it
+_ROUNDS, _AGAIN, _LAST = 150, 2, 10  # steps on some rows; how often on two choices of more where these do not settle it
 
 
 @final
@@ -128,10 +128,10 @@ class Stein:
     def _refined(self, equations: InSpan, records: Tensor, span: Tensor) -> "_Found":
         records, residuals = equations.some(len(records)).solved(records, rounds=_ROUNDS)
         left = self._left(equations, records, residuals)
-        for _ in range(_AGAIN):
+        for chosen in (equations.clearest, equations.likeliest) * _AGAIN:
             if left < equations.layer.rounding:
                 break
-            records, residuals = equations.clearest(records, residuals).solved(records, rounds=_LAST)
+            records, residuals = chosen(records, residuals).solved(records, rounds=_LAST)
             left = self._left(equations, records, residuals)
         return _Found(inputs=records @ span.T, objective=left)
 

@@ -23,7 +23,7 @@ from remanence.types import Data, Params
 from remanence_recipes.wang2023.planted import line
 
 BATCH = 4
-EPOCHS: dict[Scale, tuple[int, ...]] = {"smoke": (0, 10), "small": (0, 1, 20), "paper": (0, 1, 5, 20)}
+EPOCHS: dict[Scale, tuple[int, ...]] = {"smoke": (0, 10), "small": (0, 1, 20), "paper": (0, 1, 20)}
 
 
 def query_point(scale: Scale) -> Sequence[Cell | Study]:
@@ -58,7 +58,7 @@ def query_point(scale: Scale) -> Sequence[Cell | Study]:
 
 
 def _net(data: Data) -> nn.Module:
-    return mlp(data.shape, data.num_classes, hidden=(500,), activation=nn.ReLU)
+    return mlp(data.shape, data.num_classes, hidden=(1000,), activation=nn.ReLU)
 
 
 def _cut(scale: Scale, seed: int) -> Split:
