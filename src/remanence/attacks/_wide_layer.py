@@ -4,7 +4,7 @@ In a deeper net they are the last two, and what is read are the inputs of the fi
 layers come before, these are inverted, one by one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import inf, prod
 from typing import final
@@ -131,7 +131,7 @@ class Before:
             told = outputs > min(tolerance, _MOST_OFF) * outputs.amax(1, keepdim=True)
         values = _inverse(self.activation, outputs)
         weights = _each(grad(self.activation), values).where(told, 0.0)
-        inputs = _shortest(weights[:, :, None] * self.rows, weights * (values - self.offsets))
+        inputs = _shortest((w[:, None] * self.rows for w in weights), weights * (values - self.offsets))
         left = (self.activation(inputs @ self.rows.T + self.offsets) - outputs).norm(dim=1) / outputs.norm(dim=1)
         if bool((left > tolerance).any()):
             record, width = int(left.argmax()), self.rows.shape
@@ -142,7 +142,7 @@ class Before:
         return inputs
 
 
-def _shortest(matrices: Tensor, values: Tensor) -> Tensor:
+def _shortest(matrices: Iterable[Tensor], values: Tensor) -> Tensor:
     """For each record the shortest vector that its matrix takes nearest to its values."""
     found = [torch.linalg.pinv(matrix) @ value for matrix, value in zip(matrices, values, strict=True)]
     return torch.stack(found)
