@@ -135,7 +135,7 @@ def audit(
     """Train small victims on your data, attack them, and write a page."""
     from remanence.data import load
     from remanence.runs import Job
-    from remanence_recipes.demo import NETS, TUNED_ON, audit_cells, what_stores
+    from remanence_recipes.demo import NETS, ON_REQUEST, TUNED_ON, audit_cells, what_stores
 
     if net not in NETS:
         raise unknown("net", net, NETS)
@@ -144,7 +144,8 @@ def audit(
     for name in attack or []:
         if name not in names:
             raise unknown("attack", name, names)
-    chosen: list[Cell | Study] = [cell for name, cell in zip(names, cells, strict=True) if name in (attack or names)]
+    wanted = attack or [name for name in names if name not in ON_REQUEST]
+    chosen: list[Cell | Study] = [cell for name, cell in zip(names, cells, strict=True) if name in wanted]
     if net == "mlp" and not attack:
         chosen.append(what_stores(cells[-1]))
     job = Job(

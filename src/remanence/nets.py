@@ -4,7 +4,7 @@ A model here is only its architecture: it is built on the meta device, holds no 
 generator. The numbers are `Params`, passed in by whoever calls the model.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from itertools import chain, pairwise
 from math import prod, sqrt
@@ -248,9 +248,7 @@ def server_params(model: nn.Module, *, seed: int, spread: float = 1.0, offset: f
     }
     for layer in before:
         params[names[id(layer.weight)]] = torch.eye(*layer.weight.shape, dtype=torch.float64)
-    rows = torch.randn(
-        wide.out_features, layers[0].in_features, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    )
+    rows = torch.cat(list(server_rows(wide.out_features, layers[0].in_features, seed=seed)))
     if before:
         narrow = min(layer.out_features for layer in before)
         if narrow < 2 * rows.shape[1]:
@@ -263,6 +261,13 @@ def server_params(model: nn.Module, *, seed: int, spread: float = 1.0, offset: f
     if head.bias is not None:
         params[names[id(head.bias)]].fill_(offset)
     return params
+
+
+def server_rows(rows: int, features: int, *, seed: int, block: int = 4096) -> Iterator[Tensor]:
+    """The normal rows of `server_params`, a block at a time: the seed gives them again, and they need not be kept."""
+    generator = torch.Generator().manual_seed(seed)
+    for start in range(0, rows, block):
+        yield torch.randn(min(block, rows - start), features, generator=generator, dtype=torch.float64)
 
 
 def _fan_in(module: nn.Linear | nn.Conv2d | nn.ConvTranspose2d) -> int:

@@ -5,7 +5,7 @@ from remanence_recipes import demo
 from remanence_recipes.balle2022 import cifar, membership, tables, transfer, zero_gradients
 from remanence_recipes.federated import counts, exact, searches
 from remanence_recipes.mnemonist2023 import reading, rows
-from remanence_recipes.wang2023 import clients, images, planted
+from remanence_recipes.wang2023 import activations, clients, depth, embeddings, images, limits, planted, query_point
 
 RECIPES: dict[str, Recipe] = {
     "balle2022.mnist": tables.mnist,
@@ -34,6 +34,11 @@ RECIPES: dict[str, Recipe] = {
     "wang2023.noise": planted.noise,
     "wang2023.defences": clients.defences,
     "wang2023.linear_caveat": planted.linear_caveat,
+    "wang2023.activations": activations.activations,
+    "wang2023.depth": depth.depth,
+    "wang2023.query_point": query_point.query_point,
+    "wang2023.embeddings": embeddings.embeddings,
+    "wang2023.limits": limits.limits,
     "wang2023.cifar10": images.cifar10,
     "federated.architectures": searches.architectures,
     "federated.local_steps": searches.local_steps,

@@ -58,6 +58,15 @@ def test_an_audit_of_a_table(call: Call, quick: None, tmp_path: Path) -> None:
     assert sorted(contents(tmp_path / "runs" / "audit-people")) == FILES
 
 
+def test_an_audit_by_a_server_that_chose_the_weights_is_made_on_request(
+    call: Call, quick: None, tmp_path: Path
+) -> None:
+    write_table(tmp_path / "people.csv", table())
+    said = call("audit", "--data", "people.csv", "--label", "y", "--attack", "Stein")
+    assert (said.code, said.out) == (2, "")
+    assert "1000 rows and 3 features cannot tell 4 records apart" in said.err
+
+
 def test_an_audit_of_a_table_with_repeated_rows(call: Call, quick: None, tmp_path: Path) -> None:
     rows = table(210)
     write_table(tmp_path / "people.csv", rows + rows[:60])

@@ -75,3 +75,48 @@ def test_images_are_found_and_refined_ones_are_exact() -> None:
             assert record["scores"]["metrics"]["mse"]["mean"] < 1e-15
     for record in records("wang2023.cifar10").values():
         assert record["scores"]["found"]["share"] > 0.8
+
+
+def test_the_activations_leave_the_moments_of_the_methods_table_and_two_are_refused() -> None:
+    record, hermite = records("wang2023.activations").values()
+    found = measures(record) | measures(hermite)
+    for name, order in (("x²+x³", 3), ("tanh", 3), ("sigmoid", 3), ("ReLU", 4), ("leaky ReLU", 4), ("ELU", 3)):
+        assert found[f"{name}, order"] == order
+        assert found[f"{name}, refined"] < 1e-9 < found[f"{name}, exact span"] < 0.2
+    said = {measure["name"]: measure["meaning"] for measure in record["measures"]}
+    assert found["linear, ways refused"] == found["quadratic, ways refused"] == 3
+    assert "only one combination of the batch" in said["linear, ways refused"]
+    assert "only the span of the batch" in said["quadratic, ways refused"]
+
+
+def test_deeper_nets_are_read_as_well() -> None:
+    (record,) = records("wang2023.depth").values()
+    found = measures(record)
+    for name in ("ReLU", "leaky ReLU", "tanh"):
+        assert found[f"{name}, refined, 4 layers"] < 1e-9
+        assert found[f"{name}, exact span, 4 layers"] < 2 * found[f"{name}, exact span, 2 layers"]
+
+
+def test_trained_weights_stop_gradient_matching_and_not_the_tensor() -> None:
+    by_label = records("wang2023.query_point")
+    assert measures(by_label["accuracy"])["accuracy after 10 epochs"] > 0.8
+    assert all(by_label[f"{epochs} epochs, refined"]["scores"]["found"]["count"] == 4 for epochs in (0, 10))
+    matched = [by_label[f"{epochs} epochs, gradient matching"]["scores"]["found"]["count"] for epochs in (0, 10)]
+    assert matched[1] < matched[0] == 4
+
+
+def test_words_are_read_behind_a_table_that_is_not_sent() -> None:
+    (record,) = records("wang2023.embeddings").values()
+    found = measures(record)
+    assert all(found[f"{name}, refined, batches of {size}"] == 1 for name in ("tanh", "ReLU") for size in (1, 2))
+    assert found["words that the table's own gradient names"] == 1
+    assert all(measure["chance"] < 0.2 for measure in record["measures"] if measure["chance"] is not None)
+
+
+def test_larger_batches_are_read_beside_their_condition() -> None:
+    by_label = records("wang2023.limits")
+    for size in (1, 4):
+        assert by_label[f"digits, tanh, batches of {size}"]["scores"]["found"]["count"] == 4
+    found = measures(by_label["condition of the batches"])
+    assert found["digits, batches of 1"] == pytest.approx(1)
+    assert found["digits, batches of 4"] > 1.5

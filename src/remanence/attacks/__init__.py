@@ -1,6 +1,8 @@
 """The attacks, one file per paper. A new one joins `ATTACKS` and the contract table in tests/test_contract.py."""
 
+from remanence.attacks._hermite import hermite_coefficients, telling_order, vanishes
 from remanence.attacks._search import LBFGS
+from remanence.attacks._wide_layer import WideLayer
 from remanence.attacks.base import Attack, ShadowAttack
 from remanence.attacks.first_layer import FirstLayer
 from remanence.attacks.glm import GLM
@@ -28,5 +30,9 @@ __all__ = [
     "RecoNN",
     "ShadowAttack",
     "Stein",
+    "WideLayer",
+    "hermite_coefficients",
     "infer_labels",
+    "telling_order",
+    "vanishes",
 ]

@@ -1,12 +1,15 @@
 """Hermite coefficients of an activation, which decide what a gradient under Gaussian weights tells of a batch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from remanence.errors import BadInput
+
 _NODES, _REACH = 200, 14.0  # of each half line: the activations have no kink but at zero
+_VANISHES = 1e-6  # a coefficient beside the largest
 
 
 def hermite_coefficients(activation: Callable[[Tensor], Tensor], *, most: int = 4, scale: float = 1.0) -> list[float]:
@@ -20,3 +23,21 @@ def hermite_coefficients(activation: Callable[[Tensor], Tensor], *, most: int = 
     for k in range(1, most):
         polynomials.append(z * polynomials[k] - k * polynomials[k - 1])
     return [float((density * values * p).sum()) for p in polynomials[: most + 1]]
+
+
+def telling_order(activation: Callable[[Tensor], Tensor]) -> int:
+    """The order of the moment that tells the records of a batch apart; a refusal where none does."""
+    coefficients = hermite_coefficients(activation)
+    for order in (3, 4):
+        if not vanishes(order, coefficients):
+            return order
+    said = ", ".join(f"c_{k} = {c:.2g}" for k, c in enumerate(coefficients))
+    left = "one combination of the batch" if vanishes(2, coefficients) else "the span of the batch"
+    raise BadInput(
+        f"the activation's Hermite coefficients of orders 3 and 4 vanish ({said}): only {left} can be read from this "
+        "gradient; use another activation"
+    )
+
+
+def vanishes(order: int, coefficients: Sequence[float]) -> bool:
+    return abs(coefficients[order]) <= _VANISHES * max(map(abs, coefficients))

@@ -5,7 +5,9 @@ V c_i, and row j of the gradient is  sum_i (head_j . residual_i) s'(v_j . c_i + 
 small system of equations, far more of them than unknowns, and Levenberg and Marquardt's method solves it.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import final
 
 import torch
@@ -31,22 +33,36 @@ class InSpan:
 
     @classmethod
     def of(cls, layer: WideLayer, span: Tensor) -> "InSpan":
-        own = layer.gradient @ span
-        if layer.of_offsets is not None:
-            own = torch.cat([own, layer.of_offsets[:, None]], dim=1)
-        turn = row_space(layer.head)
-        return cls(layer=layer, places=layer.rows @ span, offsets=layer.offsets, head=layer.head @ turn, sent=own)
+        return cls.in_blocks([layer], span)
+
+    @classmethod
+    def in_blocks(cls, blocks: Iterable[WideLayer], span: Tensor) -> "InSpan":
+        """Of a layer whose rows come a block at a time: within the span they are narrow, and all are kept."""
+        rest = iter(blocks)
+        first = next(rest)
+        turn = row_space(first.head)
+        parts = [_within(layer, span, turn) for layer in chain([first], rest)]
+        places, offsets, head, sent = (torch.cat(each) for each in zip(*parts, strict=True))
+        return cls(layer=first, places=places, offsets=offsets, head=head, sent=sent)
 
     def some(self, count: int) -> "InSpan":
         """So many rows as say several times what is unknown of `count` records."""
         return self._rows(torch.arange(self._enough(count), device=self.sent.device))
 
-    def clearest(self, records: Tensor, residuals: Tensor) -> "InSpan":
-        """As many of all rows, those that the records explain best: at a kink, such as ReLU's, a row on the wrong side
-        says nothing true, and there are few of them."""
+    def clearest(self, records: Tensor, _residuals: Tensor) -> "InSpan":
+        """More of all rows, those that every record is farthest from zero on: at a kink, such as ReLU's, a row on the
+        wrong side says nothing true."""
+        at = (self.places @ records.T + self.offsets[:, None]).abs() / records.norm(dim=1)
+        return self._rows(at.amin(1).argsort(descending=True)[: self._more(len(records))])
+
+    def likeliest(self, records: Tensor, residuals: Tensor) -> "InSpan":
+        """As many of all rows, those that the records explain best: those on the wrong side are few."""
         errors = self.misfit(records, residuals).norm(dim=1)
-        enough = self._enough(len(records))
-        return self._rows(errors.argsort()[: max(enough, min(_OVER * enough, len(errors) // 2))])
+        return self._rows(errors.argsort()[: self._more(len(records))])
+
+    def _more(self, count: int) -> int:
+        enough = self._enough(count)
+        return max(enough, min(_OVER * enough, len(self.sent) // 2))
 
     def _enough(self, count: int) -> int:
         unknowns = count * (self.places.shape[1] + self.head.shape[1])
@@ -74,8 +90,8 @@ class InSpan:
         return torch.cat([records, torch.ones_like(records[:, :1])], dim=1)
 
     def misfit(self, records: Tensor, residuals: Tensor) -> Tensor:
-        found = torch.einsum("ir,irjc->jc", residuals, self._atoms(records))
-        return found - self.sent
+        at = self.places @ records.T + self.offsets[:, None]
+        return (self.head @ residuals.T * self.layer.slope(at)) @ self._columns(records) - self.sent
 
     def scaled(self, directions: Tensor) -> Tensor:
         """The directions at the lengths with which each explains its own part of the gradient best."""
@@ -144,22 +160,40 @@ class InSpan:
         return records, residuals
 
     def _step(self, records: Tensor, residuals: Tensor, misfit: Tensor, damping: float) -> tuple[Tensor, Tensor]:
-        by_record, by_residual = self._derivatives(records, residuals)
-        jacobian = torch.cat([by_record.flatten(0, 1), by_residual.flatten(0, 1)]).flatten(1)  # (unknowns, equations)
-        normal, slope = jacobian @ jacobian.T, jacobian @ misfit.flatten()
+        normal, slope = self._normal(records, residuals, misfit)
         normal.diagonal().mul_(1 + damping).add_(1e-14 * normal.diagonal().max())
-        move = torch.linalg.solve(normal, slope)
-        cut = records.numel()
-        return records - move[:cut].view_as(records), residuals - move[cut:].view_as(residuals)
+        move = torch.linalg.solve(normal, slope).view(len(records), -1)
+        cut = records.shape[1]
+        return records - move[:, :cut], residuals - move[:, cut:]
 
-    def _derivatives(self, records: Tensor, residuals: Tensor) -> tuple[Tensor, Tensor]:
-        """(b, coordinates, rows, columns) by the records, (b, r, rows, columns) by the residuals."""
+    def _normal(self, records: Tensor, residuals: Tensor, misfit: Tensor) -> tuple[Tensor, Tensor]:
+        """J'J and J'misfit for the derivatives J of the misfit by what is unknown of one record after the other: its
+        coordinates, then its residuals.
+
+        By unknown u of record i the derivative of row j is  factor_jiu column_i, and along axis a, if u is coordinate
+        a, slope_ji more. So J itself, whose size is the cube of the batch, need not be formed.
+        """
+        columns, (b, cut) = self._columns(records), records.shape
         at, weight = self.places @ records.T + self.offsets[:, None], self.head @ residuals.T  # (rows, b)
-        slope, bend = weight * self.layer.slope(at), weight * self.layer.curvature(at)
-        by_record = torch.einsum("ji,ja,ic->iajc", bend, self.places, self._columns(records))
-        for a in range(records.shape[1]):
-            by_record[:, a, :, a] += slope.T
-        return by_record, self._atoms(records)
+        bare = self.layer.slope(at)
+        slope, bend = weight * bare, weight * self.layer.curvature(at)
+        factors = torch.cat([bend[:, :, None] * self.places[:, None], bare[:, :, None] * self.head[:, None]], dim=2)
+        unknowns, flat = factors.shape[2], factors.flatten(1)
+        normal = (flat.T @ flat).view(b, unknowns, b, unknowns) * (columns @ columns.T)[:, None, :, None]
+        crossed = torch.zeros_like(normal)
+        crossed[..., :cut] = (flat.T @ slope).view(b, unknowns, b, 1) * records[:, None, None]
+        normal += crossed + crossed.permute(2, 3, 0, 1)
+        normal[:, range(cut), :, range(cut)] += slope.T @ slope
+        side = torch.einsum("jiu,ji->iu", factors, misfit @ columns.T)
+        side[:, :cut] += slope.T @ misfit[:, :cut]
+        return normal.flatten(2).flatten(0, 1), side.flatten()
+
+
+def _within(layer: WideLayer, span: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    own = layer.gradient @ span
+    if layer.of_offsets is not None:
+        own = torch.cat([own, layer.of_offsets[:, None]], dim=1)
+    return layer.rows @ span, layer.offsets, layer.head @ turn, own
 
 
 def _above_zero(x: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ E[ s(w.x) H_k(w) ] = c_k x (x) ... (x) x: a weighted sum over the rows estimates
 the rows has one factor x in itself and needs one order less. Nothing larger than rows x span is formed.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import final
 
@@ -72,6 +73,44 @@ class Moments:
         found += _with_identity(t * self.sent.sum() - (self.sent * along) @ v, eye)
         return found / len(v)
 
+    def within(self, span: Tensor) -> "Moments":
+        """Of the rows, and what was sent for them, in the basis `span` (d, b)."""
+        return Moments(rows=self.rows @ span, sent=self.sent @ span if self.sent.ndim == 2 else self.sent)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MomentsInBlocks:
+    """The same of rows that come a block at a time, again whenever `blocks` is called: each is a mean over the rows."""
+
+    blocks: Callable[[], Iterable[Moments]]
+
+    @property
+    def first(self) -> Tensor:
+        return self._mean(lambda block: block.first)
+
+    def second(self) -> Tensor:
+        return self._mean(lambda block: block.second())
+
+    def second_along(self, vector: Tensor) -> Tensor:
+        return self._mean(lambda block: block.second_along(vector))
+
+    def third(self, span: Tensor) -> Tensor:
+        return self._mean(lambda block: block.third(span))
+
+    def third_along(self, span: Tensor, vector: Tensor) -> Tensor:
+        return self._mean(lambda block: block.third_along(span, vector))
+
+    def within(self, span: Tensor) -> Moments:
+        parts = [block.within(span) for block in self.blocks()]
+        return Moments(rows=torch.cat([part.rows for part in parts]), sent=torch.cat([part.sent for part in parts]))
+
+    def _mean(self, read: Callable[[Moments], Tensor]) -> Tensor:
+        total, rows = torch.zeros(()), 0
+        for block in self.blocks():
+            total, rows = total + len(block.rows) * read(block), rows + len(block.rows)
+        return total / rows
+
 
 def symmetric(tensor: Tensor) -> Tensor:
     orders = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
@@ -102,6 +141,20 @@ def span_of_rows(matrix: Tensor, count: int, *, seed: int, spare: int = 8, round
         basis = torch.linalg.qr(matrix.T @ (matrix @ basis)).Q
     _, values, turn = torch.linalg.svd(matrix @ basis, full_matrices=False)
     return basis @ turn[:count].T, values
+
+
+def span_in_blocks(blocks: Callable[[], Iterable[Tensor]], count: int, *, seed: int, spare: int = 8) -> Tensor:
+    """The same basis of a matrix whose rows come a block at a time, again whenever `blocks` is called."""
+    first = next(iter(blocks()))
+    width = min(first.shape[1], count + spare)
+    basis = torch.randn(first.shape[1], width, generator=torch.Generator().manual_seed(seed)).to(first)
+    for _ in range(3):
+        product = torch.zeros_like(basis)
+        for block in blocks():
+            product += block.T @ (block @ basis)
+        basis = torch.linalg.qr(product).Q
+    turn: Tensor = torch.linalg.svd(torch.cat([block @ basis for block in blocks()]), full_matrices=False).Vh
+    return basis @ turn[:count].T
 
 
 def leading_span(symmetric_matrix: Tensor, count: int) -> Tensor:

@@ -4,21 +4,21 @@ In a deeper net they are the last two, and what is read are the inputs of the fi
 layers come before, these are inverted, one by one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from math import inf, prod
 from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, vmap
+from torch.func import grad, jacrev, vmap
 
 from remanence.errors import BadInput
 from remanence.release import KnowsGradient
 from remanence.types import Params
 
 _ON, _MOST_OFF = 1e-6, 1e-2  # of a record's largest output: what is read of a neuron that is off, and what is left
+_STEPS = 5  # to invert layers from estimates
 
 
 @final
@@ -35,6 +35,7 @@ class WideLayer:
     activation: Callable[[Tensor], Tensor]
     before: tuple["Before", ...]  # in their order
     precision: float  # of the numbers sent
+    spread: float  # of the rows' entries, which moments are taken in units of
     noise: float = 0.0  # the share of the gradient that a client's defences may have left unexplainable
 
     @classmethod
@@ -54,6 +55,7 @@ class WideLayer:
             activation=activation,
             before=tuple(Before.of(at, name, s) for name, s in before),
             precision=torch.finfo(release.gradient[f"{first}.weight"].dtype).eps,
+            spread=float(rows.std()),
         )
 
     @property
@@ -72,11 +74,6 @@ class WideLayer:
         z = torch.linspace(-3, 3, 40, dtype=torch.float64)
         return torch.allclose(self.slope(z), self.slope(2 * z), rtol=1e-12, atol=1e-12)
 
-    @cached_property
-    def spread(self) -> float:
-        """Of the rows' entries, which moments are taken in units of."""
-        return float(self.rows.std())
-
     def inputs(self, records: Tensor) -> Tensor:
         """What the wide layer sees of these records."""
         for layer in self.before:
@@ -84,10 +81,22 @@ class WideLayer:
         return records
 
     def records(self, inputs: Tensor, *, exact: bool) -> Tensor:
-        """What makes these inputs of the wide layer."""
+        """What makes these inputs of the wide layer; what comes nearest to it where they are estimates."""
+        found = inputs
         for layer in reversed(self.before):
-            inputs = layer.inverted(inputs, tolerance=max(_ON, 100 * self.rounding) if exact else inf)
-        return inputs
+            found = layer.inverted(found, tolerance=max(_ON, 100 * self.rounding) if exact else inf)
+        for _ in range(_STEPS if self.before and not exact else 0):
+            found = self._nearer(found, inputs)
+        return found
+
+    def _nearer(self, records: Tensor, inputs: Tensor) -> Tensor:
+        """A step of Gauss and Newton through all layers: inverted one by one, they take a small error of a neuron that
+        is nearly off for a large one."""
+        slopes = vmap(jacrev(self.inputs))(records)
+        left = inputs - self.inputs(records)
+        moved = records + _shortest(slopes, left)
+        nearer = (inputs - self.inputs(moved)).norm(dim=1) < left.norm(dim=1)
+        return moved.where(nearer[:, None], records)
 
     def slope(self, x: Tensor) -> Tensor:
         """s', of every element."""
@@ -115,15 +124,15 @@ class Before:
     def inverted(self, outputs: Tensor, *, tolerance: float) -> Tensor:
         """From what the layer puts out for each record to what it took in.
 
-        The neurons that tell are those of a ReLU that are on, all of another activation. The shortest input that
-        explains them is taken; it must explain the others too, but for `tolerance`.
+        The neurons that tell are those of a ReLU that are on, all of another activation, each as much as its slope
+        says. The shortest input that explains them is taken; it must explain the others too, but for `tolerance`.
         """
         told = torch.ones_like(outputs, dtype=torch.bool)
         if isinstance(self.activation, nn.ReLU):
             told = outputs > min(tolerance, _MOST_OFF) * outputs.amax(1, keepdim=True)
-        values = _inverse(self.activation, outputs) - self.offsets
-        found = [torch.linalg.pinv(self.rows[own]) @ value[own] for own, value in zip(told, values, strict=True)]
-        inputs = torch.stack(found)
+        values = _inverse(self.activation, outputs)
+        weights = _each(grad(self.activation), values).where(told, 0.0)
+        inputs = _shortest((w[:, None] * self.rows for w in weights), weights * (values - self.offsets))
         left = (self.activation(inputs @ self.rows.T + self.offsets) - outputs).norm(dim=1) / outputs.norm(dim=1)
         if bool((left > tolerance).any()):
             record, width = int(left.argmax()), self.rows.shape
@@ -132,6 +141,12 @@ class Before:
                 f"{int(told[record].sum())} of them on, and {width[1]} inputs are to be told; use a wider layer"
             )
         return inputs
+
+
+def _shortest(matrices: Iterable[Tensor], values: Tensor) -> Tensor:
+    """For each record the shortest vector that its matrix takes nearest to its values."""
+    found = [torch.linalg.pinv(matrix) @ value for matrix, value in zip(matrices, values, strict=True)]
+    return torch.stack(found)
 
 
 def _inverse(activation: nn.Module, y: Tensor) -> Tensor:

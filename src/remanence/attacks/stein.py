@@ -7,6 +7,7 @@ exactly in the span of the batch, which an SVD finds without the error of a samp
 small system of equations. In deeper nets (algorithm 2) the last two layers are read and those before inverted.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, final, get_args
 
@@ -14,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from remanence.attacks._hermite import hermite_coefficients
+from remanence.attacks._hermite import hermite_coefficients, telling_order, vanishes
 from remanence.attacks._in_span import InSpan, row_space
-from remanence.attacks._moments import Moments, leading_span, span_of_rows
+from remanence.attacks._moments import Moments, MomentsInBlocks, leading_span, span_in_blocks, span_of_rows
 from remanence.attacks._tensor import decompose
 from remanence.attacks._wide_layer import WideLayer
 from remanence.errors import BadInput, unknown
@@ -27,10 +28,9 @@ from remanence.types import Reconstruction
 
 Source: TypeAlias = Literal["rows", "head"]
 _TIMES = 2  # equations for each unknown, at least
-_VANISHES = 1e-6  # a Hermite coefficient beside the largest
 _MOST, _WIDE = 64, 10.0  # records looked for where their number is not known; a gap between singular values
 _SLACK = 1.1  # over the noise that is expected
-_ROUNDS, _AGAIN, _LAST = 150, 4, 10  # steps on some rows; how often on the clearest where these do not settle it
+_ROUNDS, _AGAIN, _LAST = 150, 2, 10  # steps on some rows; how often on two choices of more where these do not settle it
 
 
 @final
@@ -57,7 +57,7 @@ class Stein:
     def run(self, release: KnowsGradient, *, seed: int) -> Reconstruction:
         require(release, KnowsGradient, by=type(self).__name__)
         layer = WideLayer.of(release)
-        _order(layer)
+        telling_order(layer.activation)
         count = _rank(layer, seed=stream(seed, "rank")) if release.batch_size is None else release.batch_size
         _check_count(layer, count, seed=stream(seed, "rank"))
         self._check_identified(layer, count)
@@ -69,11 +69,25 @@ class Stein:
             if found[-1].objective < layer.rounding:
                 break
         best = min(found, key=lambda each: each.objective)
-        x = layer.records(best.inputs, exact=best.objective < layer.rounding)
-        x = x if self.norm is None else x * (self.norm / x.norm(dim=1, keepdim=True))
-        labels = _labels(release, layer, x)
-        x = (x.clamp(0, 1) if self.box else x).view(-1, *release.shape)
-        return Reconstruction(x=x.to(next(iter(release.at.values()))), y=labels, objective=best.objective)
+        x = self._sized(layer.records(best.inputs, exact=best.objective < layer.rounding))
+        order, labels = _labels(release, layer, x)
+        x = self._boxed(x[order]).view(-1, *release.shape).to(next(iter(release.at.values())))
+        return Reconstruction(x=x, y=labels, objective=best.objective)
+
+    def run_in_blocks(self, blocks: Callable[[], Iterable[WideLayer]], count: int, *, seed: int) -> Reconstruction:
+        """The records of two layers with so many rows that these come a block at a time, again at every call: the
+        memory is that of a block, and of the rows within the span of the `count` records. One guess, no labels."""
+        moments = MomentsInBlocks(
+            blocks=lambda: (self._moments(block, seed=stream(seed, "outputs")) for block in blocks())
+        )
+        activation = next(iter(blocks())).activation
+        if self.exact:
+            span = span_in_blocks(lambda: (block.gradient for block in blocks()), count, seed=stream(seed, "span"))
+        else:
+            span = _estimated_span(activation, moments, count)
+        directions = self._directions(moments, span, telling_order(activation), seed=stream(seed, "draws"))
+        found = self._explained(InSpan.in_blocks(blocks(), span), directions, span)
+        return Reconstruction(x=self._boxed(self._sized(found.inputs)), objective=found.objective)
 
     def _check_identified(self, layer: WideLayer, count: int) -> None:
         """Refuse a gradient that other records explain as well."""
@@ -99,14 +113,17 @@ class Stein:
         if part:
             rows = torch.randperm(len(moments.rows), generator=torch.Generator().manual_seed(seed))[::2]
             moments = Moments(rows=moments.rows[rows], sent=moments.sent[rows])
-        directions = self._directions(moments, span, _order(layer), seed=stream(seed, "draws"))
-        equations = InSpan.of(layer, span)
-        some = equations.some(count)
+        directions = self._directions(moments, span, telling_order(layer.activation), seed=stream(seed, "draws"))
+        return self._explained(InSpan.of(layer, span), directions, span)
+
+    def _explained(self, equations: InSpan, directions: Tensor, span: Tensor) -> "_Found":
+        """Records along the directions, and what they become."""
+        some = equations.some(len(directions))
         records = some.scaled(some.signed(directions, span))
         found = _Found(inputs=records @ span.T, objective=self._left(equations, records, some.residuals_for(records)))
         for _ in range(1 + self.reseeds if self.refine else 0):
             found = min(found, self._refined(equations, records, span), key=lambda each: each.objective)
-            if found.objective < layer.rounding or count == 1:
+            if found.objective < equations.layer.rounding or len(directions) == 1:
                 break
             records = some.reseeded(found.inputs @ span, span)
         return found
@@ -114,17 +131,17 @@ class Stein:
     def _refined(self, equations: InSpan, records: Tensor, span: Tensor) -> "_Found":
         records, residuals = equations.some(len(records)).solved(records, rounds=_ROUNDS)
         left = self._left(equations, records, residuals)
-        for _ in range(_AGAIN):
+        for chosen in (equations.clearest, equations.likeliest) * _AGAIN:
             if left < equations.layer.rounding:
                 break
-            records, residuals = equations.clearest(records, residuals).solved(records, rounds=_LAST)
+            records, residuals = chosen(records, residuals).solved(records, rounds=_LAST)
             left = self._left(equations, records, residuals)
         if equations.layer.noise:
             records, residuals = equations.solved(records, rounds=_LAST)
             left = self._left(equations, records, residuals)
         return _Found(inputs=records @ span.T, objective=left)
 
-    def _directions(self, moments: Moments, span: Tensor, order: int, *, seed: int) -> Tensor:
+    def _directions(self, moments: Moments | MomentsInBlocks, span: Tensor, order: int, *, seed: int) -> Tensor:
         """Unit vectors along the records, in the basis `span`.
 
         In an exact span the rows are first whitened: weights that were trained, or that repeat others, have other
@@ -132,17 +149,23 @@ class Stein:
         """
         root = torch.eye(span.shape[1]).to(span)
         if self.exact:
-            places = moments.rows @ span
-            places = places - places.mean(0)
+            inside = moments.within(span)
+            places = inside.rows - inside.rows.mean(0)
             values, turn = torch.linalg.eigh(places.T @ places / len(places))
             root = turn * values.clamp_min(1e-12 * values[-1]).sqrt() @ turn.T
-            own = moments.sent @ span @ root if moments.sent.ndim == 2 else moments.sent
+            own = inside.sent @ root if inside.sent.ndim == 2 else inside.sent
             moments, span = Moments(rows=places @ torch.linalg.inv(root), sent=own), torch.eye(len(root)).to(span)
         tensor = moments.third(span) if order == 3 else moments.third_along(span, _unit(moments.first))
         factors, _ = decompose(tensor, seed=seed, draws=self.draws)
         found = factors @ torch.linalg.inv(root)
         unit: Tensor = found / found.norm(dim=1, keepdim=True)
         return unit
+
+    def _sized(self, x: Tensor) -> Tensor:
+        return x if self.norm is None else x * (self.norm / x.norm(dim=1, keepdim=True))
+
+    def _boxed(self, x: Tensor) -> Tensor:
+        return x.clamp(0, 1) if self.box else x
 
     @staticmethod
     def _left(equations: InSpan, records: Tensor, residuals: Tensor) -> float:
@@ -162,10 +185,7 @@ class Stein:
             return leading_span(layer.gradient.T @ layer.gradient, count)
         if self.exact:
             return span_of_rows(layer.gradient, count, seed=seed)[0]
-        coefficients = hermite_coefficients(layer.activation)
-        if abs(coefficients[2]) > _VANISHES * max(map(abs, coefficients)):
-            return leading_span(moments.second(), count)
-        return leading_span(moments.second_along(_unit(moments.first)), count)
+        return _estimated_span(layer.activation, moments, count)
 
 
 @final
@@ -175,8 +195,29 @@ class _Found:
     objective: float  # the share of the gradient that they leave unexplained
 
 
-def _labels(release: KnowsGradient, layer: WideLayer, x: Tensor) -> Tensor:
-    """For each record the class whose residual at the model's output is nearest to the one that the gradient shows."""
+def _estimated_span(activation: Callable[[Tensor], Tensor], moments: Moments | MomentsInBlocks, count: int) -> Tensor:
+    if vanishes(2, hermite_coefficients(activation)):
+        return leading_span(moments.second_along(_unit(moments.first)), count)
+    return leading_span(moments.second(), count)
+
+
+def _labels(release: KnowsGradient, layer: WideLayer, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The order of the records and their labels: the nearest class of each, or the known ones in the order given."""
+    apart = _apart(release, layer, x)
+    if release.labels is None:
+        return torch.arange(len(x), device=x.device), apart.argmin(0)
+    if release.labels.shape != x.shape[:1]:
+        shape = tuple(release.labels.shape)
+        raise BadInput(f"`labels` must be one for each of the {len(x)} records, got {shape}: give all of them, or none")
+    from scipy.optimize import linear_sum_assignment
+
+    order = linear_sum_assignment(apart[release.labels].cpu().numpy())[1]
+    return torch.from_numpy(order).to(x.device), release.labels
+
+
+def _apart(release: KnowsGradient, layer: WideLayer, x: Tensor) -> Tensor:
+    """(classes, records): how far the residual at the model's output, were the record of the class, is from the one
+    that the gradient shows."""
     inputs = layer.inputs(x)
     span = torch.linalg.qr(inputs.T).Q
     residuals = InSpan.of(layer, span).residuals_for(inputs @ span)
@@ -192,22 +233,7 @@ def _labels(release: KnowsGradient, layer: WideLayer, x: Tensor) -> Tensor:
     for label in range(len(values) if values else layer.head.shape[1]):
         wanted = torch.full((count,), label, device=x.device)
         found.append((vmap(grad(residual))(outputs, wanted) @ turn - residuals).norm(dim=1))
-    return torch.stack(found).argmin(0)
-
-
-def _order(layer: WideLayer) -> int:
-    """Of the moment that tells the records apart; a refusal where none does."""
-    coefficients = hermite_coefficients(layer.activation)
-    largest = max(map(abs, coefficients))
-    for order in (3, 4):
-        if abs(coefficients[order]) > _VANISHES * largest:
-            return order
-    said = ", ".join(f"c_{k} = {c:.2g}" for k, c in enumerate(coefficients))
-    left = "the span of the batch" if abs(coefficients[2]) > _VANISHES * largest else "one combination of the batch"
-    raise BadInput(
-        f"the activation's Hermite coefficients of orders 3 and 4 vanish ({said}): only {left} can be read from this "
-        "gradient; use another activation"
-    )
+    return torch.stack(found)
 
 
 def _rank(layer: WideLayer, *, seed: int) -> int:

@@ -22,6 +22,8 @@ from remanence_recipes.wang2023.setting import (
     Square,
     SquareAndCube,
     frobenius,
+    frobenius_of,
+    gradient_in_blocks,
     gradient_of,
     standard_batch,
 )
@@ -87,10 +89,10 @@ def _named(curve: str, features: int) -> str:
 def _figure2(scale: Scale, dimensions: Sequence[int], seed: int, device: torch.device) -> Outcome:
     rows, repeats = {"smoke": (2000, 2), "small": (5000, 4), "paper": (5000, 10)}[scale]
     found = {
-        name: [_repeated(attack, activation, rows, d, repeats, seed, device) for d in dimensions]
+        name: [errors_of(attack, activation, rows, d, repeats, seed, device) for d in dimensions]
         for name, (attack, activation) in track(CURVES.items(), total=len(CURVES), label="curves")
     }
-    chance = {d: _chance(d, seed) for d in dimensions}
+    chance = {d: chance_of(d, seed) for d in dimensions}
     measures = tuple(
         Measure.of(_named(name, d), each, meaning=f"mean of ‖error‖_F / 2; chance is {CHANCE}", chance=chance[d])
         for name, errors in found.items()
@@ -100,7 +102,7 @@ def _figure2(scale: Scale, dimensions: Sequence[int], seed: int, device: torch.d
     return Outcome(measures=measures, figures=tuple(_figures(found, dimensions, chance)))
 
 
-def _repeated(
+def errors_of(
     attack: Stein,
     activation: Callable[[], nn.Module],
     rows: int,
@@ -118,7 +120,7 @@ def _repeated(
     return bootstrap_mean(torch.tensor(errors), seed=stream(seed, "interval", features))
 
 
-def _chance(features: int, seed: int) -> float:
+def chance_of(features: int, seed: int) -> float:
     generator = torch.Generator().manual_seed(stream(seed, "chance", features))
     drawn = torch.randn(200, 2, features, generator=generator, dtype=torch.float64)
     truth, _ = standard_batch(features)
@@ -143,6 +145,7 @@ def _figures(found: dict[str, list[Interval]], dimensions: Sequence[int], chance
     ]
 
 
+MANY = 1_000_000  # rows, which are never all in memory
 SLOPE, AWAY = "slope", "distance of the slope from 1/2"
 OF_SLOPE = "of the logarithm of the error over that of features / rows, by least squares"
 OF_CONSTANT = "of the error over the square root of features / rows: the geometric mean over the numbers of rows"
@@ -173,15 +176,18 @@ def _rates(scale: Scale, noise: float, seed: int, device: torch.device) -> Outco
         for d in dimensions
         for m in track(widths, total=len(widths), label=f"d = {d}")
     }
-    lines = tuple(
-        Series.of(f"d = {d}", tuple(d / m for m in widths), [_mean(errors[d, m], d, m, seed) for m in widths])
-        for d in dimensions
-    )
+    if scale == "paper" and not noise:
+        errors[dimensions[-1], MANY] = _many_draws(dimensions[-1], MANY, 3, seed, device)
+    lines = []
+    for d in dimensions:
+        own = {(e, m): each for (e, m), each in errors.items() if e == d}
+        means = [_mean(each, *at, seed) for at, each in own.items()]
+        lines.append(Series.of(f"d = {d}", tuple(d / m for _, m in own), means))
     figure = Figure(
         title="Error against features / rows",
         x_label="features / rows",
         y_label="‖error‖_F / 2",
-        series=lines,
+        series=tuple(lines),
         log_x=True,
         log_y=True,
     )
@@ -219,7 +225,7 @@ def _noise(scale: Scale, attack: Stein, shares: Sequence[float], seed: int, devi
             Measure.of(_under("constant", share), _fitted(_constant, errors, seed), meaning=OF_CONSTANT),
             _away(_under(AWAY, share), slope),
         ]
-    lines.append(Series(name="chance", x=x, y=(_chance(features, seed),) * len(x), role="chance"))
+    lines.append(Series(name="chance", x=x, y=(chance_of(features, seed),) * len(x), role="chance"))
     figure = Figure(
         title=f"Error against rows, {features} features",
         x_label="rows",
@@ -265,6 +271,17 @@ def _fitted(statistic: Callable[[Tensor], float], errors: Mapping[tuple[int, int
         return statistic(torch.tensor([ratios, means], dtype=torch.float64))
 
     return bootstrap_statistic(of, [len(each) for each in errors.values()], seed=stream(seed, "fitted"))
+
+
+def _many_draws(features: int, rows: int, repeats: int, seed: int, device: torch.device) -> Tensor:
+    """The same, with rows that are made again from the seed, a block at a time."""
+    x, labels = (part.to(device) for part in standard_batch(features))
+    errors = []
+    for i in range(repeats):
+        own = stream(seed, "rates", features, rows, i)
+        blocks = gradient_in_blocks(x, labels, activation=SquareAndCube, rows=rows, seed=own)
+        errors.append(frobenius_of(PAPERS.run_in_blocks(blocks, len(x), seed=own), x))
+    return torch.tensor(errors, dtype=torch.float64)
 
 
 def _slope(points: Tensor) -> float:

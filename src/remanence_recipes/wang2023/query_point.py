@@ -1,0 +1,99 @@
+"""Where the gradient is taken: at random weights, and at weights that were trained a little and to the end.
+
+It is often said that random weights are the easy case and trained ones safe, because little gradient is left. Here the
+same net is trained longer and longer on other images, and then sent to a client.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import nn
+
+from remanence.attacks import Attack, GradientMatching, Stein
+from remanence.data import Split, load, split
+from remanence.experiment import Cell, Figure, Measure, Outcome, Point, Scale, Series, Study
+from remanence.metrics import MSE, PSNR, SSIM
+from remanence.metrics.statistics import binomial_share
+from remanence.nets import apply, initial_params, mlp
+from remanence.release import KnowsGradient, gradient_at_initial
+from remanence.training import SGD, Training
+from remanence.types import Data, Params
+
+BATCH = 4
+EPOCHS: dict[Scale, tuple[int, ...]] = {"smoke": (0, 10), "small": (0, 1, 20), "paper": (0, 1, 20)}
+
+
+def query_point(scale: Scale) -> Sequence[Cell | Study]:
+    """The gradient of four images at random, at hardly and at well trained weights: Stein and gradient matching."""
+    ways: dict[str, tuple[Attack[KnowsGradient], bool]] = {
+        "exact span": (Stein(refine=False), False),
+        "refined": (Stein(), False),
+        # about as many seconds as the refinement takes where it is hard
+        "gradient matching": (GradientMatching(steps=100 if scale == "smoke" else 200, restarts=1), True),
+    }
+    cut, training, cells = partial(_cut, scale), Training(epochs=0), []
+    for epochs in EPOCHS[scale]:
+        start = partial(_trained, scale, epochs)
+        cells += [
+            Cell(
+                label=f"{epochs} epochs, {way}",
+                split=cut,
+                model=_net,
+                training=training,
+                reveal=gradient_at_initial,
+                per_victim=BATCH,
+                start=start,
+                attack=attack,
+                metrics=(MSE, PSNR, SSIM),
+                point=Point(axis="epochs", value=epochs, series=way),
+                tuned_on_truth=tuned,
+            )
+            for way, (attack, tuned) in ways.items()
+        ]
+    about = "How well the net does its work, on records of nobody, with the weights that the client gets."
+    return [*cells, Study(label="accuracy", about=about, run=partial(_accuracy, scale))]
+
+
+def _net(data: Data) -> nn.Module:
+    return mlp(data.shape, data.num_classes, hidden=(1000,), activation=nn.ReLU)
+
+
+def _cut(scale: Scale, seed: int) -> Split:
+    data = load("digits" if scale == "smoke" else "mnist")
+    data = replace(data, x=data.x.double())
+    batches, fixed, test = {"smoke": (1, 500, 500), "small": (4, 5000, 2000), "paper": (8, 5000, 2000)}[scale]
+    return split(data, private=batches * BATCH, fixed=fixed, public=0, test=test, seed=seed)
+
+
+def _trained(scale: Scale, epochs: int, model: nn.Module, seed: int) -> Params:
+    """On the fixed records: the client's are new to the net."""
+    initial = {name: p.double() for name, p in initial_params(model, seed=seed).items()}
+    training = Training(optimizer=SGD(lr=0.05, momentum=0.9), epochs=epochs, batch_size=100)
+    return training(model, initial, _cut(scale, seed).fixed, seed=seed)
+
+
+def _accuracy(scale: Scale, seed: int, device: torch.device) -> Outcome:
+    test = _cut(scale, seed).test.to(device)
+    model, shares = _net(test), []
+    for epochs in EPOCHS[scale]:
+        at = {name: p.to(test.x) for name, p in _trained(scale, epochs, model, seed).items()}
+        right = apply(model, at, test.x).argmax(1) == test.y
+        shares.append(binomial_share(int(right.sum()), len(test)))
+    commonest = float(test.y.bincount().max()) / len(test)
+    meaning = f"share of {len(test)} records that nobody trained on put into their class; chance is the commonest class"
+    return Outcome(
+        measures=tuple(
+            Measure.of(f"accuracy after {epochs} epochs", share, meaning=meaning, chance=commonest)
+            for epochs, share in zip(EPOCHS[scale], shares, strict=True)
+        ),
+        figures=(
+            Figure(
+                title="Accuracy",
+                x_label="epochs",
+                y_label="accuracy",
+                series=(Series.of("accuracy", tuple(map(float, EPOCHS[scale])), shares),),
+            ),
+        ),
+    )
