@@ -59,11 +59,10 @@ def cifar10(scale: Scale) -> Sequence[Cell]:
 
 
 def figure14_dp(scale: Scale) -> Sequence[Cell]:
-    """Figure 14: DP-GD on CIFAR-10 with a clipping norm of 10. Each point needs shadows of its own, so at `paper` scale
-    the fixed set is a fifth of the paper's."""
+    """Figure 14: DP-GD on CIFAR-10 with a clipping norm of 10."""
     epsilons = {"smoke": (1e5,), "small": (1e3, 1e5), "paper": (1.0, 100.0, 1e4, 1e6)}[scale]
     usual = _cell("no privacy", scale)
-    if scale == "paper":
+    if scale == "paper":  # each point needs shadows of its own: a fifth of the paper's fixed set
         usual = replace(usual, split=partial(cut, scale, sizes=(50, 1000, 400, 500)))
     return private_cells(usual, epsilons, clip=10.0)
 
