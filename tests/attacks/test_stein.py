@@ -85,6 +85,23 @@ def test_each_part_of_ours_improves_the_papers(activation: Activation) -> None:
     assert both < 1e-6 < span < papers / 2 < 0.15
 
 
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.Sigmoid], ids=name_of)
+def test_a_span_estimated_along_the_directions_is_nearer(activation: Activation) -> None:
+    truth = unit_vectors(features=50)
+    releases = [planted(activation, truth, seed=seed, rows=3000) for seed in range(3)]
+    once, again = (
+        sum(error(replace(PAPERS, plug_in=rounds).run(release, seed=0), truth) for release in releases)
+        for rounds in (0, 2)
+    )
+    assert again < 0.7 * once
+
+
+def test_what_has_a_second_moment_or_an_exact_span_is_not_plugged_in() -> None:
+    for attack, activation in ((replace(PAPERS, plug_in=1), nn.ReLU), (Stein(plug_in=1), nn.Tanh)):
+        with pytest.raises(BadInput, match="`plug_in` is for a span that is estimated along one direction"):
+            attack.run(planted(activation), seed=0)
+
+
 def test_more_rows_bring_the_papers_estimator_nearer() -> None:
     truth = unit_vectors()
     errors = [

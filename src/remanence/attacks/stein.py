@@ -40,6 +40,9 @@ class Stein:
 
     source: Source = "rows"  # the gradient of the first layer (appendix B), or of the last (algorithm 1)
     exact: bool = True  # the span by an SVD of the gradient of the rows; False: by the second moment
+    plug_in: int = (
+        0  # not in the paper: how often an estimated span is estimated anew, along each direction found in it
+    )
     refine: bool = True  # not in the paper
     norm: float | None = None  # of every record, where it is known; the paper assumes 1
     box: bool = True  # not in the paper: cut to [0, 1], where records lie
@@ -85,7 +88,7 @@ class Stein:
             span = span_in_blocks(lambda: (block.gradient for block in blocks()), count, seed=stream(seed, "span"))
         else:
             span = _estimated_span(activation, moments, count)
-        directions = self._directions(moments, span, telling_order(activation), seed=stream(seed, "draws"))
+        span, directions = self._guess(moments, span, activation, seed=stream(seed, "draws"))
         found = self._explained(InSpan.in_blocks(blocks(), span), directions, span)
         return Reconstruction(x=self._boxed(self._sized(found.inputs)), objective=found.objective)
 
@@ -113,8 +116,31 @@ class Stein:
         if part:
             rows = torch.randperm(len(moments.rows), generator=torch.Generator().manual_seed(seed))[::2]
             moments = Moments(rows=moments.rows[rows], sent=moments.sent[rows])
-        directions = self._directions(moments, span, telling_order(layer.activation), seed=stream(seed, "draws"))
+        span, directions = self._guess(moments, span, layer.activation, seed=stream(seed, "draws"))
         return self._explained(InSpan.of(layer, span), directions, span)
+
+    def _guess(
+        self,
+        moments: Moments | MomentsInBlocks,
+        span: Tensor,
+        activation: Callable[[Tensor], Tensor],
+        *,
+        seed: int,
+    ) -> tuple[Tensor, Tensor]:
+        """The span, and directions in it. Along one record the moment shows that record alone, and as large as can be;
+        a first guess of the directions is near enough to them."""
+        order = telling_order(activation)
+        directions = self._directions(moments, span, order, seed=seed)
+        if self.plug_in and (self.exact or not vanishes(2, hermite_coefficients(activation))):
+            raise BadInput(
+                "`plug_in` is for a span that is estimated along one direction, where the second Hermite coefficient "
+                "vanishes: leave it out"
+            )
+        for again in range(self.plug_in):
+            along = [moments.second_along(direction) for direction in directions @ span.T]
+            span = leading_span(torch.stack([moment @ moment for moment in along]).sum(0), span.shape[1])
+            directions = self._directions(moments, span, order, seed=stream(seed, "again", again))
+        return span, directions
 
     def _explained(self, equations: InSpan, directions: Tensor, span: Tensor) -> "_Found":
         """Records along the directions, and what they become."""

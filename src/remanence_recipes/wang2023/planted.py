@@ -18,6 +18,7 @@ from remanence_recipes.wang2023.setting import (
     HEAD,
     OURS,
     PAPERS,
+    PLUGGED,
     SPAN,
     Square,
     SquareAndCube,
@@ -40,6 +41,8 @@ CURVES: dict[str, tuple[Stein, Callable[[], nn.Module]]] = {
     "rows, x²+x³": (PAPERS, SquareAndCube),
     "rows, tanh": (PAPERS, nn.Tanh),
     "rows, sigmoid": (PAPERS, nn.Sigmoid),
+    "plugged in, tanh": (PLUGGED, nn.Tanh),
+    "plugged in, sigmoid": (PLUGGED, nn.Sigmoid),
     "exact span, x²+x³": (SPAN, SquareAndCube),
     "exact span, tanh": (SPAN, nn.Tanh),
     "refined, x²+x³": (OURS, SquareAndCube),
@@ -48,6 +51,7 @@ CURVES: dict[str, tuple[Stein, Callable[[], nn.Module]]] = {
 }
 TARGETS = {
     "rows, tanh": {10: 0.03, 50: 0.08, 100: 0.11},
+    "plugged in, tanh": {10: 0.03, 50: 0.08, 100: 0.11},
     "exact span, x²+x³": dict.fromkeys((10, 50, 100), 0.014),
     "exact span, tanh": dict.fromkeys((10, 50, 100), 0.015),
 }

@@ -16,6 +16,7 @@ from remanence.training import SquaredError, Training
 from remanence.types import Reconstruction
 
 PAPERS = Stein(exact=False, refine=False, norm=1.0, box=False)
+PLUGGED = Stein(exact=False, plug_in=2, refine=False, norm=1.0, box=False)
 HEAD = Stein(source="head", exact=False, refine=False, norm=1.0, box=False)
 SPAN = Stein(refine=False, norm=1.0, box=False)
 OURS = Stein(box=False)
