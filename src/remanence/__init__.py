@@ -11,8 +11,11 @@ from remanence.attacks import (
     Mnemonist,
     RecoNN,
     ShadowAttack,
+    Span,
     Stein,
     infer_labels,
+    read_span,
+    share_left,
 )
 from remanence.audit import Finding, audit
 from remanence.data import Split, load, split
@@ -32,7 +35,7 @@ from remanence.experiment import (
     run_study,
 )
 from remanence.loading import load_weights, save_weights
-from remanence.metrics import Matching, Metric, Scores, evaluate
+from remanence.metrics import Matching, Membership, Metric, Scores, evaluate, membership
 from remanence.nets import cnn, initial_params, mlp, resnet, resnet18, server_params
 from remanence.release import (
     AllButOne,
@@ -85,6 +88,7 @@ __all__ = [
     "LocalUpdate",
     "Matching",
     "Measure",
+    "Membership",
     "Metric",
     "Mnemonist",
     "NotEnoughKnowledge",
@@ -100,6 +104,7 @@ __all__ = [
     "Series",
     "ShadowAttack",
     "ShadowBank",
+    "Span",
     "Split",
     "SquaredError",
     "Stein",
@@ -122,13 +127,16 @@ __all__ = [
     "load",
     "load_weights",
     "local_update",
+    "membership",
     "mlp",
+    "read_span",
     "resnet",
     "resnet18",
     "run_cell",
     "run_study",
     "save_weights",
     "server_params",
+    "share_left",
     "split",
     "train_victim",
     "train_victims",

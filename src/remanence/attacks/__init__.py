@@ -8,6 +8,7 @@ from remanence.attacks.gradient_matching import L2, Cosine, GradientMatching
 from remanence.attacks.labels import infer_labels
 from remanence.attacks.mnemonist import FittedMnemonist, Importance, Mnemonist
 from remanence.attacks.reconn import FittedRecoNN, RecoNN
+from remanence.attacks.span import Span, read_span, share_left
 from remanence.attacks.stein import Stein
 
 ATTACKS = (GradientMatching, FirstLayer, Stein, RecoNN, Mnemonist, GLM)
@@ -27,6 +28,9 @@ __all__ = [
     "Mnemonist",
     "RecoNN",
     "ShadowAttack",
+    "Span",
     "Stein",
     "infer_labels",
+    "read_span",
+    "share_left",
 ]
