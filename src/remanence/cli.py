@@ -135,7 +135,7 @@ def audit(
     """Train small victims on your data, attack them, and write a page."""
     from remanence.data import load
     from remanence.runs import Job
-    from remanence_recipes.demo import NETS, TUNED_ON, audit_cells, what_stores
+    from remanence_recipes.demo import NETS, TUNED_ON, audit_cells, what_spans, what_stores
 
     if net not in NETS:
         raise unknown("net", net, NETS)
@@ -146,7 +146,7 @@ def audit(
             raise unknown("attack", name, names)
     chosen: list[Cell | Study] = [cell for name, cell in zip(names, cells, strict=True) if name in (attack or names)]
     if net == "mlp" and not attack:
-        chosen.append(what_stores(cells[-1]))
+        chosen += [what_stores(cells[-1]), what_spans(cells[-1])]
     job = Job(
         recipe=shlex.join(["audit", data, *(["--label", label] if label else []), "--net", net]),
         scale="small",

@@ -19,6 +19,7 @@ from remanence.nets import cnn, mlp
 from remanence.release import all_but_one, gradient_at_initial
 from remanence.training import AdamW, Training
 from remanence.types import Data
+from remanence_recipes.spans import span_study
 from remanence_recipes.storage import storage_study
 
 NETS = ("mlp", "cnn")
@@ -74,6 +75,11 @@ def what_stores(cell: Cell) -> Study:
     label = "what stores a record, with ReLU"
     steps = (1, last // 2, last)
     return storage_study(label, cell.split, lambda data: net(data.shape, data.num_classes), cell.training, steps=steps)
+
+
+def what_spans(cell: Cell) -> Study:
+    """Beside attacks on MLPs: what the first layer of one tells without any, if it was trained with weight decay."""
+    return span_study("what the first layer spans", cell.split)
 
 
 def _net(name: str, data: Data, *, hidden: tuple[int, ...]) -> nn.Module:
