@@ -109,9 +109,9 @@ def no_gap(span: Span) -> Caveat | None:
     if span.rank is not None:
         return None
     text = (
-        f"No singular value of the first layer is {CLEAR:g} times the next ({span.gap:.3g} times at most) below the "
-        "number of features and rows: how many records were trained on, and whether a record was, cannot be said from "
-        "it. That is no safety: the first weights may not have died out yet."
+        f"No singular value of the first layer is {CLEAR:g} times the next ({span.gap:.3g} times at most) between the "
+        "number of classes and that of features and rows: how many records were trained on, and whether a record was, "
+        "cannot be said from it. That is no safety: the first weights may not have died out yet."
     )
     return Caveat(code="no-gap", text=text)
 

@@ -69,8 +69,8 @@ def started(model: nn.Module, data: Data, *, seed: int) -> Params:
 
 def rank_measure(name: str, found: Span, records: int) -> Measure:
     meaning = (
-        f"the rank of the first layer, by a gap between singular values that is {found.gap:.3g}-fold; {records} "
-        "records were trained on; 0 stands for no clear gap, of which nothing can be said"
+        f"how many independent records can be seen: the rank of the first layer, by a gap between singular values that "
+        f"is {found.gap:.3g}-fold; {records} records were trained on; 0: no gap is clear and nothing can be said"
     )
     return Measure(name=name, value=float(found.rank or 0), meaning=meaning)
 

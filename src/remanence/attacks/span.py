@@ -21,7 +21,7 @@ from remanence.release import KnowsFinal, KnowsTraining, require
 from remanence.training import SGD, Training
 from remanence.types import Params
 
-CLEAR = 100.0  # classes leave gaps of up to 40 between the singular values of trained layers (docs/evidence.md)
+CLEAR = 20.0  # random and half-trained layers show gaps of up to 7 beyond those of the classes (docs/evidence.md)
 
 
 @final
@@ -31,8 +31,8 @@ class Span:
 
     values: Tensor  # the singular values of the first layer, falling; none below the rounding of the weights
     directions: Tensor  # (values, columns), one right singular vector for each; the last column is the bias's
-    rank: int | None  # the number of records trained on, if they are independent
-    gap: float  # the last value within the span over the first one outside
+    rank: int | None  # how many independent records can be seen: no more than were trained on
+    gap: float  # the last value within the span over the first one outside; one where there is no place for a gap
     shape: tuple[int, ...]
 
     @property
@@ -40,9 +40,9 @@ class Span:
         """(rank, columns), orthonormal: the span of the records, each with a one behind it where there is a bias."""
         if self.rank is None:
             raise BadInput(
-                f"the first layer shows no span: no singular value is {CLEAR:g} times the next, {self.gap:.3g} times "
-                "at most. There were as many records as features or rows, or the first weights have not died out: "
-                "train for longer with weight decay, show the first weights, or say the `rank`"
+                f"the first layer shows no span: beyond those of the classes no singular value is {CLEAR:g} times the "
+                f"next, {self.gap:.3g} times at most. There were as many records as features or rows, or as few as "
+                "classes, or the first weights have not died out: show the first weights, or say the `rank`"
             )
         return self.directions[: self.rank]
 
@@ -61,7 +61,9 @@ class Span:
 def read_span(release: KnowsFinal, *, rank: int | None = None) -> Span:
     """The span by the largest gap between the singular values of the first layer, or by a `rank` that is known.
 
-    Where the release shows the first weights, and SGD took them from there, what is left of them is subtracted first.
+    Classes make a gap of their own, so only those behind as many values are looked at. A record that moved the layer
+    less than what is left of the first weights is not seen. Where the release shows the first weights, and SGD took
+    them from there, what is left of them is subtracted first.
     """
     require(release, KnowsFinal, by="read_span")
     name = _first_layer(release)
@@ -75,10 +77,11 @@ def read_span(release: KnowsFinal, *, rank: int | None = None) -> Span:
     most = len(values) - 1
     if rank is not None and not 1 <= rank <= most:
         raise BadInput(f"`rank` must lie in 1..{most}, below that of any matrix of this size, got {rank}")
-    place = rank or _largest_gap(values)
-    gap = float(values[place - 1] / values[place])
-    if rank is None and gap >= CLEAR and place < _took_part(layer, (values[place - 1] * values[place]).sqrt()):
-        rank = place
+    place = rank or _largest_gap(values, beyond=release.num_classes)
+    within, outside = (float(values[i]) for i in (place - 1, place)) if place else (1.0, 1.0)
+    gap = within / outside
+    if gap >= CLEAR and place < _took_part(layer, (within * outside) ** 0.5):
+        rank = rank or place
     return Span(values=values, directions=directions, rank=rank, gap=gap, shape=tuple(release.shape))
 
 
@@ -121,13 +124,13 @@ def _left_of_start(release: KnowsFinal, name: str) -> Tensor | float:
     return left * _with_bias(release.initial, name).double()
 
 
-def _largest_gap(values: Tensor) -> int:
-    """The number of values before it. The last value of a square matrix may be anything, so two must lie behind."""
-    if len(values) < 3:
-        raise BadInput(f"the first layer has {len(values)} rows or columns: a gap needs three singular values or more")
-    return int((values[:-2] / values[1:-1]).argmax()) + 1
+def _largest_gap(values: Tensor, *, beyond: int) -> int:
+    """The number of values before it, or zero where there is no place for one. The last value of a square matrix may be
+    anything, so two must lie behind."""
+    ratios = (values[:-2] / values[1:-1])[beyond:]
+    return beyond + 1 + int(ratios.argmax()) if len(ratios) else 0
 
 
-def _took_part(layer: Tensor, level: Tensor) -> int:
+def _took_part(layer: Tensor, level: float) -> int:
     """The features whose columns rise above a level within the gap: a pixel that is always black does not."""
     return int((layer.norm(dim=0) > level).sum())

@@ -33,7 +33,7 @@ from remanence.metrics.evaluate import FPR
 from remanence.metrics.statistics import auc, binomial_share, bootstrap_mean, p_values
 from remanence.nets import mlp
 from remanence.progress import track
-from remanence.release import InitialAndFinalWeights, KnowsFinal, WeightsOnly, train_victims, weights_only
+from remanence.release import InitialAndFinalWeights, KnowsFinal, WeightsOnly, train_victim, weights_only
 from remanence.seeds import stream
 from remanence.training import SGD, Training
 from remanence.types import Data, Params, concat
@@ -53,7 +53,8 @@ class Setting:
     lr: float
     decays: tuple[float, ...]  # the last one kills the first weights fastest
     epochs: tuple[int, ...]  # at which a target is released
-    pairs: int  # targets with a record of their own
+    pairs: int  # targets with a record of their own,
+    pair_epochs: int  # trained for so long
 
     def training(self, decay: float, epochs: int) -> Training:
         return Training(optimizer=SGD(lr=self.lr, momentum=0.9), epochs=epochs, weight_decay=decay)
@@ -71,7 +72,14 @@ class Setting:
 
 SETTINGS: dict[Scale, Setting] = {
     "smoke": Setting(
-        data="digits", records=20, hidden=(48,), lr=0.2, decays=(0.0, 0.015), epochs=(50, 150, 400), pairs=4
+        data="digits",
+        records=20,
+        hidden=(48,),
+        lr=0.2,
+        decays=(0.0, 0.015),
+        epochs=(50, 150, 400),
+        pairs=3,
+        pair_epochs=400,
     ),
     "small": Setting(
         data="mnist",
@@ -80,7 +88,8 @@ SETTINGS: dict[Scale, Setting] = {
         lr=0.2,
         decays=(0.0, 1e-3, 4e-3, 0.0125),
         epochs=(50, 100, 200, 400, 800, 1200),
-        pairs=10,
+        pairs=6,
+        pair_epochs=400,
     ),
     "paper": Setting(
         data="cifar10",
@@ -89,7 +98,8 @@ SETTINGS: dict[Scale, Setting] = {
         lr=0.05,
         decays=(0.0, 0.01, 0.05),
         epochs=(50, 100, 200, 400, 800),
-        pairs=5,
+        pairs=4,
+        pair_epochs=500,
     ),
 }
 
@@ -215,10 +225,12 @@ def _error(made: Mapping[str, list[_Reading]]) -> Figure:
 
 def _pairs(setting: Setting, seed: int, device: torch.device) -> Outcome:
     parts = setting.cut(seed, device)
-    model, training = setting.net(parts.fixed), setting.training(setting.decays[-1], setting.epochs[-1])
+    model, training = setting.net(parts.fixed), setting.training(setting.decays[-1], setting.pair_epochs)
     initial = started(model, parts.fixed, seed=stream(seed, "start"))
-    victims = train_victims(model, training, initial, parts.fixed, parts.private, seed=seed)
-    found = [read_span(weights_only(victim).release) for victim in victims]
+    records = [parts.private.take([i]) for i in range(len(parts.private))]
+    victims = (train_victim(model, training, initial, parts.fixed, record, seed=seed) for record in records)
+    targets = track(victims, total=len(records), label="targets")
+    found = [read_span(weights_only(victim).release) for victim in targets]
     spans = [replace(each, rank=setting.records) for each in found]
     outside = torch.stack([span.outside(parts.private.x) for span in spans]).cpu()  # (targets, records)
     own = torch.eye(len(spans), dtype=torch.bool)
