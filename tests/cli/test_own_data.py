@@ -50,8 +50,10 @@ def test_an_audit_of_a_table(call: Call, quick: None, tmp_path: Path) -> None:
     write_table(tmp_path / "people.csv", table())
     said = call("audit", "--data", "people.csv", "--label", "y", "--json")
     assert (said.code, said.err) == (0, "")
-    gradient, one, stored = parse_records(said.out, where="stdout")
+    gradient, one, stored, spans = parse_records(said.out, where="stdout")
     assert (stored["kind"], stored["cell"]) == ("study", "what stores a record, with ReLU")
+    assert (spans["kind"], spans["cell"]) == ("study", "what the first layer spans")
+    assert [caveat["code"] for caveat in spans["caveats"]] == ["no-gap"]  # more records than the three features
     assert (gradient["release"]["kind"], one["release"]["kind"]) == ("Gradient", "AllButOne")
     assert gradient["release"]["shows"]["shape"] == "3"
     assert gradient["recipe"] == "audit people.csv --label y --net mlp"
