@@ -24,6 +24,7 @@ from remanence_recipes.storage import storage_study
 
 NETS = ("mlp", "cnn")
 TUNED_ON = ("digits", "mnist")  # the defaults of the attacks were chosen by looking at true records of these
+SPANS = "what the first layer spans"
 READER = RecoNN(hidden=(500, 500), gated=True, optimizer=AdamW(lr=1e-3, weight_decay=1e-2))
 FEWEST = 200  # below this no part of the split is large enough to say anything
 
@@ -79,7 +80,7 @@ def what_stores(cell: Cell) -> Study:
 
 def what_spans(cell: Cell) -> Study:
     """Beside attacks on MLPs: what the first layer of one tells without any, if it was trained with weight decay."""
-    return span_study("what the first layer spans", cell.split)
+    return span_study(SPANS, cell.split)
 
 
 def _net(name: str, data: Data, *, hidden: tuple[int, ...]) -> nn.Module:

@@ -1,7 +1,9 @@
 """What one SVD of a first layer tells, as a study that any audit of an MLP may hold."""
 
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +11,10 @@ from torch import Tensor, nn
 from remanence.attacks import Span, read_span
 from remanence.checks import no_gap
 from remanence.data import Split
+from remanence.data.splits import check_disjoint
+from remanence.errors import BadInput
 from remanence.experiment import Figure, Measure, Outcome, Series, Study
+from remanence.loading import load_weights
 from remanence.metrics import Membership, membership
 from remanence.nets import initial_params, mlp
 from remanence.release import WeightsOnly
@@ -44,16 +49,59 @@ def _run(split: Callable[[int], Split], seed: int, device: torch.device) -> Outc
     model = mlp(private.shape, private.num_classes, hidden=_HIDDEN, activation=nn.ReLU)
     final = _training(private)(model, started(model, private, seed=seed), private)
     release = WeightsOnly(model=model, final=final, shape=private.shape, num_classes=private.num_classes)
-    found = read_span(release)
-    values = singular_values({"the first layer": found})
-    if caveat := no_gap(found):
-        return Outcome(measures=(rank_measure(RANK, found, len(private)),), figures=(values,), caveats=(caveat,))
-    inside, out = (found.outside(x) for x in (private.x, parts.test.x.to(device)))
-    told = membership(-inside, -out, seed=stream(seed, "membership"))
-    return Outcome(
-        measures=(rank_measure(RANK, found, len(private)), *membership_measures(told)),
-        figures=(values, outside_figure(inside, out)),
+    return _told(read_span(release), private, parts.test, seed)
+
+
+def finished_study(
+    label: str, records: Callable[[], Data], held_out: Callable[[], Data], weights: str | os.PathLike[str]
+) -> Study:
+    """The same of a finished model, from its file: `records` are those that trained it."""
+    about = (
+        "One SVD of the first layer of a finished model: how many records it says, and whether given ones lie in it."
     )
+    return Study(label=label, about=about, run=partial(_finished, records, held_out, weights))
+
+
+def _finished(
+    records: Callable[[], Data],
+    held_out: Callable[[], Data],
+    weights: str | os.PathLike[str],
+    seed: int,
+    device: torch.device,
+) -> Outcome:
+    private, others = records(), held_out()
+    release = _first_layer(load_weights(weights), private, device)
+    check_disjoint({"data": private, "held-out": others})
+    return _told(read_span(release), private, others, seed)
+
+
+def _first_layer(params: Params, records: Data, device: torch.device) -> WeightsOnly:
+    """A model that is cut off behind it: what follows does not matter."""
+    features = prod(records.shape)
+    names = [n for n, p in params.items() if n.endswith("weight") and p.ndim == 2 and p.shape[1] == features]
+    if len(names) != 1:
+        raise BadInput(
+            f"`weights` must hold one matrix of a linear layer with {features} columns, the numbers of a record, "
+            f"got {names or 'none'}: use `read_span` from Python"
+        )
+    bias = params.get(f"{names[0].removesuffix('weight')}bias")
+    final = {"1.weight": params[names[0]]} | ({} if bias is None else {"1.bias": bias})
+    linear = nn.Linear(features, len(final["1.weight"]), bias=bias is not None, device="meta")
+    return WeightsOnly(
+        model=nn.Sequential(nn.Flatten(), linear),
+        final={name: p.to(device) for name, p in final.items()},
+        shape=records.shape,
+        num_classes=records.num_classes,
+    )
+
+
+def _told(found: Span, records: Data, held_out: Data, seed: int) -> Outcome:
+    rank, values = rank_measure(RANK, found, len(records)), singular_values({"the first layer": found})
+    if caveat := no_gap(found):
+        return Outcome(measures=(rank,), figures=(values,), caveats=(caveat,))
+    inside, out = (found.outside(data.x) for data in (records, held_out))
+    told = membership(-inside, -out, seed=stream(seed, "membership"))
+    return Outcome(measures=(rank, *membership_measures(told)), figures=(values, outside_figure(inside, out)))
 
 
 def _training(records: Data) -> Training:

@@ -176,6 +176,11 @@ def test_known_first_weights_are_subtracted(parts: Split, weight_decay: float) -
     assert float(found.outside(parts.test.x).min()) > 1e-3
 
 
+def test_weights_that_never_moved_are_refused(parts: Split) -> None:
+    with pytest.raises(BadInput, match="never moved"):
+        read_span(released(Training(epochs=0), parts.private, known_start=True))
+
+
 def test_steps_of_adam_leave_the_span(parts: Split) -> None:
     adam = Training(optimizer=Adam(lr=1e-2), epochs=100)
     assert read_span(released(adam, parts.private, known_start=True)).rank is None
@@ -204,7 +209,7 @@ def test_what_has_no_span_is_refused() -> None:
         read_span(release)
     good = planted(normal(7, *SHAPE, seed=3))
     for weights in (torch.zeros(ROWS, 20), torch.full((ROWS, 20), torch.nan)):
-        with pytest.raises(BadInput, match="zero or not finite"):
+        with pytest.raises(BadInput, match="zero, never moved or not finite"):
             read_span(replace(good, final={"1.weight": weights, "1.bias": torch.zeros(ROWS)}))
     for rank in (0, 21):
         with pytest.raises(BadInput, match=r"`rank` must lie in 1\.\.20"):

@@ -68,10 +68,10 @@ def read_span(release: KnowsFinal, *, rank: int | None = None) -> Span:
     require(release, KnowsFinal, by="read_span")
     name = _first_layer(release)
     layer = _with_bias(release.final, name)
-    if not bool(layer.isfinite().all()) or not bool(layer.any()):
-        raise BadInput(f"the weights of `{name}` are zero or not finite: there is no span to read")
     precision = torch.finfo(layer.dtype).eps
     layer = layer.double() - _left_of_start(release, name)
+    if not bool(layer.isfinite().all()) or not bool(layer.any()):
+        raise BadInput(f"the weights of `{name}` are zero, never moved or not finite: there is no span to read")
     _, values, directions = torch.linalg.svd(layer, full_matrices=False)
     values = values.clamp_min(precision * values[0])
     most = len(values) - 1

@@ -33,10 +33,10 @@ from remanence.metrics.evaluate import FPR
 from remanence.metrics.statistics import auc, binomial_share, bootstrap_mean, p_values
 from remanence.nets import mlp
 from remanence.progress import track
-from remanence.release import InitialAndFinalWeights, KnowsFinal, WeightsOnly, train_victim, weights_only
+from remanence.release import KnowsFinal, Victim, check_fit, initial_and_final, train_victim, weights_only
 from remanence.seeds import stream
 from remanence.training import SGD, Training
-from remanence.types import Data, Params, concat
+from remanence.types import Data, concat
 from remanence_recipes.spans import membership_measures, outside_figure, rank_measure, singular_values, started
 
 EXACT, WITH = "rank exact", "AUC, with against without"
@@ -59,8 +59,12 @@ class Setting:
     def training(self, decay: float, epochs: int) -> Training:
         return Training(optimizer=SGD(lr=self.lr, momentum=0.9), epochs=epochs, weight_decay=decay)
 
-    def net(self, data: Data) -> nn.Module:
-        return mlp(data.shape, data.num_classes, hidden=self.hidden, activation=nn.ReLU)
+    def start(self, fixed: Data, private: Data, seed: int) -> Victim:
+        """A target before any training; all begin with the same weights."""
+        model = mlp(fixed.shape, fixed.num_classes, hidden=self.hidden, activation=nn.ReLU)
+        initial = started(model, fixed, seed=stream(seed, "start"))
+        untrained = self.training(0.0, 0)
+        return Victim(model=model, training=untrained, initial=initial, final=initial, fixed=fixed, private=private)
 
     def cut(self, seed: int, device: torch.device) -> Split:
         """In float64: `private` are the records of the pairs, the others of a target are fixed."""
@@ -94,7 +98,7 @@ SETTINGS: dict[Scale, Setting] = {
     "paper": Setting(
         data="cifar10",
         records=100,
-        hidden=(256, 256),
+        hidden=(256,),
         lr=0.05,
         decays=(0.0, 0.01, 0.05),
         epochs=(50, 100, 200, 400, 800),
@@ -140,18 +144,15 @@ class _Reading:
 
 def _over_time(setting: Setting, seed: int, device: torch.device) -> Outcome:
     parts = setting.cut(seed, device)
-    records = concat([parts.fixed, parts.private.take(slice(0, 1))])
-    model = setting.net(records)
-    initial = started(model, records, seed=stream(seed, "start"))
+    records = concat([parts.fixed, parts.private.take([0])])
     read = partial(_Reading.of, records=records, held_out=parts.test)
     made = defaultdict[str, list[_Reading]](list)
     for decay in track(reversed(setting.decays), total=len(setting.decays), label="weight decays"):
-        for left, final_params in _released(setting, decay, model, initial, records):
-            alone = WeightsOnly(model=model, final=final_params, shape=records.shape, num_classes=records.num_classes)
-            made[f"weight decay {decay:g}"].append(read(alone, left))
+        for left, target in _released(setting, decay, parts, seed):
+            made[f"weight decay {decay:g}"].append(read(weights_only(target).release, left))
             if not decay:
-                known = setting.training(decay, setting.epochs[-1])
-                made[KNOWN].append(read(InitialAndFinalWeights(**vars(alone), initial=initial, training=known), left))
+                made[KNOWN].append(read(initial_and_final(target).release, left))
+        check_fit(target)
     return Outcome(
         measures=tuple(chain.from_iterable(_measures(name, each[-1], seed) for name, each in made.items())),
         figures=(
@@ -162,16 +163,15 @@ def _over_time(setting: Setting, seed: int, device: torch.device) -> Outcome:
     )
 
 
-def _released(
-    setting: Setting, decay: float, model: nn.Module, params: Params, records: Data
-) -> Iterator[tuple[float, Params]]:
-    """After each number of epochs the share left of the first weights and the weights; the momentum begins anew."""
-    left = 1.0
+def _released(setting: Setting, decay: float, parts: Split, seed: int) -> Iterator[tuple[float, Victim]]:
+    """After each number of epochs the share left of the first weights, and the target; the momentum begins anew."""
+    target, left = setting.start(parts.fixed, parts.private.take([0]), seed), 1.0
     for before, after in pairwise((0, *setting.epochs)):
         training = setting.training(decay, after - before)
-        left *= share_left(training, after - before)
-        params = training(model, params, records)
-        yield abs(left), params
+        left *= share_left(training, training.epochs)
+        final_params = training(target.model, target.final, concat([target.fixed, target.private]))
+        target = replace(target, training=training, final=final_params)
+        yield abs(left), target
 
 
 def _measures(name: str, last: _Reading, seed: int) -> list[Measure]:
@@ -225,12 +225,12 @@ def _error(made: Mapping[str, list[_Reading]]) -> Figure:
 
 def _pairs(setting: Setting, seed: int, device: torch.device) -> Outcome:
     parts = setting.cut(seed, device)
-    model, training = setting.net(parts.fixed), setting.training(setting.decays[-1], setting.pair_epochs)
-    initial = started(model, parts.fixed, seed=stream(seed, "start"))
-    records = [parts.private.take([i]) for i in range(len(parts.private))]
-    victims = (train_victim(model, training, initial, parts.fixed, record, seed=seed) for record in records)
-    targets = track(victims, total=len(records), label="targets")
-    found = [read_span(weights_only(victim).release) for victim in targets]
+    training, found = setting.training(setting.decays[-1], setting.pair_epochs), []
+    for i in track(range(setting.pairs), total=setting.pairs, label="targets"):
+        first = setting.start(parts.fixed, parts.private.take([i]), seed)
+        target = train_victim(first.model, training, first.initial, first.fixed, first.private, seed=seed)
+        check_fit(target)
+        found.append(read_span(weights_only(target).release))
     spans = [replace(each, rank=setting.records) for each in found]
     outside = torch.stack([span.outside(parts.private.x) for span in spans]).cpu()  # (targets, records)
     own = torch.eye(len(spans), dtype=torch.bool)
