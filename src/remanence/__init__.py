@@ -11,8 +11,11 @@ from remanence.attacks import (
     Mnemonist,
     RecoNN,
     ShadowAttack,
+    Span,
     Stein,
     infer_labels,
+    read_span,
+    share_left,
 )
 from remanence.audit import Finding, audit
 from remanence.data import Split, load, split
@@ -33,7 +36,7 @@ from remanence.experiment import (
     run_study,
 )
 from remanence.loading import load_weights, save_weights
-from remanence.metrics import Matching, Metric, Scores, evaluate
+from remanence.metrics import Matching, Membership, Metric, Scores, evaluate, membership
 from remanence.nets import cnn, initial_params, mlp, resnet, resnet18, server_params
 from remanence.release import (
     AllButOne,
@@ -90,6 +93,7 @@ __all__ = [
     "LowBits",
     "Matching",
     "Measure",
+    "Membership",
     "Metric",
     "Mnemonist",
     "NotEnoughKnowledge",
@@ -106,6 +110,7 @@ __all__ = [
     "ShadowAttack",
     "ShadowBank",
     "Sign",
+    "Span",
     "Split",
     "SquaredError",
     "Stein",
@@ -129,13 +134,16 @@ __all__ = [
     "load",
     "load_weights",
     "local_update",
+    "membership",
     "mlp",
+    "read_span",
     "resnet",
     "resnet18",
     "run_cell",
     "run_study",
     "save_weights",
     "server_params",
+    "share_left",
     "split",
     "train_victim",
     "train_victims",

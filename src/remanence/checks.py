@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
+from remanence.attacks.span import CLEAR, Span
 from remanence.audit import Finding
 from remanence.metrics.evaluate import FPR, oriented
 
@@ -101,6 +102,18 @@ def above_the_limit(finding: Finding) -> Caveat | None:
         f"{limit.bound:.1%}. This is a bug in the training, the accounting or the evaluation, and no result."
     )
     return Caveat(code="above-the-limit", text=text)
+
+
+def no_gap(span: Span) -> Caveat | None:
+    """Of a span, not of a finding."""
+    if span.rank is not None:
+        return None
+    text = (
+        f"No singular value of the first layer is {CLEAR:g} times the next ({span.gap:.3g} times at most) between the "
+        "number of classes and that of features and rows: how many records were trained on, and whether a record was, "
+        "cannot be said from it. That is no safety: the first weights may not have died out yet."
+    )
+    return Caveat(code="no-gap", text=text)
 
 
 CHECKS: tuple[Callable[[Finding], Caveat | None], ...] = (

@@ -122,6 +122,12 @@ def audit(
     label: Annotated[str | None, typer.Option("--label", help="The label column of a .csv.")] = None,
     net: Annotated[str, typer.Option("--net", help="The victim's architecture: mlp or cnn.")] = "mlp",
     attack: Annotated[list[str] | None, typer.Option("--attack", help="Only this attack (may be repeated).")] = None,
+    weights: Annotated[
+        Path | None, typer.Option("--weights", help="A finished MLP that --data trained: one SVD, no attack.")
+    ] = None,
+    held_out: Annotated[
+        str | None, typer.Option("--held-out", help="With --weights: records of the same kind that did not train it.")
+    ] = None,
     out: Out = None,
     seed: Seed = 0,
     device: Device = "cpu",
@@ -135,7 +141,8 @@ def audit(
     """Train small victims on your data, attack them, and write a page."""
     from remanence.data import load
     from remanence.runs import Job
-    from remanence_recipes.demo import NETS, ON_REQUEST, TUNED_ON, audit_cells, what_stores
+    from remanence_recipes.demo import NETS, ON_REQUEST, SPANS, TUNED_ON, audit_cells, what_spans, what_stores
+    from remanence_recipes.spans import finished_study
 
     if net not in NETS:
         raise unknown("net", net, NETS)
@@ -147,7 +154,12 @@ def audit(
     wanted = attack or [name for name in names if name not in ON_REQUEST]
     chosen: list[Cell | Study] = [cell for name, cell in zip(names, cells, strict=True) if name in wanted]
     if net == "mlp" and not attack:
-        chosen.append(what_stores(cells[-1]))
+        chosen += [what_stores(cells[-1]), what_spans(cells[-1])]
+    if weights or held_out:
+        if not (weights and held_out) or attack:
+            raise BadInput("`--weights` and `--held-out` go together, and without `--attack`: give both")
+        others = partial(load, held_out, label=label)
+        chosen = [finished_study(SPANS, partial(load, data, label=label), others, weights)]
     job = Job(
         recipe=shlex.join(["audit", data, *(["--label", label] if label else []), "--net", net]),
         scale="small",

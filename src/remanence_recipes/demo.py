@@ -20,11 +20,13 @@ from remanence.nets import cnn, mlp
 from remanence.release import all_but_one, gradient_at_initial
 from remanence.training import AdamW, SquaredError, Training
 from remanence.types import Data
+from remanence_recipes.spans import span_study
 from remanence_recipes.storage import storage_study
 from remanence_recipes.wang2023.images import sent_by_server
 
 NETS = ("mlp", "cnn")
 TUNED_ON = ("digits", "mnist")  # the defaults of the attacks were chosen by looking at true records of these
+SPANS = "what the first layer spans"
 READER = RecoNN(hidden=(500, 500), gated=True, optimizer=AdamW(lr=1e-3, weight_decay=1e-2))
 ON_REQUEST = ("Stein",)  # refuses records that depend on each other, as those of narrow tables do, and ends the audit
 FEWEST = 200  # below this no part of the split is large enough to say anything
@@ -98,6 +100,11 @@ def what_stores(cell: Cell) -> Study:
     label = "what stores a record, with ReLU"
     steps = (1, last // 2, last)
     return storage_study(label, cell.split, lambda data: net(data.shape, data.num_classes), cell.training, steps=steps)
+
+
+def what_spans(cell: Cell) -> Study:
+    """Beside attacks on MLPs: what the first layer of one tells without any, if it was trained with weight decay."""
+    return span_study(SPANS, cell.split)
 
 
 def _net(name: str, data: Data, *, hidden: tuple[int, ...]) -> nn.Module:

@@ -10,6 +10,7 @@ from remanence.attacks.gradient_matching import L2, Cosine, GradientMatching
 from remanence.attacks.labels import infer_labels
 from remanence.attacks.mnemonist import FittedMnemonist, Importance, Mnemonist
 from remanence.attacks.reconn import FittedRecoNN, RecoNN
+from remanence.attacks.span import Span, read_span, share_left
 from remanence.attacks.stein import Stein
 
 ATTACKS = (GradientMatching, FirstLayer, Stein, RecoNN, Mnemonist, GLM)
@@ -29,10 +30,13 @@ __all__ = [
     "Mnemonist",
     "RecoNN",
     "ShadowAttack",
+    "Span",
     "Stein",
     "WideLayer",
     "hermite_coefficients",
     "infer_labels",
+    "read_span",
+    "share_left",
     "telling_order",
     "vanishes",
 ]

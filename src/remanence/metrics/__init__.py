@@ -1,6 +1,7 @@
 from remanence.metrics.base import Metric
 from remanence.metrics.evaluate import Scores, default_metrics, evaluate
 from remanence.metrics.matching import MATCHINGS, Matching, greedy_ssim, hungarian, identity, nearest_ncc
+from remanence.metrics.membership import Membership, membership
 from remanence.metrics.null import Null
 from remanence.metrics.perceptual import LPIPS
 from remanence.metrics.pixel import MAE, MAE_MSE, MSE, NCC, PSNR
@@ -22,6 +23,7 @@ __all__ = [
     "SSIM3",
     "Interval",
     "Matching",
+    "Membership",
     "Metric",
     "Null",
     "Roc",
@@ -31,5 +33,6 @@ __all__ = [
     "greedy_ssim",
     "hungarian",
     "identity",
+    "membership",
     "nearest_ncc",
 ]

@@ -69,6 +69,13 @@ def p_values(scores: Tensor, null: Tensor, *, distinct: int) -> Tensor:
     return torch.where(scores.isnan(), torch.ones_like(p), p.clamp(min=1 / (1 + distinct)))
 
 
+def auc(scores: Tensor, null: Tensor) -> float:
+    """How often a score lies above a null score, ties counted half."""
+    ordered = null.sort().values
+    below, up_to = (torch.searchsorted(ordered, scores, right=right).double() for right in (False, True))
+    return float((below + up_to).mean()) / (2 * len(ordered))
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Roc:
