@@ -2,12 +2,15 @@
 
 from remanence.attacks import (
     GLM,
+    KKT,
     L2,
     LBFGS,
     Attack,
     Cosine,
+    Equilibrium,
     FirstLayer,
     GradientMatching,
+    KKTRun,
     Mnemonist,
     RecoNN,
     ShadowAttack,
@@ -33,7 +36,7 @@ from remanence.experiment import (
 )
 from remanence.loading import load_weights, save_weights
 from remanence.metrics import Matching, Metric, Scores, evaluate
-from remanence.nets import cnn, initial_params, mlp, resnet, resnet18, server_params
+from remanence.nets import centred_mlp, cnn, initial_params, mlp, resnet, resnet18, server_params, torch_params
 from remanence.release import (
     AllButOne,
     AllButOneAndTheStart,
@@ -54,12 +57,13 @@ from remanence.release import (
     weights_only,
 )
 from remanence.shadow import ShadowBank, Store, build_bank
-from remanence.training import DPGD, SGD, Adam, AdamW, RMSProp, SquaredError, Training
+from remanence.training import DPGD, SGD, Adam, AdamW, CrossEntropy, Logistic, RMSProp, SquaredError, Training
 from remanence.types import Data, Params, Reconstruction
 
 __all__ = [
     "DPGD",
     "GLM",
+    "KKT",
     "L2",
     "LBFGS",
     "SGD",
@@ -74,15 +78,19 @@ __all__ = [
     "Cell",
     "Claim",
     "Cosine",
+    "CrossEntropy",
     "Data",
+    "Equilibrium",
     "Figure",
     "Finding",
     "FirstLayer",
     "Gradient",
     "GradientMatching",
     "InitialAndFinalWeights",
+    "KKTRun",
     "Local",
     "LocalUpdate",
+    "Logistic",
     "Matching",
     "Measure",
     "Metric",
@@ -112,6 +120,7 @@ __all__ = [
     "all_but_one_and_the_start",
     "audit",
     "build_bank",
+    "centred_mlp",
     "cnn",
     "evaluate",
     "gradient_at_final",
@@ -130,6 +139,7 @@ __all__ = [
     "save_weights",
     "server_params",
     "split",
+    "torch_params",
     "train_victim",
     "train_victims",
     "weights_only",
