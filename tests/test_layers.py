@@ -24,6 +24,7 @@ LAYERS = [  # lowest first
     {"metrics"},
     {"audit"},
     {"checks"},
+    {"preflight"},
     {"experiment"},
     {"results"},
     {"report"},

@@ -3,6 +3,7 @@
 from remanence.experiment import Recipe
 from remanence_recipes import demo
 from remanence_recipes.balle2022 import cifar, membership, tables, transfer, zero_gradients
+from remanence_recipes.buzaglo2023 import figures
 from remanence_recipes.federated import counts, exact, searches
 from remanence_recipes.mnemonist2023 import reading, rows
 from remanence_recipes.wang2023 import images, planted
@@ -33,6 +34,8 @@ RECIPES: dict[str, Recipe] = {
     "wang2023.rates": planted.rates,
     "wang2023.linear_caveat": planted.linear_caveat,
     "wang2023.cifar10": images.cifar10,
+    "buzaglo2023.figure2_binary_vs_multiclass": figures.figure2_binary_vs_multiclass,
+    "buzaglo2023.figure4_weight_decay": figures.figure4_weight_decay,
     "federated.architectures": searches.architectures,
     "federated.local_steps": searches.local_steps,
     "federated.first_layer": exact.first_layer,
