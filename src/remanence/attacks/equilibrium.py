@@ -14,18 +14,17 @@ from math import cos, pi, prod
 from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import vjp
 
 from remanence.attacks import _stationarity
-from remanence.attacks._in_place import set_rate, torch_optimizer
 from remanence.attacks._stationarity import Layer
 from remanence.attacks.kkt import balanced, images
 from remanence.errors import BadInput
 from remanence.progress import track
 from remanence.release import KnowsFinal, require
 from remanence.training import Adam, CrossEntropy, KnownLoss
-from remanence.types import Reconstruction
+from remanence.types import Params, Reconstruction
 
 _GAP = 30.0  # between two singular values, where the rank ends
 _SHIFT_LR = 0.05
@@ -74,26 +73,26 @@ class Equilibrium:
         generator = torch.Generator().manual_seed(seed)
         shape = (self.restarts, len(labels), prod(release.shape))
         start, unit = span.coordinates(torch.randn(shape, generator=generator).to(span.basis))
-        z = nn.Parameter(self.spread * start, requires_grad=False)
-        widths = [len(layer.weight) for layer in span.layers[:-1]]
-        free = [nn.Parameter(z.new_zeros(*shape[:2], width), requires_grad=False) for width in widths]
-        rates = (self.lr * unit, _SHIFT_LR)
-        movers = [torch_optimizer(Adam(lr=rates[0], eps=_EPS), [z]), torch_optimizer(Adam(lr=rates[1], eps=_EPS), free)]
-        objective = z.new_zeros(self.restarts)
+        mover, shifter = Adam(lr=self.lr * unit, eps=_EPS), Adam(lr=_SHIFT_LR, eps=_EPS)
+        z: Params = {"z": self.spread * start}
+        free: Params = {
+            str(k): start.new_zeros(*shape[:2], len(each.weight)) for k, each in enumerate(span.layers[:-1])
+        }
+        states, begun = [mover.init(z), shifter.init(free)], self.steps // 2  # gates that are still wide need no shift
+        objective = start.new_zeros(self.restarts)
         for step in track(range(self.steps), total=self.steps, label="equilibrium"):
             done = step / self.steps
-            objective, z.grad, slopes = self._slopes(release, span, z, free, labels, done)
-            for own, slope in zip(free, slopes, strict=True):
-                own.grad = slope
-            for mover, rate in zip(movers, rates, strict=True):
-                set_rate(mover, rate * (1 + cos(pi * done)) / 2)
-            movers[0].step()
-            if self.kink and done >= 0.5:  # gates that are still wide need no shift
-                movers[1].step()
-        return z.data, objective.nan_to_num(nan=torch.inf)
+            fall = (1 + cos(pi * done)) / 2
+            objective, of_z, of_free = self._slopes(release, span, z["z"], list(free.values()), labels, done)
+            z, states[0] = replace(mover, lr=fall * mover.lr).update(z, {"z": of_z}, states[0], step)
+            if self.kink and step >= begun:
+                slopes = dict(zip(free, of_free, strict=True))
+                own = replace(shifter, lr=fall * shifter.lr)
+                free, states[1] = own.update(free, slopes, states[1], step - begun)
+        return z["z"], objective.nan_to_num(nan=torch.inf)
 
     def _slopes(
-        self, release: KnowsFinal, span: "Span", z: Tensor, free: list[nn.Parameter], labels: Tensor, done: float
+        self, release: KnowsFinal, span: "Span", z: Tensor, free: list[Tensor], labels: Tensor, done: float
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         """The objective of each restart, its slope by the coordinates, and by what shifts the gates."""
         first, last = self.sharpness

@@ -88,12 +88,15 @@ class Target:
         loss = Logistic() if self.binary else CrossEntropy()
         steps = {"smoke": 500, "small": 4000, "paper": 20_000}[self.scale]
         runs = {"smoke": 2, "small": 3, "paper": 20}[self.scale]
-        iterations = {"smoke": 400, "small": 1000, "paper": 50_000}[self.scale]
+        iterations = {"smoke": 200, "small": 1000, "paper": 50_000}[self.scale]
         published = (KKTRun(), *_drawn(runs, seed))
         return {
             "KKT": KKT(candidates=2 * self.records, runs=published, iterations=iterations),
             "Equilibrium": Equilibrium(
-                candidates=self.records, loss=loss, steps=steps, restarts=4 if self.scale == "paper" else 2
+                candidates=self.records,
+                loss=loss,
+                steps=steps,
+                restarts={"smoke": 1, "small": 2, "paper": 4}[self.scale],
             ),
         }
 
