@@ -15,7 +15,6 @@ from typing import final
 
 import torch
 from torch import Tensor
-from torch.func import vjp
 
 from remanence.attacks import _stationarity
 from remanence.attacks._stationarity import Layer
@@ -98,10 +97,10 @@ class Equilibrium:
         first, last = self.sharpness
         alpha = span.steepness * first * (last / first) ** min(1.0, done / 0.8)
         seen = _stationarity.forward(span.layers, z, alpha, [self.kink * own.tanh() for own in free])
-        pull, back, *_ = vjp(lambda logits: -self.loss.slopes(logits, labels), seen.logits)
+        pull = -self.loss.slopes(seen.logits, labels)
         rest, factor = _stationarity.fitted(span.layers, _stationarity.left(span.layers, seen, pull))
         of_deltas = _stationarity.by_deltas(span.layers, seen, rest)
-        (of_logits,) = back(factor[:, None, None] * of_deltas[-1])
+        of_logits = -self.loss.slopes_along(seen.logits, labels, factor[:, None, None] * of_deltas[-1])
         of_z = _stationarity.by_inputs(span.layers, seen, rest, of_deltas, of_logits)
         x = images(release, (z @ span.basis).flatten(0, 1), self.mean).view(*z.shape[:2], -1)
         outside, share = x - x.clamp(0, 1), self.box / z.shape[1]

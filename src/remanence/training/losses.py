@@ -1,4 +1,5 @@
-"""Losses, and the slope of each record's own loss by its logits, to the last digit also where it is nearly zero."""
+"""Losses; the slope of each record's own loss by its logits, to the last digit also where it is nearly zero; and how
+that slope changes along a direction of the logits."""
 
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, final
@@ -26,6 +27,10 @@ class CrossEntropy:
         others = logits.softmax(-1).masked_fill(own, 0.0)
         return torch.where(own, -others.sum(-1, keepdim=True), others)
 
+    def slopes_along(self, logits: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
+        shares = logits.softmax(-1)
+        return shares * (direction - (shares * direction).sum(-1, keepdim=True))
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +43,9 @@ class Logistic:
     def slopes(self, logits: Tensor, labels: Tensor) -> Tensor:
         signs = _signs(labels, logits)
         return (-signs * torch.sigmoid(-signs * logits[..., 0]))[..., None]
+
+    def slopes_along(self, logits: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
+        return torch.sigmoid(logits) * torch.sigmoid(-logits) * direction
 
 
 @final
@@ -52,6 +60,9 @@ class SquaredError:
 
     def slopes(self, logits: Tensor, labels: Tensor) -> Tensor:
         return 2 * (logits - self._numbers(labels, logits)[..., None])
+
+    def slopes_along(self, logits: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
+        return 2 * direction
 
     def _numbers(self, labels: Tensor, like: Tensor) -> Tensor:
         return torch.tensor(self.values).to(like)[labels]
