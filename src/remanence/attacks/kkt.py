@@ -6,14 +6,15 @@ General Losses" (NeurIPS 2023), after Haim et al., "Reconstructing Training Data
 of gradients at training records on the margin; candidates and multipliers are moved until they are one.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias, final
+from math import prod
+from typing import final
 
 import torch
 from torch import Tensor
 
-from remanence.attacks import _by_autograd, _stationarity
+from remanence.attacks import _stationarity
+from remanence.attacks._by_autograd import slopes, with_surrogate
 from remanence.errors import BadInput
 from remanence.nets import apply
 from remanence.progress import track
@@ -22,8 +23,6 @@ from remanence.types import Reconstruction
 
 _PENALTY = 5.0  # on multipliers below the least
 _LOOK = 100  # iterations between two looks at which runs have diverged
-
-Slopes: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]  # of candidates and multipliers
 
 
 @final
@@ -89,13 +88,14 @@ class _Search:
         self.moved, self.moved_free = torch.zeros_like(x), torch.zeros_like(free)
         self.runs = list(attack.runs)
         self.layers = _stationarity.layers_of(release.model, release.final)
+        self.surrogates = {run.alpha: with_surrogate(release.model, run.alpha) for run in attack.runs}
         self._set_numbers()
 
     @classmethod
     def begun(cls, attack: KKT, release: KnowsFinal, seed: int) -> "_Search":
         generator, like = torch.Generator().manual_seed(seed), next(iter(release.final.values()))
         stack = (len(attack.runs), attack.candidates)
-        width = int(torch.tensor(release.shape).prod())
+        width = prod(release.shape)
         spread = torch.tensor([run.spread for run in attack.runs])[:, None, None]
         x = spread * torch.randn(*stack, width, generator=generator)
         draw = torch.randn if attack.signed else torch.rand
@@ -146,8 +146,8 @@ class _Search:
             records = images(self.release, x, None)
             with torch.no_grad():
                 signs = self._signs(apply(self.release.model, self.release.final, records)) / len(x)
-            model = _by_autograd.with_surrogate(self.release.model, run.alpha)
-            value, of_x, of_top = _by_autograd.slopes(model, self.release.final, records, signs * own[:, None])
+            top = signs * own[:, None]
+            value, of_x, of_top = slopes(self.surrogates[run.alpha], self.release.final, records, top)
             found.append((value, of_x.flatten(1), (of_top * signs).sum(-1)))
         values, of_x, of_multipliers = (torch.stack(parts) for parts in zip(*found, strict=True))
         return values, of_x, of_multipliers

@@ -21,7 +21,7 @@ from remanence.seeds import stream
 from remanence.training import SGD, CrossEntropy, Logistic, Training
 from remanence.types import Data, Reconstruction
 
-HELD_OUT = 2000
+HELD_OUT: dict[Scale, int] = {"smoke": 1000, "small": 2000, "paper": 5000}
 SMALL_FIRST = 1e-4  # the authors' code; the paper's words say a variance of d^-1.5
 GOOD = 0.4  # of SSIM with kornia's window of 3, as published
 ROW = 12  # images of a row of pictures
@@ -63,7 +63,7 @@ class Target:
         place = torch.cat([(data.y == label).nonzero()[: self.per_class, 0] for label in range(data.num_classes)])
         rest = torch.ones(len(data), dtype=torch.bool)
         rest[place] = False
-        return data.take(place), data.take(rest).take(slice(0, HELD_OUT))
+        return data.take(place), data.take(rest).take(slice(0, HELD_OUT[self.scale]))
 
     def training(self) -> Training:
         loss = Logistic() if self.binary else CrossEntropy()
