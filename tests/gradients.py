@@ -18,7 +18,7 @@ from remanence import (
     server_params,
 )
 from remanence.release import Gradient
-from remanence.training.train import CrossEntropy, Loss
+from remanence.training.losses import CrossEntropy, Loss
 from remanence_recipes.wang2023.setting import SquareAndCube
 
 FEATURES, ROWS = 20, 2000

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 import remanence
 from remanence import (
+    KKT,
     LBFGS,
     Attack,
     Case,
     Data,
+    Equilibrium,
     FirstLayer,
     GradientMatching,
     Mnemonist,
@@ -48,6 +50,7 @@ class Row:
     missing: str  # what the refusal must name
     hidden: tuple[int, ...] = (6,)  # widths of the victim
     deterministic: bool = False  # nothing is drawn: every seed gives the same
+    activation: Callable[[], nn.Module] = nn.ELU
 
 
 ROWS = [
@@ -57,6 +60,9 @@ ROWS = [
     Row(Stein(), 3, gradient_at_initial, weights_only, "`gradient`", hidden=(500,)),
     Row(RecoNN(hidden=(16,), epochs=3), 1, all_but_one, initial_and_final, "`fixed`"),
     Row(Mnemonist(reader=RecoNN(hidden=(16,), epochs=3)), 1, all_but_one, initial_and_final, "`fixed`"),
+    Row(KKT(candidates=3, iterations=5), 3, weights_only, gradient_at_initial, "`final`", activation=nn.ReLU),
+    Row(KKT(candidates=3, iterations=5, squared=True), 3, weights_only, gradient_at_initial, "`final`"),
+    Row(Equilibrium(candidates=3, steps=20), 3, weights_only, gradient_at_initial, "`final`", activation=nn.ReLU),
     Row(GLM(), 1, all_but_one, initial_and_final, "`fixed`", hidden=(), deterministic=True),
 ]
 by_attack = pytest.mark.parametrize("row", ROWS, ids=lambda row: type(row.attack).__name__)
@@ -67,7 +73,7 @@ if torch.cuda.is_available():
 
 def victim(row: Row, parts: Split, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Victim:
     fixed, private = parts.fixed.to(device, dtype), parts.private.take(slice(0, row.records)).to(device, dtype)
-    model = mlp(private.shape, private.num_classes, hidden=row.hidden)
+    model = mlp(private.shape, private.num_classes, hidden=row.hidden, activation=row.activation)
     initial = {name: p.to(private.x) for name, p in initial_params(model, seed=0).items()}
     return train_victim(model, Training(epochs=5), initial, fixed, private, seed=0)
 

@@ -25,6 +25,7 @@ LAYERS = [  # lowest first
     {"metrics"},
     {"audit"},
     {"checks"},
+    {"preflight"},
     {"experiment"},
     {"results"},
     {"report"},

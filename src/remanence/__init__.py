@@ -2,12 +2,15 @@
 
 from remanence.attacks import (
     GLM,
+    KKT,
     L2,
     LBFGS,
     Attack,
     Cosine,
+    Equilibrium,
     FirstLayer,
     GradientMatching,
+    KKTRun,
     Mnemonist,
     RecoNN,
     ShadowAttack,
@@ -37,7 +40,7 @@ from remanence.experiment import (
 )
 from remanence.loading import load_weights, save_weights
 from remanence.metrics import Matching, Membership, Metric, Scores, evaluate, membership
-from remanence.nets import cnn, initial_params, mlp, resnet, resnet18, server_params
+from remanence.nets import centred_mlp, cnn, initial_params, mlp, resnet, resnet18, server_params, torch_params
 from remanence.release import (
     AllButOne,
     AllButOneAndTheStart,
@@ -58,12 +61,13 @@ from remanence.release import (
     weights_only,
 )
 from remanence.shadow import ShadowBank, Store, build_bank
-from remanence.training import DPGD, SGD, Adam, AdamW, RMSProp, SquaredError, Training
+from remanence.training import DPGD, SGD, Adam, AdamW, CrossEntropy, Logistic, RMSProp, SquaredError, Training
 from remanence.types import Data, Params, Reconstruction
 
 __all__ = [
     "DPGD",
     "GLM",
+    "KKT",
     "L2",
     "LBFGS",
     "SGD",
@@ -79,8 +83,10 @@ __all__ = [
     "Claim",
     "Clipping",
     "Cosine",
+    "CrossEntropy",
     "Data",
     "Defence",
+    "Equilibrium",
     "Figure",
     "Finding",
     "FirstLayer",
@@ -88,8 +94,10 @@ __all__ = [
     "Gradient",
     "GradientMatching",
     "InitialAndFinalWeights",
+    "KKTRun",
     "Local",
     "LocalUpdate",
+    "Logistic",
     "LowBits",
     "Matching",
     "Measure",
@@ -124,6 +132,7 @@ __all__ = [
     "all_but_one_and_the_start",
     "audit",
     "build_bank",
+    "centred_mlp",
     "cnn",
     "evaluate",
     "gradient_at_final",
@@ -145,6 +154,7 @@ __all__ = [
     "server_params",
     "share_left",
     "split",
+    "torch_params",
     "train_victim",
     "train_victims",
     "weights_only",

@@ -36,6 +36,30 @@ def mlp(
         return nn.Sequential(*layers, nn.Linear(widths[-1], num_classes))
 
 
+def centred_mlp(shape: Sequence[int], outputs: int, *, hidden: Sequence[int] = (1000, 1000)) -> nn.Sequential:
+    """A mean is taken off, then linear layers with ReLU, a bias in the first alone: Buzaglo et al. 2023."""
+    widths = [prod(shape), *hidden]
+    with torch.device("meta"):
+        layers: list[nn.Module] = [nn.Flatten(), Centre(widths[0])]
+        for place, (fan_in, fan_out) in enumerate(pairwise(widths)):
+            layers += [nn.Linear(fan_in, fan_out, bias=place == 0), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(widths[-1], outputs, bias=False))
+
+
+@final
+class Centre(nn.Module):
+    """Takes a mean off flat records: a number of `Params` that is shown with the weights and never trained."""
+
+    mean: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - self.mean
+
+
 def cnn(shape: Sequence[int], num_classes: int, *, activation: Callable[[], nn.Module] = nn.ELU) -> nn.Sequential:
     """Two valid 4x4 convolutions and two linear layers: Balle et al., table V (55,208 parameters on CIFAR-10)."""
     if len(shape) != 3 or min(shape[1:]) < 10:
@@ -220,10 +244,29 @@ def _start(module: nn.Module, path: str, name: str, tensor: Tensor, count: int, 
         return _draw(count, tensor, _fan_in(module), generator)
     if isinstance(module, nn.BatchNorm2d):
         return torch.full((count, *tensor.shape), float(name in ("weight", "running_var")))
+    if isinstance(module, Centre):
+        return torch.zeros(count, *tensor.shape)
     raise BadInput(
         "initial_params() knows Linear, Conv2d, ConvTranspose2d and BatchNorm2d, "
         f"got {type(module).__name__} at `{path}`: pass the initial weights yourself"
     )
+
+
+def torch_params(model: nn.Module, *, seed: int, first: float | None = None) -> Params:
+    """torch's default, uniform within 1/sqrt(fan_in); with `first` the first layer is normal with that deviation."""
+    generator = torch.Generator().manual_seed(seed)
+    params: Params = {name: torch.zeros(buffer.shape) for name, buffer in model.named_buffers()}
+    layers = [(path, layer) for path, layer in model.named_modules() if list(layer.parameters(recurse=False))]
+    for place, (path, layer) in enumerate(layers):
+        if not isinstance(layer, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
+            raise BadInput(f"torch_params() knows Linear and convolutions, got {type(layer).__name__} at `{path}`")
+        for name, tensor in layer.named_parameters(recurse=False):
+            if first is not None and place == 0:
+                drawn = first * torch.randn(tensor.shape, generator=generator)
+            else:
+                drawn = (2 * torch.rand(tensor.shape, generator=generator) - 1) / sqrt(_fan_in(layer))
+            params[f"{path}.{name}"] = drawn
+    return params
 
 
 def server_params(model: nn.Module, *, seed: int, spread: float = 1.0, offset: float = 30.0) -> Params:

@@ -3,7 +3,7 @@
 from remanence.experiment import Recipe
 from remanence_recipes import demo
 from remanence_recipes.balle2022 import cifar, membership, tables, transfer, zero_gradients
-from remanence_recipes.buzaglo2023 import span
+from remanence_recipes.buzaglo2023 import figures, span
 from remanence_recipes.federated import counts, exact, searches
 from remanence_recipes.mnemonist2023 import reading, rows
 from remanence_recipes.wang2023 import activations, clients, depth, embeddings, images, limits, planted, query_point
@@ -41,6 +41,8 @@ RECIPES: dict[str, Recipe] = {
     "wang2023.embeddings": embeddings.embeddings,
     "wang2023.limits": limits.limits,
     "wang2023.cifar10": images.cifar10,
+    "buzaglo2023.figure2_binary_vs_multiclass": figures.figure2_binary_vs_multiclass,
+    "buzaglo2023.figure4_weight_decay": figures.figure4_weight_decay,
     "buzaglo2023.span": span.span,
     "federated.architectures": searches.architectures,
     "federated.local_steps": searches.local_steps,

@@ -26,7 +26,7 @@ from remanence import (
 )
 from remanence.defences import defended
 from remanence.training import Training
-from remanence.training.train import CrossEntropy
+from remanence.training.losses import CrossEntropy
 from remanence_recipes.wang2023.setting import SquareAndCube
 
 QUICK = GradientMatching(steps=150, restarts=1)

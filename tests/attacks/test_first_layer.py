@@ -17,7 +17,7 @@ from remanence import (
     server_params,
 )
 from remanence.release import Gradient
-from remanence.training.train import CrossEntropy
+from remanence.training.losses import CrossEntropy
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.ELU, nn.Sigmoid, nn.Tanh, nn.GELU])

@@ -18,7 +18,7 @@ from remanence.attacks._in_span import InSpan, row_space
 from remanence.attacks._moments import span_of_rows
 from remanence.attacks._wide_layer import WideLayer
 from remanence.nets import apply
-from remanence.training.train import CrossEntropy, Loss
+from remanence.training.losses import CrossEntropy, Loss
 
 
 def in_span(activation: Activation, outputs: int, *, biased: bool, rows: int = 300) -> tuple[InSpan, Tensor, Tensor]:

@@ -26,7 +26,7 @@ from remanence import (
     resnet,
 )
 from remanence.release import LocalUpdate
-from remanence.training.train import CrossEntropy
+from remanence.training.losses import CrossEntropy
 from remanence_recipes.wang2023.setting import SquareAndCube
 
 MATCHING = GradientMatching(distance=L2(), tv=0, optimizer=LBFGS(), restarts=1)

@@ -38,7 +38,7 @@ from remanence import (
 )
 from remanence.attacks._wide_layer import WideLayer
 from remanence.release import KnowsGradient, Victim
-from remanence.training.train import CrossEntropy
+from remanence.training.losses import CrossEntropy
 from remanence_recipes.wang2023.setting import SquareAndCube
 
 # ---- planted batches

@@ -34,7 +34,7 @@ from remanence import (
 )
 from remanence.nets import apply
 from remanence.release import Gradient
-from remanence.training.train import CrossEntropy
+from remanence.training.losses import CrossEntropy
 from remanence_recipes.wang2023.setting import Square, SquareAndCube
 
 # ---- residuals of zero

@@ -4,29 +4,34 @@ from remanence.attacks._hermite import hermite_coefficients, telling_order, vani
 from remanence.attacks._search import LBFGS
 from remanence.attacks._wide_layer import WideLayer
 from remanence.attacks.base import Attack, ShadowAttack
+from remanence.attacks.equilibrium import Equilibrium
 from remanence.attacks.first_layer import FirstLayer
 from remanence.attacks.glm import GLM
 from remanence.attacks.gradient_matching import L2, Cosine, GradientMatching
+from remanence.attacks.kkt import KKT, KKTRun
 from remanence.attacks.labels import infer_labels
 from remanence.attacks.mnemonist import FittedMnemonist, Importance, Mnemonist
 from remanence.attacks.reconn import FittedRecoNN, RecoNN
 from remanence.attacks.span import Span, read_span, share_left
 from remanence.attacks.stein import Stein
 
-ATTACKS = (GradientMatching, FirstLayer, Stein, RecoNN, Mnemonist, GLM)
+ATTACKS = (GradientMatching, FirstLayer, Stein, RecoNN, Mnemonist, GLM, KKT, Equilibrium)
 
 __all__ = [
     "ATTACKS",
     "GLM",
+    "KKT",
     "L2",
     "LBFGS",
     "Attack",
     "Cosine",
+    "Equilibrium",
     "FirstLayer",
     "FittedMnemonist",
     "FittedRecoNN",
     "GradientMatching",
     "Importance",
+    "KKTRun",
     "Mnemonist",
     "RecoNN",
     "ShadowAttack",

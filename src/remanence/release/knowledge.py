@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from remanence.defences import Defence
 from remanence.errors import NotEnoughKnowledge
-from remanence.training.train import Loss, Training
+from remanence.training.losses import Loss
+from remanence.training.train import Training
 from remanence.types import Data, Params
 
 

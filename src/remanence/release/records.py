@@ -7,8 +7,9 @@ from torch import Tensor, nn
 
 from remanence.defences import Defence
 from remanence.errors import BadInput
+from remanence.training.losses import Loss
 from remanence.training.optim import SGD
-from remanence.training.train import Loss, Training
+from remanence.training.train import Training
 from remanence.types import Data, Params
 
 
@@ -118,6 +119,8 @@ class LocalUpdate:
                 f"`batch_size` of a client's training must be None, got {self.training.batch_size}: in which order "
                 "mini-batches came is not shown"
             )
+        if self.training.stages:
+            raise BadInput(f"`stages` of a client's training must be empty, got {self.training.stages}")
         if privacy and privacy.noise:
             raise BadInput("the noise of DP-GD is the client's own and not shown: leave `privacy` out")
 

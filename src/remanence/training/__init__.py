@@ -1,5 +1,19 @@
+from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, Loss, SquaredError
 from remanence.training.optim import SGD, Adam, AdamW, Optimizer, RMSProp
 from remanence.training.privacy import DPGD
-from remanence.training.train import CrossEntropy, Loss, SquaredError, Training
+from remanence.training.train import Training
 
-__all__ = ["DPGD", "SGD", "Adam", "AdamW", "CrossEntropy", "Loss", "Optimizer", "RMSProp", "SquaredError", "Training"]
+__all__ = [
+    "DPGD",
+    "SGD",
+    "Adam",
+    "AdamW",
+    "CrossEntropy",
+    "KnownLoss",
+    "Logistic",
+    "Loss",
+    "Optimizer",
+    "RMSProp",
+    "SquaredError",
+    "Training",
+]

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.linalg import vecdot
 from torch.nn.functional import cross_entropy
 
+from remanence.training.losses import CrossEntropy
 from remanence.training.precision import precision
-from remanence.training.train import CrossEntropy, Training, clip_factors
+from remanence.training.train import Training, clip_factors
 from remanence.types import Data, Params
 
 ELEMENTWISE = (

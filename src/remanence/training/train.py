@@ -4,46 +4,24 @@ A plain call trains the victim; a stack of shadows takes the same steps on anoth
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias, final
+from dataclasses import dataclass, replace
+from functools import partial
+from math import ceil
+from typing import TypeAlias, final
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
-from torch.nn.functional import cross_entropy
 
 from remanence.nets import apply
 from remanence.seeds import stream
+from remanence.training import plain_mlp
+from remanence.training.losses import CrossEntropy, Loss
 from remanence.training.optim import SGD, Optimizer
 from remanence.training.privacy import DPGD
 from remanence.types import Data, Params
 
 Gradient: TypeAlias = Callable[[Params, Tensor | None], Params]
-
-
-class Loss(Protocol):
-    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor: ...
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class CrossEntropy:
-    """Mean over the batch."""
-
-    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy(logits, labels)
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class SquaredError:
-    """Of one output, mean over the batch; class k stands for the number `values[k]`."""
-
-    values: tuple[float, ...] = (-1.0, 1.0)
-
-    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
-        numbers = torch.tensor(self.values).to(logits)[labels]
-        return (logits[:, 0] - numbers).square().mean()
 
 
 @final
@@ -55,6 +33,7 @@ class Training:
     epochs: int = 100
     batch_size: int | None = None  # None: full batch
     weight_decay: float = 0.0
+    stages: tuple[tuple[int, float], ...] = ()  # (epochs, factor): after so many epochs, the first rate times this
     privacy: DPGD | None = None
     loss: Loss = CrossEntropy()
     tf32: bool = False  # a stack's matrix products on a CUDA device round their factors to ten bits
@@ -77,8 +56,11 @@ class Training:
     ) -> Params:
         """The same on bare tensors and drawn batches."""
 
+        by_hand = None if self.privacy else plain_mlp.of(model, self.loss)
+        of_loss = by_hand.gradient if by_hand else partial(self.gradient, model)
+
         def gradient(params: Params, batch: Tensor | None) -> Params:
-            return self.gradient(model, params, *((x, y) if batch is None else (x[batch], y[batch])))
+            return of_loss(params, *((x, y) if batch is None else (x[batch], y[batch])))
 
         return self.descend(gradient, initial, batches, records=len(x), noise_seed=noise_seed)
 
@@ -95,14 +77,17 @@ class Training:
         element alone. Nothing random happens in here but the noise of DP-GD, which is each model's own. What has no
         gradient, such as the statistics of a frozen BatchNorm, stays as it is."""
         state, noise = self.optimizer.init(params), self._noise(params, noise_seed)
+        optimizers = dict(self._lowered(records))
+        optimizer = self.optimizer
         for step, batch in enumerate(batches):
+            optimizer = optimizers.get(step, optimizer)
             grads = gradient(params, batch)
             if noise:
                 scale = noise.std / (records if batch is None else len(batch))
                 grads = {name: g + scale * noise.draw(g) for name, g in grads.items()}
             if self.weight_decay:
                 grads = {name: g + self.weight_decay * params[name] for name, g in grads.items()}
-            trained, state = self.optimizer.update({name: params[name] for name in grads}, grads, state, step)
+            trained, state = optimizer.update({name: params[name] for name in grads}, grads, state, step)
             params = params | trained
         return params
 
@@ -130,6 +115,12 @@ class Training:
                 yield None
             else:
                 yield from torch.randperm(records, generator=generator).split(self.batch_size)
+
+    def _lowered(self, records: int) -> Iterator[tuple[int, Optimizer]]:
+        """The optimiser from a step on."""
+        steps = ceil(records / (self.batch_size or records))
+        for epochs, factor in self.stages:
+            yield epochs * steps, replace(self.optimizer, lr=factor * self.optimizer.lr)
 
     def _noise(self, params: Params, seed: int) -> "_Noise | None":
         if self.privacy is None or not self.privacy.noise:

@@ -1,0 +1,161 @@
+"""Training records from the weights in which training with weight decay comes to rest. Ours, after KKT.
+
+Where the loss pulls as hard as the decay,  n wd theta = -sum_i sum_c (dl_i/dPhi_c) grad Phi_c(x_i)  for all classes at
+once: the multipliers follow from the candidates but for one number, 1/(n wd), which least squares gives. The first
+layer then is a sum of training records: its rows span them, and its rank is their number.
+
+At a kink of ReLU every slope from 0 to 1 is a gradient, and training does rest there: of 40 digits in a net of 200
+neurons one pair of record and neuron in eight. So the slope is a sigmoid that grows steep, with a shift of its own for
+each pair that can matter at a kink alone. Without the shifts the truth explains the weights worse than others do.
+"""
+
+from dataclasses import dataclass, replace
+from math import cos, pi, prod
+from typing import final
+
+import torch
+from torch import Tensor
+
+from remanence.attacks import _stationarity
+from remanence.attacks._stationarity import Layer
+from remanence.attacks.kkt import balanced, images
+from remanence.errors import BadInput
+from remanence.progress import track
+from remanence.release import KnowsFinal, require
+from remanence.training import Adam, CrossEntropy, KnownLoss
+from remanence.types import Params, Reconstruction
+
+_GAP = 30.0  # between two singular values, where the rank ends
+_SHIFT_LR = 0.05
+_EPS = 1e-20  # of Adam: at the start the slopes are tiny, and only their direction counts
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Equilibrium:
+    """For MLPs with ReLU. The restart with the lowest objective is returned."""
+
+    candidates: int | None = None  # None: as many as the rank of the first layer says
+    loss: KnownLoss = CrossEntropy()
+    steps: int = 3000
+    restarts: int = 2
+    lr: float = 0.003  # of Adam, in units of pixels, falling on a half cosine
+    spread: float = 0.005  # of the first candidates' pixels
+    whitening: float = 0.5  # the first layer's singular values are divided by this power of themselves
+    sharpness: tuple[float, float] = (2.0, 40.0)  # of the gates, at first and at the end, by distance from the kink
+    kink: float = 3.0  # how far a gate can be shifted, in units of its width; 0: not at all
+    box: float = 0.1  # weight of pixels outside [0, 1]
+    mean: float | None = None  # added to every candidate; None: what the model takes off its records
+
+    def run(self, release: KnowsFinal, *, seed: int) -> Reconstruction:
+        require(release, KnowsFinal, by=type(self).__name__)
+        layers = _stationarity.layers_of(release.model, release.final)
+        if layers is None:
+            raise BadInput(
+                "Equilibrium reads MLPs of linear layers with ReLU between them, and got another net: use `KKT`"
+            )
+        span = Span.of(layers, self.whitening)
+        count = self.candidates or span.records
+        if count is None:
+            raise BadInput(
+                "the rank of the first layer does not tell how many records there were (it was not trained with weight "
+                "decay until it came to rest): set `candidates`"
+            )
+        labels = balanced(count, release.num_classes).to(span.basis.device)
+        z, objective = self._searched(release, span, labels, seed)
+        best = int(objective.argmin())
+        x = images(release, z[best] @ span.basis, self.mean).clamp(0, 1)
+        return Reconstruction(x=x, y=labels, objective=float(objective[best]))
+
+    def _searched(self, release: KnowsFinal, span: "Span", labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+        """Coordinates (restart, candidate, direction) and the objective each restart reached."""
+        generator = torch.Generator().manual_seed(seed)
+        shape = (self.restarts, len(labels), prod(release.shape))
+        start, unit = span.coordinates(torch.randn(shape, generator=generator).to(span.basis))
+        mover, shifter = Adam(lr=self.lr * unit, eps=_EPS), Adam(lr=_SHIFT_LR, eps=_EPS)
+        z: Params = {"z": self.spread * start}
+        free: Params = {
+            str(k): start.new_zeros(*shape[:2], len(each.weight)) for k, each in enumerate(span.layers[:-1])
+        }
+        states, begun = [mover.init(z), shifter.init(free)], self.steps // 2  # gates that are still wide need no shift
+        objective = start.new_zeros(self.restarts)
+        for step in track(range(self.steps), total=self.steps, label="equilibrium"):
+            done = step / self.steps
+            fall = (1 + cos(pi * done)) / 2
+            objective, of_z, of_free = self._slopes(release, span, z["z"], list(free.values()), labels, done)
+            z, states[0] = replace(mover, lr=fall * mover.lr).update(z, {"z": of_z}, states[0], step)
+            if self.kink and step >= begun:
+                slopes = dict(zip(free, of_free, strict=True))
+                own = replace(shifter, lr=fall * shifter.lr)
+                free, states[1] = own.update(free, slopes, states[1], step - begun)
+        return z["z"], objective.nan_to_num(nan=torch.inf)
+
+    def _slopes(
+        self, release: KnowsFinal, span: "Span", z: Tensor, free: list[Tensor], labels: Tensor, done: float
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """The objective of each restart, its slope by the coordinates, and by what shifts the gates."""
+        first, last = self.sharpness
+        alpha = span.steepness * first * (last / first) ** min(1.0, done / 0.8)
+        seen = _stationarity.forward(span.layers, z, alpha, [self.kink * own.tanh() for own in free])
+        pull = -self.loss.slopes(seen.logits, labels)
+        rest, factor = _stationarity.fitted(span.layers, _stationarity.left(span.layers, seen, pull))
+        of_deltas = _stationarity.by_deltas(span.layers, seen, rest)
+        of_logits = -self.loss.slopes_along(seen.logits, labels, factor[:, None, None] * of_deltas[-1])
+        of_z = _stationarity.by_inputs(span.layers, seen, rest, of_deltas, of_logits)
+        x = images(release, (z @ span.basis).flatten(0, 1), self.mean).view(*z.shape[:2], -1)
+        outside, share = x - x.clamp(0, 1), self.box / z.shape[1]
+        of_free = [
+            of_delta * q * bend / alpha * self.kink * (1 - own.tanh().square())
+            for of_delta, q, bend, own in zip(of_deltas, rest.carried, seen.bends, free, strict=False)
+            if bend is not None
+        ]
+        objective = rest.objective + share * outside.square().sum((1, 2))
+        return objective, of_z + 2 * share * outside @ span.basis.T, of_free
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Span:
+    """The rows of the first layer: records are  z @ basis,  and `layers` read z.
+
+    With W = U S V' and a whitening of p the basis is S^p V', the layer reads U S^(1+p), and what the candidates are to
+    explain is U S^(1-p).
+    """
+
+    layers: tuple[Layer, ...]
+    basis: Tensor
+    records: int | None  # None where no gap between the singular values tells the rank
+    steepness: Tensor  # one over the typical norm of a row
+
+    @classmethod
+    def of(cls, layers: tuple[Layer, ...], whitening: float) -> "Span":
+        first = layers[0]
+        left, values, right = torch.linalg.svd(first.weight, full_matrices=False)
+        rank = rank_of(values) or int((values > values[0] * torch.finfo(values.dtype).eps).sum())
+        left, values, right = left[:, :rank], values[:rank], right[:rank]
+        target = left * values ** (1 - whitening)
+        inner = Layer(
+            weight=left * values ** (1 + whitening), bias=first.bias, target=target, unit=target.square().sum()
+        )
+        outer = [replace(layer, unit=layer.weight.square().sum()) for layer in layers[1:]]
+        both = first.weight if first.bias is None else torch.cat([first.weight, first.bias[:, None]], dim=1)
+        return cls(
+            layers=(inner, *outer),
+            basis=values[:, None] ** whitening * right,
+            records=rank_of(torch.linalg.svdvals(both)),
+            steepness=1 / first.weight.square().sum(1).mean().sqrt(),
+        )
+
+    def coordinates(self, noise: Tensor) -> tuple[Tensor, float]:
+        """Of images as near to `noise` as the span has them, of which pixels have the mean square one; and their own
+        root mean square."""
+        z = torch.linalg.lstsq(self.basis.T, noise.flatten(0, 1).T).solution.T.view(*noise.shape[:2], -1)
+        z = z / (z @ self.basis).square().mean(-1, keepdim=True).sqrt()
+        return z, float(z.square().mean().sqrt())
+
+
+def rank_of(values: Tensor) -> int | None:
+    """Where falling singular values drop most, if they drop by so much that it is no accident."""
+    whole = values.clamp_min(values[0] * torch.finfo(values.dtype).eps)
+    drops = whole[:-1] / whole[1:]
+    return int(drops.argmax()) + 1 if len(drops) and float(drops.max()) > _GAP else None

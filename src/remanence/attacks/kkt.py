@@ -1,0 +1,176 @@
+"""Training images from trained weights alone, by the conditions that training ends in.
+
+Buzaglo, Haim, Yehudai, Vardi, Oz, Nikankin, Irani, "Deconstructing Data Reconstruction: Multiclass, Weight Decay and
+General Losses" (NeurIPS 2023), after Haim et al., "Reconstructing Training Data from Trained Neural Networks" (NeurIPS
+2022). A homogeneous net trained to zero error tends to a KKT point of its margin problem, where the weights are a sum
+of gradients at training records on the margin; candidates and multipliers are moved until they are one.
+"""
+
+from dataclasses import dataclass
+from math import prod
+from typing import final
+
+import torch
+from torch import Tensor
+
+from remanence.attacks import _stationarity
+from remanence.attacks._by_autograd import slopes, with_surrogate
+from remanence.errors import BadInput
+from remanence.nets import apply
+from remanence.progress import track
+from remanence.release import KnowsFinal, require
+from remanence.types import Reconstruction
+
+_PENALTY = 5.0  # on multipliers below the least
+_LOOK = 100  # iterations between two looks at which runs have diverged
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class KKTRun:
+    """The numbers of one run. The defaults are the authors' second published multiclass run on CIFAR-10."""
+
+    lr: float = 1.36235e-3
+    multiplier_lr: float = 0.479332
+    least_multiplier: float = 0.203209
+    alpha: float = 39.5174  # of the surrogate activation
+    spread: float = 6.2277e-5  # of the first candidates
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class KKT:
+    """Runs are stacked; one that diverges is dropped, and the one with the lowest objective is returned.
+
+    Several outputs: a record's margin is to its closest competitor. One output: y times the output, or with `signed`
+    the output itself, with multipliers of either sign (regression).
+    """
+
+    candidates: int = 1000
+    runs: tuple[KKTRun, ...] = (KKTRun(),)
+    iterations: int = 50_000
+    momentum: float = 0.9
+    squared: bool = False  # the paper's multipliers a² + least; the authors' code has free ones and a penalty
+    signed: bool = False
+    mean: float | None = None  # added to every candidate; None: what the model takes off its records
+
+    def run(self, release: KnowsFinal, *, seed: int) -> Reconstruction:
+        require(release, KnowsFinal, by=type(self).__name__)
+        search = _Search.begun(self, release, seed)
+        for iteration in track(range(self.iterations), total=self.iterations, label="KKT conditions"):
+            search.step()
+            if (iteration + 1) % _LOOK == 0 or iteration == self.iterations - 1:
+                search.drop_diverged()
+        best = int(search.objective.argmin())
+        x = images(release, search.x[best], self.mean)
+        low, high = (v.view(-1, *[1] * (x.ndim - 1)) for v in torch.aminmax(x.flatten(1), dim=1))
+        x = (x - low) / (high - low).clamp_min(torch.finfo(x.dtype).tiny)  # as the paper scores them
+        return Reconstruction(x=x, y=search.labels, objective=float(search.objective[best]))
+
+
+def balanced(count: int, classes: int) -> Tensor:
+    """Labels of candidates: as many of each class, one class after the other."""
+    return torch.arange(count) * classes // count
+
+
+def images(release: KnowsFinal, x: Tensor, mean: float | None) -> Tensor:
+    """Flat candidates of the first layer as records."""
+    taken_off = _stationarity.mean_of(release.model, release.final) if mean is None else mean
+    return (x if taken_off is None else x + taken_off).view(len(x), *release.shape)
+
+
+class _Search:
+    """The stack: candidates (run, i, pixel), multipliers (run, i), and their momenta."""
+
+    def __init__(self, attack: KKT, release: KnowsFinal, labels: Tensor, x: Tensor, free: Tensor) -> None:
+        self.attack, self.release, self.labels = attack, release, labels
+        self.x, self.free = x, free
+        self.moved, self.moved_free = torch.zeros_like(x), torch.zeros_like(free)
+        self.runs = list(attack.runs)
+        self.layers = _stationarity.layers_of(release.model, release.final)
+        self.surrogates = {run.alpha: with_surrogate(release.model, run.alpha) for run in attack.runs}
+        self._set_numbers()
+
+    @classmethod
+    def begun(cls, attack: KKT, release: KnowsFinal, seed: int) -> "_Search":
+        generator, like = torch.Generator().manual_seed(seed), next(iter(release.final.values()))
+        stack = (len(attack.runs), attack.candidates)
+        width = prod(release.shape)
+        spread = torch.tensor([run.spread for run in attack.runs])[:, None, None]
+        x = spread * torch.randn(*stack, width, generator=generator)
+        draw = torch.randn if attack.signed else torch.rand
+        free = draw(*stack, generator=generator)
+        labels = balanced(attack.candidates, release.num_classes).to(like.device)
+        return cls(attack, release, labels, x.to(like), free.to(like))
+
+    def _set_numbers(self) -> None:
+        def column(name: str) -> Tensor:
+            return self.x.new_tensor([getattr(run, name) for run in self.runs])[:, None]
+
+        self.lr, self.alpha = column("lr")[..., None], column("alpha")[..., None]
+        self.multiplier_lr, self.least = column("multiplier_lr"), column("least_multiplier")
+
+    def step(self) -> None:
+        """One step of SGD with momentum on candidates and multipliers."""
+        attack = self.attack
+        multipliers = self.free.square() + self.least if attack.squared else self.free
+        objective, of_x, of_multipliers = (self._written_out if self.layers else self._by_autograd)(multipliers)
+        above, below = (self.x - 1).relu(), (-1 - self.x).relu()
+        of_x = of_x + 2 * (above - below)
+        self.objective = objective + (above.square() + below.square()).sum((1, 2))
+        if attack.squared:
+            of_free = 2 * self.free * of_multipliers
+        elif attack.signed:
+            of_free = of_multipliers
+        else:
+            short = (self.least - self.free).relu()
+            of_free = of_multipliers - 2 * _PENALTY * short
+            self.objective = self.objective + _PENALTY * short.square().sum(1)
+        self.moved.mul_(attack.momentum).add_(of_x)
+        self.moved_free.mul_(attack.momentum).add_(of_free)
+        self.x.sub_(self.lr * self.moved)
+        self.free.sub_(self.multiplier_lr * self.moved_free)
+
+    def _written_out(self, multipliers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        assert self.layers is not None
+        seen = _stationarity.forward(self.layers, self.x, self.alpha)
+        signs = self._signs(seen.logits) / self.x.shape[1]
+        rest = _stationarity.left(self.layers, seen, signs * multipliers[..., None])
+        of_deltas = _stationarity.by_deltas(self.layers, seen, rest)
+        of_x = _stationarity.by_inputs(self.layers, seen, rest, of_deltas, None)
+        return rest.objective, of_x, (of_deltas[-1] * signs).sum(-1)
+
+    def _by_autograd(self, multipliers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        found = []
+        for run, x, own in zip(self.runs, self.x, multipliers, strict=True):
+            records = images(self.release, x, None)
+            with torch.no_grad():
+                signs = self._signs(apply(self.release.model, self.release.final, records)) / len(x)
+            top = signs * own[:, None]
+            value, of_x, of_top = slopes(self.surrogates[run.alpha], self.release.final, records, top)
+            found.append((value, of_x.flatten(1), (of_top * signs).sum(-1)))
+        values, of_x, of_multipliers = (torch.stack(parts) for parts in zip(*found, strict=True))
+        return values, of_x, of_multipliers
+
+    def _signs(self, logits: Tensor) -> Tensor:
+        """How each record's margin is made of its logits: 1 at the label and -1 at the closest competitor."""
+        if logits.shape[-1] == 1:
+            return (
+                torch.ones_like(logits)
+                if self.attack.signed
+                else (2 * self.labels.to(logits) - 1)[:, None].expand_as(logits)
+            )
+        own = self.labels[:, None] == torch.arange(logits.shape[-1], device=logits.device)
+        rival = logits.masked_fill(own, -torch.inf).argmax(-1, keepdim=True)
+        return own.to(logits).expand_as(logits).scatter(-1, rival, -1.0)
+
+    def drop_diverged(self) -> None:
+        whole = self.objective.isfinite() & self.x.isfinite().all(-1).all(-1)
+        if not whole.any():
+            raise BadInput("every run of KKT diverged: lower `lr` and `multiplier_lr` of its `runs`")
+        if whole.all():
+            return
+        self.runs = [run for run, kept in zip(self.runs, whole.tolist(), strict=True) if kept]
+        for name in ("x", "free", "moved", "moved_free", "objective"):
+            setattr(self, name, getattr(self, name)[whole])
+        self._set_numbers()

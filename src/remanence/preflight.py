@@ -1,0 +1,129 @@
+"""Whether the weights of a victim can be explained by its records at all: the first thing to look at before an attack.
+
+Where the objective is large at the truth, minimising it finds something else. Only the owner can look: it takes the
+records.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from remanence.attacks import _stationarity
+from remanence.attacks._stationarity import Forward, Layer, Left
+from remanence.checks import Caveat
+from remanence.errors import BadInput
+from remanence.release import Victim
+from remanence.training import CrossEntropy, Logistic, SquaredError
+from remanence.types import concat
+
+_KINK = 0.01  # of the typical pre-activation: nearer to zero a record rests on the kink
+_ON_MARGIN = 1.1  # of the smallest margin
+_TOO_MUCH = 0.1
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Preflight:
+    """Shares are of the squares of all weights."""
+
+    margins: Tensor  # of each record: over its closest competitor, or times its sign; of numbers the error, negated
+    on_margin: float  # share of the records
+    unexplained: float  # by the records with the best multipliers on their closest competitors: KKT's objective
+    at_rest: float  # what the records and the loss's own multipliers leave, and the one factor fitted
+    off_kinks: float  # the same in the first layer, of pairs of record and neuron that do not rest on a kink
+    kinks: float  # share of the pairs that do
+
+    def caveats(self) -> tuple[Caveat, ...]:
+        found = []
+        if self.unexplained > _TOO_MUCH:
+            text = (
+                f"At the true records KKT's objective leaves {self.unexplained:.0%} of the weights unexplained: other "
+                "records explain them better, and what the attack finds need not be true."
+            )
+            found.append(Caveat(code="truth-unexplained", text=text))
+        if self.off_kinks > _TOO_MUCH:
+            text = (
+                f"The weights are not at rest: the records leave {self.off_kinks:.0%} of the first layer unexplained, "
+                "kinks of ReLU left out. Train with weight decay, or for longer, before Equilibrium can say much."
+            )
+            found.append(Caveat(code="not-at-rest", text=text))
+        return tuple(found)
+
+
+def preflight(victim: Victim) -> Preflight:
+    layers = _stationarity.layers_of(victim.model, victim.final)
+    loss, data = victim.training.loss, concat([victim.fixed, victim.private])
+    if layers is None or not isinstance(loss, CrossEntropy | Logistic | SquaredError):
+        raise BadInput(
+            "preflight() looks at MLPs of linear layers with ReLU and a loss of ours, got another net or loss"
+        )
+    mean, x = _stationarity.mean_of(victim.model, victim.final), data.x.flatten(1)
+    seen = _stationarity.forward(layers, x if mean is None else x - mean, None)
+    signs = _signs(seen.logits, data.y, loss)
+    margins = (signs * seen.logits).sum(-1)
+    if isinstance(loss, SquaredError):
+        margins = -(loss.slopes(seen.logits, data.y)[:, 0] / 2).abs()
+    rest, _ = _stationarity.fitted(layers, _stationarity.left(layers, seen, -loss.slopes(seen.logits, data.y)))
+    whole = sum(float(layer.weight.square().sum() + _squares(layer.bias)) for layer in layers)
+    off_kinks, kinks = _first_layer(layers[0], seen, rest)
+    smallest = margins.min()
+    return Preflight(
+        margins=margins,
+        on_margin=float((margins <= _ON_MARGIN * smallest).double().mean()) if smallest > 0 else 0.0,
+        unexplained=_unexplained(layers, seen, signs, signed=isinstance(loss, SquaredError)) / whole,
+        at_rest=float(rest.objective) / whole,
+        off_kinks=off_kinks,
+        kinks=kinks,
+    )
+
+
+def _signs(logits: Tensor, labels: Tensor, loss: object) -> Tensor:
+    if isinstance(loss, SquaredError):
+        return torch.ones_like(logits)
+    if logits.shape[-1] == 1:
+        return (2 * labels.to(logits) - 1)[:, None]
+    own = labels[:, None] == torch.arange(logits.shape[-1], device=logits.device)
+    rival = logits.masked_fill(own, -torch.inf).argmax(-1, keepdim=True)
+    return own.to(logits).scatter(-1, rival, -1.0)
+
+
+def _unexplained(layers: tuple[Layer, ...], seen: Forward, signs: Tensor, *, signed: bool) -> float:
+    """The squares that the best multipliers leave: least squares on the Gram matrix of the records' gradients."""
+    from scipy.optimize import nnls
+
+    deltas = _stationarity.left(layers, seen, signs).deltas
+    gram, along, whole = seen.logits.new_zeros(len(signs), len(signs)), seen.logits.new_zeros(len(signs)), 0.0
+    for layer, delta, below in zip(layers, deltas, seen.inputs, strict=True):
+        overlap = below @ below.T if layer.bias is None else below @ below.T + 1
+        gram += (delta @ delta.T) * overlap
+        along += ((delta @ layer.weight) * below).sum(1) + (0 if layer.bias is None else delta @ layer.bias)
+        whole += float(layer.weight.square().sum() + _squares(layer.bias))
+    values, vectors = torch.linalg.eigh(gram.double())
+    kept = values > values[-1] * 1e-12
+    root = values[kept].sqrt()
+    inside = (vectors[:, kept].T @ along.double()) / root
+    explained = inside.square().sum()
+    if not signed:
+        explained -= nnls((root[:, None] * vectors[:, kept].T).cpu().numpy(), inside.cpu().numpy())[1] ** 2
+    return max(0.0, whole - float(explained))
+
+
+def _first_layer(layer: Layer, seen: Forward, rest: Left) -> tuple[float, float]:
+    """The records tell the multipliers of each neuron by least squares: how far they are from what the loss says."""
+    x, rows = seen.inputs[0], layer.weight
+    out = x @ rows.T
+    if layer.bias is not None:
+        out = out + layer.bias
+        x, rows = torch.cat([x, torch.ones_like(x[:, :1])], dim=1), torch.cat([rows, layer.bias[:, None]], dim=1)
+    multipliers = torch.linalg.lstsq(x.T, rows.T, driver="gelsd" if x.device.type == "cpu" else None).solution
+    at_kink = out.abs() < _KINK * out.abs().median()
+    wrong = (multipliers - rest.deltas[0]).masked_fill(at_kink, 0.0)
+    outside = (rows.T - x.T @ multipliers).square().sum() / rows.square().sum()
+    share = wrong.square().sum() / multipliers.square().sum()
+    return float(share + outside), float(at_kink.double().mean())
+
+
+def _squares(bias: Tensor | None) -> Tensor | float:
+    return 0.0 if bias is None else bias.square().sum()

@@ -1,0 +1,76 @@
+"""Losses; the slope of each record's own loss by its logits, to the last digit also where it is nearly zero; and how
+that slope changes along a direction of the logits."""
+
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, softplus
+
+
+class Loss(Protocol):
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor: ...
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CrossEntropy:
+    """Mean over the batch."""
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(logits, labels)
+
+    def slopes(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The softmax, less one at the label: there it is minus the sum of the others, which 1 - p would round off."""
+        own = labels[..., None] == torch.arange(logits.shape[-1], device=logits.device)
+        others = logits.softmax(-1).masked_fill(own, 0.0)
+        return torch.where(own, -others.sum(-1, keepdim=True), others)
+
+    def slopes_along(self, logits: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
+        shares = logits.softmax(-1)
+        return shares * (direction - (shares * direction).sum(-1, keepdim=True))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Logistic:
+    """Cross-entropy of one output, the log odds of class 1 against class 0; mean over the batch."""
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return softplus(_signs(labels, logits) * -logits[..., 0]).mean()
+
+    def slopes(self, logits: Tensor, labels: Tensor) -> Tensor:
+        signs = _signs(labels, logits)
+        return (-signs * torch.sigmoid(-signs * logits[..., 0]))[..., None]
+
+    def slopes_along(self, logits: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
+        return torch.sigmoid(logits) * torch.sigmoid(-logits) * direction
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SquaredError:
+    """Of one output, mean over the batch; class k stands for the number `values[k]`."""
+
+    values: tuple[float, ...] = (-1.0, 1.0)
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return (logits[:, 0] - self._numbers(labels, logits)).square().mean()
+
+    def slopes(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return 2 * (logits - self._numbers(labels, logits)[..., None])
+
+    def slopes_along(self, logits: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
+        return 2 * direction
+
+    def _numbers(self, labels: Tensor, like: Tensor) -> Tensor:
+        return torch.tensor(self.values).to(like)[labels]
+
+
+KnownLoss: TypeAlias = CrossEntropy | Logistic | SquaredError
+
+
+def _signs(labels: Tensor, like: Tensor) -> Tensor:
+    """-1 for class 0 and 1 for class 1."""
+    return 2 * labels.to(like) - 1

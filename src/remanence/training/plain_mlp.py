@@ -1,0 +1,58 @@
+"""The gradient of an MLP with ReLU, written out: for small nets autograd takes several times as long as the work."""
+
+from dataclasses import dataclass
+from typing import final
+
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from remanence.nets import Centre
+from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, Loss, SquaredError
+from remanence.types import Params
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PlainMlp:
+    """The names of the linear layers, and of the mean that is taken off in front of them."""
+
+    names: tuple[str, ...]
+    biased: tuple[bool, ...]
+    mean: str | None
+    loss: KnownLoss
+
+    def gradient(self, params: Params, x: Tensor, y: Tensor) -> Params:
+        inputs = [x.flatten(1) if self.mean is None else x.flatten(1) - params[self.mean]]
+        for place, name in enumerate(self.names):
+            if place:
+                inputs[-1] = inputs[-1].relu()
+            inputs.append(linear(inputs[-1], params[f"{name}.weight"], params.get(f"{name}.bias")))
+        delta, grads = self.loss.slopes(inputs.pop(), y) / len(x), {}
+        for place in reversed(range(len(self.names))):
+            name, below = self.names[place], inputs[place]
+            if self.biased[place]:
+                grads[f"{name}.bias"] = delta.sum(0)
+            grads[f"{name}.weight"] = delta.T @ below
+            if place:
+                delta = (delta @ params[f"{name}.weight"]) * (below > 0)
+        return {name: grads[name] for name in params if name in grads}
+
+
+def of(model: nn.Module, loss: Loss) -> PlainMlp | None:
+    """None where the model is something else, or the loss not one of ours."""
+    if not isinstance(model, nn.Sequential) or not isinstance(loss, CrossEntropy | Logistic | SquaredError):
+        return None
+    named = list(model.named_children())
+    if not named or type(named[0][1]) is not nn.Flatten:
+        return None
+    centred = len(named) > 1 and isinstance(named[1][1], Centre)
+    layers, between = named[1 + centred :: 2], named[2 + centred :: 2]
+    alike = all(type(m) is nn.Linear for _, m in layers) and all(type(m) is nn.ReLU for _, m in between)
+    if not alike or len(layers) != len(between) + 1:
+        return None
+    return PlainMlp(
+        names=tuple(name for name, _ in layers),
+        biased=tuple(m.bias is not None for _, m in layers),
+        mean=f"{named[1][0]}.mean" if centred else None,
+        loss=loss,
+    )

@@ -1,0 +1,195 @@
+"""The published attack and ours on weights alone: both ways to the slopes, diverged runs, the span, the refusals."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import nnls
+from torch import nn
+from torch.func import grad, vmap
+
+from remanence import (
+    KKT,
+    SGD,
+    BadInput,
+    Data,
+    Equilibrium,
+    KKTRun,
+    Logistic,
+    SquaredError,
+    Training,
+    Victim,
+    WeightsOnly,
+    centred_mlp,
+    cnn,
+    initial_params,
+    load,
+    mlp,
+    torch_params,
+    train_victim,
+    weights_only,
+)
+from remanence.attacks import _stationarity
+from remanence.attacks.equilibrium import Span
+from remanence.nets import apply
+from remanence.preflight import preflight
+from remanence.training import KnownLoss
+
+RECORDS = 10
+
+
+def private(classes: int) -> Data:
+    digits = load("digits")
+    place = torch.cat([(digits.y == label).nonzero()[: RECORDS // classes, 0] for label in range(classes)])
+    return Data(x=digits.x[place].double(), y=digits.y[place], num_classes=classes)
+
+
+@cache
+def at_rest(loss: KnownLoss | None = None) -> Victim:
+    """Trained with weight decay until it rests: five classes, or two with one output."""
+    data = private(5 if loss is None else 2)
+    model = centred_mlp(data.shape, 5 if loss is None else 1, hidden=(40,))
+    initial = {name: p.double() for name, p in torch_params(model, seed=0).items()}
+    initial["1.mean"] = data.x.mean(0).flatten()
+    training = Training(
+        optimizer=SGD(lr=0.1, momentum=0.9), epochs=1500, weight_decay=0.02, stages=((1000, 0.2), (1250, 0.04))
+    )
+    training = training if loss is None else replace(training, loss=loss)
+    return train_victim(model, training, initial, data.take(slice(0, 0)), data, seed=0)
+
+
+def release(loss: KnownLoss | None = None) -> WeightsOnly:
+    return weights_only(at_rest(loss)).release
+
+
+@pytest.mark.parametrize("loss", [None, Logistic(), SquaredError()], ids=repr)
+@pytest.mark.parametrize("squared", [False, True])
+def test_written_out_and_by_autograd_it_is_one_attack(
+    loss: KnownLoss | None, squared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = (KKTRun(spread=0.1, alpha=20.0, lr=0.01), KKTRun(spread=0.1, lr=0.001))
+    signed = isinstance(loss, SquaredError)
+    attack = KKT(candidates=10, runs=runs, iterations=20, squared=squared and not signed, signed=signed)
+    ours = attack.run(release(loss), seed=0)
+    monkeypatch.setattr(_stationarity, "layers_of", lambda *_: None)
+    theirs = attack.run(release(loss), seed=0)
+    torch.testing.assert_close(ours.x, theirs.x, rtol=1e-8, atol=1e-8)
+    assert ours.objective == pytest.approx(theirs.objective)
+
+
+def test_it_explains_the_weights_better_and_better() -> None:
+    run = KKTRun(spread=0.1, lr=0.01, multiplier_lr=0.1)
+    short, long = (KKT(candidates=20, runs=(run,), iterations=n).run(release(), seed=0).objective for n in (1, 300))
+    assert short is not None
+    assert long is not None
+    assert long < 0.5 * short
+
+
+def test_a_run_that_diverges_is_dropped() -> None:
+    good, bad = KKTRun(spread=0.1), KKTRun(lr=1e9, spread=0.1)
+    found = KKT(candidates=10, runs=(bad, good, bad), iterations=150).run(release(), seed=0)
+    assert found.objective is not None
+    assert np.isfinite(found.objective)
+    assert found.x.isfinite().all()
+    with pytest.raises(BadInput, match="every run of KKT diverged"):
+        KKT(candidates=10, runs=(bad,), iterations=150).run(release(), seed=0)
+
+
+def test_convolutions_are_attacked_by_autograd() -> None:
+    data = Data(
+        x=torch.rand(4, 1, 12, 12, generator=torch.Generator().manual_seed(0)), y=torch.arange(4), num_classes=4
+    )
+    model = cnn(data.shape, 4, activation=nn.ReLU)
+    victim = train_victim(model, Training(epochs=2), initial_params(model, seed=0), data.take([]), data, seed=0)
+    found = KKT(candidates=8, iterations=3).run(weights_only(victim).release, seed=0)
+    assert found.x.shape == (8, 1, 12, 12)
+    assert found.x.isfinite().all()
+
+
+def test_the_mean_can_be_told() -> None:
+    attack = KKT(candidates=10, iterations=1, runs=(KKTRun(spread=1e-9),))
+    known, guessed = (replace(attack, mean=mean).run(release(), seed=0).x for mean in (None, 0.5))
+    truth = private(5).x.mean(0)
+    torch.testing.assert_close(known[0], (truth - truth.min()) / (truth.max() - truth.min()), rtol=0.0, atol=1e-3)
+    assert (guessed - known).abs().max() > 0.1  # an even grey, stretched
+
+
+def test_the_first_layer_tells_how_many_records_there_were_and_what_they_span() -> None:
+    victim = at_rest()
+    layers = _stationarity.layers_of(victim.model, victim.final)
+    assert layers is not None
+    span = Span.of(layers, 0.5)
+    assert span.records == RECORDS
+    x = victim.private.x.flatten(1) - victim.final["1.mean"]
+    inside = torch.linalg.lstsq(span.basis.T, x.T).solution.T @ span.basis
+    assert (x - inside).norm() < 1e-6 * x.norm()
+    z = torch.linalg.lstsq(span.basis.T, x.T).solution.T
+    seen = _stationarity.forward(layers, x, None)
+    torch.testing.assert_close(_stationarity.forward(span.layers, z, None).logits, seen.logits, rtol=1e-6, atol=1e-6)
+
+
+def test_the_slopes_of_equilibrium_are_autograds() -> None:
+    victim, attack = at_rest(), Equilibrium()
+    layers = _stationarity.layers_of(victim.model, victim.final)
+    assert layers is not None
+    span, generator = Span.of(layers, 0.5), torch.Generator().manual_seed(0)
+    z, _ = span.coordinates(torch.randn(2, RECORDS, 64, generator=generator, dtype=torch.float64))
+    z.requires_grad_()
+    free = [nn.Parameter(torch.randn(2, RECORDS, 40, generator=generator, dtype=torch.float64))]
+    labels = victim.private.y
+    objective, of_z, of_free = attack._slopes(release(), span, z, free, labels, 0.3)
+    by_z, by_free = torch.autograd.grad(objective.sum(), (z, free[0]))
+    torch.testing.assert_close(of_z, by_z)
+    torch.testing.assert_close(of_free[0], by_free)
+
+
+def test_equilibrium_refuses_other_nets_and_weights_that_do_not_tell_the_number() -> None:
+    data = private(5)
+    for activation, what in ((nn.ELU, "use `KKT`"), (nn.ReLU, "set `candidates`")):
+        model = mlp(data.shape, 5, hidden=(20,), activation=activation)
+        initial = {name: p.double() for name, p in initial_params(model, seed=0).items()}
+        victim = train_victim(model, Training(epochs=2), initial, data.take([]), data, seed=0)
+        with pytest.raises(BadInput, match=what):
+            Equilibrium(steps=1).run(weights_only(victim).release, seed=0)
+
+
+def test_before_the_attack_the_owner_sees_what_the_truth_leaves() -> None:
+    victim = at_rest()
+    before = preflight(victim)
+    assert before.off_kinks < 0.01  # at rest, but for kinks
+    x, y = victim.private.x, victim.private.y
+    logits = apply(victim.model, victim.final, x)
+    own = nn.functional.one_hot(y, 5).bool()
+    rival = logits.masked_fill(own, -torch.inf).argmax(1)
+    torch.testing.assert_close(before.margins, logits[own] - logits.gather(1, rival[:, None])[:, 0])
+    names = [name for name, _ in victim.model.named_parameters()]
+
+    def margin(params: dict[str, torch.Tensor], x: torch.Tensor, one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
+        out = apply(victim.model, victim.final | params, x[None])[0]
+        return (out * one).sum() - (out * two).sum()
+
+    weights = {name: victim.final[name] for name in names}
+    each = vmap(grad(margin), in_dims=(None, 0, 0, 0))(weights, x, own * 1.0, nn.functional.one_hot(rival, 5) * 1.0)
+    gradients = torch.cat([each[name].flatten(1) for name in names], dim=1).T.numpy()
+    whole = torch.cat([weights[name].flatten() for name in names]).numpy()
+    left = nnls(gradients, whole)[1] ** 2 / (whole**2).sum()
+    assert before.unexplained == pytest.approx(left, rel=1e-4)
+
+
+def test_weights_that_were_not_trained_to_rest_get_a_caveat() -> None:
+    victim = at_rest()
+    fresh = preflight(replace(victim, final=victim.initial))
+    assert {caveat.code for caveat in fresh.caveats()} == {"truth-unexplained", "not-at-rest"}
+    assert "not-at-rest" not in {caveat.code for caveat in preflight(victim).caveats()}
+
+
+def test_the_papers_net_has_its_number_of_weights_and_starts_as_it_did() -> None:
+    model = centred_mlp((3, 32, 32), 10)
+    assert sum(p.numel() for p in model.parameters()) == 4_083_000
+    params = torch_params(centred_mlp((3, 32, 32), 10, hidden=(50, 50)), seed=0, first=1e-4)
+    assert params["2.weight"].std() == pytest.approx(1e-4, rel=0.05)
+    assert params["2.bias"].abs().max() < 1e-3
+    assert params["4.weight"].abs().max() == pytest.approx(50**-0.5, rel=0.01)
+    assert set(params) == {"1.mean", "2.weight", "2.bias", "4.weight", "6.weight"}

@@ -1,0 +1,109 @@
+"""The closed form against autograd through the gradient, and the stacked runs against each one alone."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from remanence import SGD, CrossEntropy, Logistic, SquaredError, Training, centred_mlp, torch_params
+from remanence.attacks import _by_autograd, _stationarity
+from remanence.training import KnownLoss, plain_mlp
+from remanence.types import Params
+
+HIDDEN = [(9,), (9, 8), (9, 8, 7)]
+ALPHA = torch.tensor(3.0, dtype=torch.float64)
+
+
+def net(outputs: int, hidden: tuple[int, ...], *, bias: bool = True) -> tuple[nn.Sequential, Params]:
+    model = centred_mlp((6,), outputs, hidden=hidden)
+    if not bias:
+        with torch.device("meta"):
+            model[2] = nn.Linear(6, hidden[0], bias=False)
+    return model, {name: p.double() for name, p in torch_params(model, seed=0).items()}
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("hidden", HIDDEN)
+@pytest.mark.parametrize("outputs", [1, 4])
+def test_the_closed_form_is_the_gradient_of_a_gradient(outputs: int, hidden: tuple[int, ...], bias: bool) -> None:
+    model, params = net(outputs, hidden, bias=bias)
+    x, top = drawn(5, 6), drawn(5, outputs)
+    layers = _stationarity.layers_of(model, params)
+    assert layers is not None
+    seen = _stationarity.forward(layers, x, ALPHA)
+    rest = _stationarity.left(layers, seen, top)
+    of_deltas = _stationarity.by_deltas(layers, seen, rest)
+    of_x = _stationarity.by_inputs(layers, seen, rest, of_deltas, None)
+    value, by_x, by_top = _by_autograd.slopes(_by_autograd.with_surrogate(model, float(ALPHA)), params, x, top)
+    torch.testing.assert_close(rest.objective, value, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(of_x, by_x, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(of_deltas[-1], by_top, rtol=1e-10, atol=1e-10)
+
+
+def test_runs_of_a_stack_know_nothing_of_each_other() -> None:
+    model, params = net(4, (9, 8))
+    layers = _stationarity.layers_of(model, params)
+    assert layers is not None
+    x, top = drawn(3, 5, 6), drawn(3, 5, 4)
+
+    def slope(x: Tensor, top: Tensor) -> Tensor:
+        seen = _stationarity.forward(layers, x, ALPHA)
+        rest = _stationarity.left(layers, seen, top)
+        return _stationarity.by_inputs(layers, seen, rest, _stationarity.by_deltas(layers, seen, rest), None)
+
+    alone = torch.stack([slope(a, b) for a, b in zip(x, top, strict=True)])
+    torch.testing.assert_close(slope(x, top), alone)
+
+
+def test_the_factor_of_the_multipliers_leaves_the_least() -> None:
+    model, params = net(4, (9, 8))
+    layers = _stationarity.layers_of(model, params)
+    assert layers is not None
+    seen = _stationarity.forward(layers, drawn(5, 6), None)
+    top = drawn(5, 4)
+    if _stationarity.fitted(layers, _stationarity.left(layers, seen, top))[1] < 1e-5:
+        top = -top  # a factor is positive
+    fitted, factor = _stationarity.fitted(layers, _stationarity.left(layers, seen, top))
+    at, *beside = (_stationarity.left(layers, seen, f * factor * top) for f in (1.0, 0.99, 1.01))
+    torch.testing.assert_close(fitted.objective, at.objective)
+    torch.testing.assert_close(fitted.weights, at.weights)
+    assert all(other.objective > at.objective for other in beside)
+
+
+@pytest.mark.parametrize("loss", [CrossEntropy(), Logistic(), SquaredError()], ids=repr)
+@pytest.mark.parametrize("hidden", HIDDEN)
+def test_the_gradient_written_out_is_autograds(loss: KnownLoss, hidden: tuple[int, ...]) -> None:
+    model, params = net(4 if isinstance(loss, CrossEntropy) else 1, hidden)
+    x, y = drawn(5, 6), torch.tensor([0, 1, 1, 0, 1])
+    ours = plain_mlp.of(model, loss)
+    assert ours is not None
+    torch.testing.assert_close(ours.gradient(params, x, y), Training(loss=loss).gradient(model, params, x, y))
+
+
+@pytest.mark.parametrize("loss", [CrossEntropy(), Logistic(), SquaredError()], ids=repr)
+def test_slopes_change_along_a_direction_as_autograd_says(loss: KnownLoss) -> None:
+    outputs = 4 if isinstance(loss, CrossEntropy) else 1
+    logits, direction, y = drawn(5, outputs).requires_grad_(), drawn(5, outputs).flip(0), torch.tensor([0, 1, 1, 0, 1])
+    (ours,) = torch.autograd.grad(loss.slopes(logits, y), logits, direction)
+    torch.testing.assert_close(loss.slopes_along(logits, y, direction), ours)
+
+
+def test_slopes_keep_their_digits_where_the_loss_is_nearly_zero() -> None:
+    logits = torch.tensor([[40.0, 0.0, 1.0]])
+    slopes = CrossEntropy().slopes(logits, torch.tensor([0]))
+    exact = CrossEntropy().slopes(logits.double(), torch.tensor([0]))
+    assert slopes[0, 0] < 0
+    torch.testing.assert_close(slopes.double(), exact, rtol=1e-5, atol=0)
+
+
+def test_the_rate_falls_in_stages() -> None:
+    model, params = net(4, (9,))
+    x, y = drawn(5, 6), torch.tensor([0, 1, 2, 3, 0])
+    plain = SGD(lr=0.2)
+    first = Training(epochs=3, optimizer=plain).run(model, params, x, y, [None] * 3, noise_seed=0)
+    slower = Training(epochs=2, optimizer=SGD(lr=0.02)).run(model, first, x, y, [None] * 2, noise_seed=0)
+    staged = Training(epochs=5, optimizer=plain, stages=((3, 0.1),))
+    torch.testing.assert_close(staged.run(model, params, x, y, [None] * 5, noise_seed=0), slower)
