@@ -1,6 +1,6 @@
 """What one SVD of the first layer tells: the number of records, their span, and who lies in it. Ours, not the paper's.
 
-remanence run buzaglo2023.span --scale paper      one CPU core: about four minutes
+remanence run buzaglo2023.span --scale paper      one busy CPU core: under three minutes
 
 Written down before the first run:
 - where weight decay has left less than 1e-6 of the first weights, the rank is the number of records exactly and every
@@ -11,9 +11,9 @@ Written down before the first run:
 - of held-out records 1 % are taken for members, as the test promises
 
 The first holds with one hidden layer and not with more: with two and a weight decay of 0.1 some records' share of the
-layer lay below 1e-10, and no gap was clear. So `paper` keeps the paper's images, not its nets: 100 images of CIFAR-10
-and one hidden layer of width 256, instead of 500 and two of 1,000, which with a weak decay take tens of thousands of
-epochs and are for a GPU. `small` is MNIST, `smoke` scikit-learn's 8x8 digits.
+layer lay below 1e-10, and no gap was clear. So `paper` keeps the paper's images and not its nets: 100 of CIFAR-10 and
+one hidden layer of width 256, instead of 500 and two of 1,000, which with a weak decay take tens of thousands of epochs
+and are for a GPU. `small` is MNIST, `smoke` scikit-learn's 8x8 digits.
 """
 
 from collections import defaultdict
