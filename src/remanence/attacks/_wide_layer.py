@@ -11,7 +11,7 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, jacrev, vmap
+from torch.func import jacrev, vjp, vmap
 
 from remanence.errors import BadInput
 from remanence.release import KnowsGradient
@@ -100,11 +100,11 @@ class WideLayer:
 
     def slope(self, x: Tensor) -> Tensor:
         """s', of every element."""
-        return _each(grad(self.activation), x)
+        return _derivative(self.activation)(x)
 
     def curvature(self, x: Tensor) -> Tensor:
         """s''."""
-        return _each(grad(grad(self.activation)), x)
+        return _derivative(_derivative(self.activation))(x)
 
 
 @final
@@ -131,7 +131,7 @@ class Before:
         if isinstance(self.activation, nn.ReLU):
             told = outputs > min(tolerance, _MOST_OFF) * outputs.amax(1, keepdim=True)
         values = _inverse(self.activation, outputs)
-        weights = _each(grad(self.activation), values).where(told, 0.0)
+        weights = _derivative(self.activation)(values).where(told, 0.0)
         inputs = _shortest((w[:, None] * self.rows for w in weights), weights * (values - self.offsets))
         left = (self.activation(inputs @ self.rows.T + self.offsets) - outputs).norm(dim=1) / outputs.norm(dim=1)
         if bool((left > tolerance).any()):
@@ -163,9 +163,15 @@ def _inverse(activation: nn.Module, y: Tensor) -> Tensor:
     raise BadInput(f"Stein inverts layers with ReLU, LeakyReLU, Tanh or Sigmoid before the last two, got {got}")
 
 
-def _each(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    found: Tensor = vmap(function)(x.flatten())
-    return found.view_as(x)
+def _derivative(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Of a function that acts on each number alone."""
+
+    def derivative(x: Tensor) -> Tensor:
+        values, pull = vjp(function, x)[:2]
+        found: Tensor = pull(torch.ones_like(values))[0]
+        return found
+
+    return derivative
 
 
 def _layers(model: nn.Module) -> tuple[list[tuple[str, nn.Module]], str, nn.Module, str]:
