@@ -11,7 +11,7 @@ from functools import cache, partial
 
 from torch import nn
 
-from remanence.attacks import GradientMatching, RecoNN, Stein
+from remanence.attacks import FirstLayer, GradientMatching, RecoNN, Stein
 from remanence.data import Split, distinct, load, split
 from remanence.errors import BadInput
 from remanence.experiment import Cell, Scale, Study
@@ -28,7 +28,7 @@ NETS = ("mlp", "cnn")
 TUNED_ON = ("digits", "mnist")  # the defaults of the attacks were chosen by looking at true records of these
 SPANS = "what the first layer spans"
 READER = RecoNN(hidden=(500, 500), gated=True, optimizer=AdamW(lr=1e-3, weight_decay=1e-2))
-ON_REQUEST = ("Stein",)  # refuses records that depend on each other, as those of narrow tables do, and ends the audit
+ON_REQUEST = ("FirstLayer", "Stein")  # refuse, as of narrow tables, what they cannot read, which ends the audit
 FEWEST = 200  # below this no part of the split is large enough to say anything
 
 
@@ -74,8 +74,20 @@ def audit_cells(
         ),
     ]
     if net == "mlp":
-        cells.insert(1, _chosen(source, quick=quick))
+        cells[1:1] = [_first_layer(cells[0]), _chosen(source, quick=quick)]
     return cells
+
+
+def _first_layer(usual: Cell) -> Cell:
+    """All its records in one batch, by a net with ReLU."""
+    return replace(
+        usual,
+        label="gradient of a batch, its first layer",
+        model=lambda data: mlp(data.shape, data.num_classes, hidden=(256,), activation=nn.ReLU),
+        per_victim=None,
+        attack=FirstLayer(),
+        tuned_on_truth=False,
+    )
 
 
 def _chosen(source: Callable[[], Data], *, quick: bool) -> Cell:

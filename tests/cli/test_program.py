@@ -47,8 +47,10 @@ def test_a_run_prints_its_records_and_nothing_else(demo_run: Finished) -> None:
     assert (demo_run.said.code, demo_run.said.err) == (0, "")
     records = parse_records(demo_run.said.out, where="stdout")
     assert records == read_run(demo_run.folder).records
-    chosen = "gradient of a batch, at weights that the server chose"
-    assert [record["cell"] for record in records] == ["gradient of a batch", chosen, "all records but one"]
+    gradients = [
+        f"gradient of a batch{what}" for what in ("", ", its first layer", ", at weights that the server chose")
+    ]
+    assert [record["cell"] for record in records] == [*gradients, "all records but one"]
     assert {(record["recipe"], record["scale"], record["seed"]) for record in records} == {("demo.digits", "smoke", 0)}
     command = f"remanence run demo.digits --scale smoke --json --out {demo_run.folder}"
     assert {record["command"] for record in records} == {command}
@@ -64,9 +66,9 @@ def test_the_demo_finds_most_records_of_a_gradient(demo_run: Finished) -> None:
     assert gradient["found"]["count"] >= 4  # chance finds 8 of 100 times one
 
 
-def test_a_server_that_chose_the_weights_finds_all(demo_run: Finished) -> None:
-    chosen = read_run(demo_run.folder).records[1]["scores"]
-    assert chosen["records"] == chosen["found"]["count"] == 4
+def test_the_first_layer_and_a_server_that_chose_the_weights_give_all_away(demo_run: Finished) -> None:
+    for record, count in zip(read_run(demo_run.folder).records[1:3], (8, 4), strict=True):
+        assert record["scores"]["records"] == record["scores"]["found"]["count"] == count
 
 
 def test_a_page_is_drawn_again_to_the_byte(demo_run: Finished, call: Call, tmp_path: Path) -> None:
