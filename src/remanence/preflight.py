@@ -61,7 +61,8 @@ def preflight(victim: Victim) -> Preflight:
         )
     mean, x = _stationarity.mean_of(victim.model, victim.final), data.x.flatten(1)
     seen = _stationarity.forward(layers, x if mean is None else x - mean, None)
-    signs = _signs(seen.logits, data.y, loss)
+    signed = isinstance(loss, SquaredError)
+    signs = _stationarity.margin_signs(seen.logits, data.y, signed=signed)
     margins = (signs * seen.logits).sum(-1)
     if isinstance(loss, SquaredError):
         margins = -(loss.slopes(seen.logits, data.y)[:, 0] / 2).abs()
@@ -72,21 +73,11 @@ def preflight(victim: Victim) -> Preflight:
     return Preflight(
         margins=margins,
         on_margin=float((margins <= _ON_MARGIN * smallest).double().mean()) if smallest > 0 else 0.0,
-        unexplained=_unexplained(layers, seen, signs, signed=isinstance(loss, SquaredError)) / whole,
+        unexplained=_unexplained(layers, seen, signs, signed=signed) / whole,
         at_rest=float(rest.objective) / whole,
         off_kinks=off_kinks,
         kinks=kinks,
     )
-
-
-def _signs(logits: Tensor, labels: Tensor, loss: object) -> Tensor:
-    if isinstance(loss, SquaredError):
-        return torch.ones_like(logits)
-    if logits.shape[-1] == 1:
-        return (2 * labels.to(logits) - 1)[:, None]
-    own = labels[:, None] == torch.arange(logits.shape[-1], device=logits.device)
-    rival = logits.masked_fill(own, -torch.inf).argmax(-1, keepdim=True)
-    return own.to(logits).scatter(-1, rival, -1.0)
 
 
 def _unexplained(layers: tuple[Layer, ...], seen: Forward, signs: Tensor, *, signed: bool) -> float:

@@ -72,6 +72,16 @@ def mean_of(model: nn.Module, final: Params) -> Tensor | None:
     return final[names[0]] if names else None
 
 
+def margin_signs(logits: Tensor, labels: Tensor, *, signed: bool) -> Tensor:
+    """How each record's margin is made of its logits: 1 at the label and -1 at the closest competitor; of one output
+    its label's sign, or 1 where multipliers are `signed`."""
+    if logits.shape[-1] == 1:
+        return torch.ones_like(logits) if signed else (2 * labels.to(logits) - 1)[:, None].expand_as(logits)
+    own = labels[:, None] == torch.arange(logits.shape[-1], device=logits.device)
+    rival = logits.masked_fill(own, -torch.inf).argmax(-1, keepdim=True)
+    return own.to(logits).expand_as(logits).scatter(-1, rival, -1.0)
+
+
 def forward(
     layers: Sequence[Layer], x: Tensor, alpha: Tensor | None, shifts: Sequence[Tensor] | None = None
 ) -> Forward:

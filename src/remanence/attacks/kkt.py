@@ -134,7 +134,7 @@ class _Search:
     def _written_out(self, multipliers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         assert self.layers is not None
         seen = _stationarity.forward(self.layers, self.x, self.alpha)
-        signs = self._signs(seen.logits) / self.x.shape[1]
+        signs = self._signs(seen.logits)
         rest = _stationarity.left(self.layers, seen, signs * multipliers[..., None])
         of_deltas = _stationarity.by_deltas(self.layers, seen, rest)
         of_x = _stationarity.by_inputs(self.layers, seen, rest, of_deltas, None)
@@ -145,7 +145,7 @@ class _Search:
         for run, x, own in zip(self.runs, self.x, multipliers, strict=True):
             records = images(self.release, x, None)
             with torch.no_grad():
-                signs = self._signs(apply(self.release.model, self.release.final, records)) / len(x)
+                signs = self._signs(apply(self.release.model, self.release.final, records))
             top = signs * own[:, None]
             value, of_x, of_top = slopes(self.surrogates[run.alpha], self.release.final, records, top)
             found.append((value, of_x.flatten(1), (of_top * signs).sum(-1)))
@@ -153,16 +153,8 @@ class _Search:
         return values, of_x, of_multipliers
 
     def _signs(self, logits: Tensor) -> Tensor:
-        """How each record's margin is made of its logits: 1 at the label and -1 at the closest competitor."""
-        if logits.shape[-1] == 1:
-            return (
-                torch.ones_like(logits)
-                if self.attack.signed
-                else (2 * self.labels.to(logits) - 1)[:, None].expand_as(logits)
-            )
-        own = self.labels[:, None] == torch.arange(logits.shape[-1], device=logits.device)
-        rival = logits.masked_fill(own, -torch.inf).argmax(-1, keepdim=True)
-        return own.to(logits).expand_as(logits).scatter(-1, rival, -1.0)
+        """Over the number of candidates, as in the authors' code: their rates and least multipliers are meant so."""
+        return _stationarity.margin_signs(logits, self.labels, signed=self.attack.signed) / len(self.labels)
 
     def drop_diverged(self) -> None:
         whole = self.objective.isfinite() & self.x.isfinite().all(-1).all(-1)
