@@ -149,7 +149,7 @@ class Span:
     def coordinates(self, noise: Tensor) -> tuple[Tensor, float]:
         """Of images as near to `noise` as the span has them, of which pixels have the mean square one; and their own
         root mean square."""
-        z = torch.linalg.lstsq(self.basis.T, noise.flatten(0, 1).T).solution.T.view(*noise.shape[:2], -1)
+        z = noise @ self.basis.T / self.basis.square().sum(1)  # whose rows are orthogonal
         z = z / (z @ self.basis).square().mean(-1, keepdim=True).sqrt()
         return z, float(z.square().mean().sqrt())
 
