@@ -19,7 +19,8 @@ from remanence.training import SGD, SquaredError, Training
 from remanence.types import Data
 from remanence_recipes.wang2023.setting import SquareAndCube
 
-RECORDS, ROWS = 8, {"smoke": 4000, "small": 5000, "paper": 5000}
+ROWS = {"smoke": 4000, "small": 5000, "paper": 5000}
+MEASURED = {2: 0.015, 4: 0.051, 8: 0.212}  # rms with the exact span alone, before this code was written
 
 
 def first_layer(scale: Scale) -> Sequence[Cell]:
@@ -50,24 +51,38 @@ def _batches(scale: Scale, records: int, seed: int) -> Split:
 
 
 def from_the_tensor(scale: Scale) -> Sequence[Study]:
-    """Gradient matching that begins with the estimate of Stein's tensor: eight MNIST images, weights of the server."""
-    about = "Eight images of norm one from one gradient of a wide net; the estimate alone, and sharpened."
-    claim = Claim(quantity=_named("sharpened"), higher_is_better=False, target=0.05, where="ours")
-    run = partial(_from_the_tensor, scale)
-    return [Study(label="eight images", about=about, run=run, claims=() if scale == "smoke" else (claim,))]
+    """Gradient matching that begins with the estimate of Stein's tensor: MNIST images, weights of the server."""
+    about = "Images of norm one from one gradient of a wide net; the estimate alone, and sharpened."
+    return [
+        Study(
+            label=f"{records} images",
+            about=about,
+            run=partial(_from_the_tensor, scale, records),
+            claims=() if scale == "smoke" else _claims(records),
+        )
+        for records in ((8,) if scale == "smoke" else MEASURED)
+    ]
 
 
-def _from_the_tensor(scale: Scale, seed: int, device: torch.device) -> Outcome:
+def _claims(records: int) -> tuple[Claim, ...]:
+    targets = {"estimate": MEASURED[records], "sharpened": min(0.05, MEASURED[records])}
+    return tuple(
+        Claim(quantity=_named(way), higher_is_better=False, target=target, where="ours")
+        for way, target in targets.items()
+    )
+
+
+def _from_the_tensor(scale: Scale, records: int, seed: int, device: torch.device) -> Outcome:
     estimate = Stein(refine=False, norm=1.0)
     matching = GradientMatching(distance=L2(), tv=0.0, optimizer=LBFGS(), steps=100, restarts=1, start=estimate)
     ways: dict[str, Attack[Gradient]] = {"estimate": estimate, "sharpened": matching}
     batches = {"smoke": 1, "small": 2, "paper": 10}[scale]
     data = load("digits" if scale == "smoke" else "mnist")
-    images = split(data, private=batches * RECORDS, fixed=0, public=0, test=batches * RECORDS, seed=seed)
+    images = split(data, private=batches * records, fixed=0, public=0, test=batches * records, seed=seed)
     errors: dict[str, list[float]] = {name: [] for name in (*ways, "chance")}
     pictures: dict[str, Tensor] = {}
     for i in track(range(batches), total=batches, label="batches"):
-        place = slice(i * RECORDS, (i + 1) * RECORDS)
+        place = slice(i * records, (i + 1) * records)
         batch, others = (_unit(part.take(place)) for part in (images.private, images.test))
         release = _sent(batch.to(device), rows=ROWS[scale], seed=stream(seed, "weights", i))
         found = {name: way.run(release, seed=stream(seed, "attack", i)).x.cpu() for name, way in ways.items()}
