@@ -19,6 +19,7 @@ from remanence.experiment import Study
 from remanence.report import render
 from remanence.results import Record, read_run
 from remanence.runs import Job, run_job
+from remanence.training import DPGD
 
 ALL = {"results.json", "scores.csv", "images.safetensors", "report.html"}
 
@@ -112,6 +113,17 @@ BAD_CELLS: dict[str, tuple[dict[str, Any], str]] = {
     "a rate of zero": ({"training": Training(optimizer=SGD(lr=0.0), epochs=3)}, "the victim did not fit"),
     "a rate too high": ({"training": Training(optimizer=SGD(lr=1e30), epochs=9)}, "the victim d(iverged|id not fit)"),
 }
+
+
+def test_noise_that_leaves_nothing_to_learn_is_a_result_with_a_caveat(tmp_path: Path) -> None:
+    unlearnt, learnt = (
+        tiny_cell(
+            f"noise {noise:g}", training=Training(optimizer=SGD(lr=0.5), epochs=8, privacy=DPGD(clip=1.0, noise=noise))
+        )
+        for noise in (1000.0, 1e-6)
+    )
+    codes = [[caveat["code"] for caveat in record["caveats"]] for record in done([unlearnt, learnt], tmp_path)]
+    assert ["learnt-nothing" in each for each in codes] == [True, False]
 
 
 @pytest.mark.parametrize("case", BAD_CELLS)

@@ -20,7 +20,7 @@ from remanence.experiment.device import device_of
 from remanence.metrics import Matching, Metric, default_metrics, hungarian
 from remanence.metrics.evaluate import quantities
 from remanence.nets import initial_params, initial_stack
-from remanence.release import Case, KnowsFinal, Reveal, Victim, check_fit, train_victim, train_victims
+from remanence.release import Case, KnowsFinal, Reveal, Victim, check_fit, fit_of, train_victim, train_victims
 from remanence.seeds import stream
 from remanence.shadow import ShadowBank, Store, build_bank
 from remanence.training import Training
@@ -97,6 +97,7 @@ class Stage:
     public: Data
     unrelated: Data
     bank: ShadowBank | None
+    caveats: tuple[Caveat, ...] = ()  # about the victims
 
     def serves(self, cell: Cell) -> bool:
         same = ("split", "model", "training", "reveal", "per_victim", "start", "own_starts")
@@ -115,11 +116,13 @@ def prepare(
     """Train and reveal, and train the shadows where the attack learns from them."""
     device, parts = device_of(device), cell.split(seed)
     check_claims(cell.claims, quantities(cell.metrics or default_metrics(parts.private)))
-    cases, public = _cases(cell, parts, seed, device), parts.public.to(device)
+    victims, public = _victims(cell, parts.fixed.to(device), parts.private.to(device), seed), parts.public.to(device)
+    cases = [cell.reveal(victim) for victim in victims]
+    doubts = _unlearnt(victims) if isinstance(cases[0].release, KnowsFinal) else ()
     bank = None
     if isinstance(cell.attack, ShadowAttack):
         bank = build_bank(cases[0].release, public, seed=seed, backend=backend, store=store)
-    return Stage(cell=cell, cases=cases, public=public, unrelated=parts.test.to(device), bank=bank)
+    return Stage(cell=cell, cases=cases, public=public, unrelated=parts.test.to(device), bank=bank, caveats=doubts)
 
 
 def run_cell(
@@ -146,7 +149,7 @@ def run_cell(
         metrics=cell.metrics,
         seed=seed,
     )
-    doubts = caveats(finding)
+    doubts = [*stage.caveats, *caveats(finding)]
     if cell.tuned_on_truth:
         text = (
             "The attack's settings were chosen by looking at true records of this data set: elsewhere it may do worse."
@@ -156,13 +159,19 @@ def run_cell(
     return CellResult(cell=cell, finding=finding, caveats=tuple(doubts), seconds=seconds, device=device)
 
 
-def _cases(cell: Cell, parts: Split, seed: int, device: torch.device) -> list[Case[Any]]:
-    victims = _victims(cell, parts.fixed.to(device), parts.private.to(device), seed)
-    cases = [cell.reveal(victim) for victim in victims]
-    if isinstance(cases[0].release, KnowsFinal):  # a gradient at the first weights says nothing about the last
+def _unlearnt(victims: list[Victim]) -> tuple[Caveat, ...]:
+    """A victim that did not fit is refused, unless noise was added for privacy's sake: then that is a result."""
+    privacy = victims[0].training.privacy
+    if privacy is None or not privacy.noise:
         for victim in victims:
             check_fit(victim)
-    return cases
+        return ()
+    count = sum(not fit_of(victim).learnt for victim in victims)
+    text = (
+        f"With this much noise {count} of {len(victims)} victims classify their own records no better than guessing: "
+        "there is little to read, and little to use."
+    )
+    return (Caveat(code="learnt-nothing", text=text),) if count else ()
 
 
 def _victims(cell: Cell, fixed: Data, private: Data, seed: int) -> list[Victim]:

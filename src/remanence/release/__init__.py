@@ -28,7 +28,7 @@ from remanence.release.reveal import (
     local_update,
     weights_only,
 )
-from remanence.release.victim import Victim, check_fit, train_victim, train_victims
+from remanence.release.victim import Victim, check_fit, fit_of, train_victim, train_victims
 
 __all__ = [
     "AllButOne",
@@ -49,6 +49,7 @@ __all__ = [
     "all_but_one",
     "all_but_one_and_the_start",
     "check_fit",
+    "fit_of",
     "gradient_at_final",
     "gradient_at_initial",
     "initial_and_final",

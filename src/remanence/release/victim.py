@@ -1,7 +1,7 @@
 """Who knows everything: a trained model and its private records."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -69,17 +69,33 @@ def train_victims(
 
 def check_fit(victim: Victim) -> None:
     """Refuse a victim that did not fit: what an attack reads from it would say nothing about a trained model."""
+    fit = fit_of(victim)
+    if not fit.learnt:
+        raise BadInput(
+            f"the victim did not fit: its training loss went from {fit.before:.4g} to {fit.after:.4g}, and guessing by "
+            f"the classes' frequencies reaches {fit.guessing:.4g}; change the learning rate or train for more epochs"
+        )
+
+
+class Fit(NamedTuple):
+    """A victim's loss on its records before and after training, and that of guessing by the classes' frequencies."""
+
+    before: float
+    after: float
+    guessing: float
+
+    @property
+    def learnt(self) -> bool:
+        return self.after < min(self.before, self.guessing)
+
+
+def fit_of(victim: Victim) -> Fit:
     if not all(torch.isfinite(p).all() for p in victim.final.values()):
         raise BadInput("the victim diverged (its weights are not finite): lower the learning rate")
     data = concat([victim.fixed, victim.private])
     share = data.y.bincount().double() / len(data)
-    guessing = float(-share.xlogy(share).sum())
-    before, reached = (float(_loss(victim, params, data)) for params in (victim.initial, victim.final))
-    if not reached < min(before, guessing):
-        raise BadInput(
-            f"the victim did not fit: its training loss went from {before:.4g} to {reached:.4g}, and guessing by the "
-            f"classes' frequencies reaches {guessing:.4g}; change the learning rate or train for more epochs"
-        )
+    before, after = (float(_loss(victim, params, data)) for params in (victim.initial, victim.final))
+    return Fit(before=before, after=after, guessing=float(-share.xlogy(share).sum()))
 
 
 def _loss(victim: Victim, params: Params, data: Data) -> Tensor:
