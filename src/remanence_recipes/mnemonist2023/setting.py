@@ -32,14 +32,14 @@ READER = RecoNN(transposed=True, hidden=(), optimizer=AdamW(lr=3e-4, weight_deca
 
 def reader(scale: Scale) -> RecoNN:
     if scale == "smoke":
-        return replace(READER, transposed=False, hidden=(100,), optimizer=AdamW(lr=1e-3), epochs=30, batch_size=16)
+        return replace(READER, transposed=False, hidden=(100,), optimizer=AdamW(lr=1e-3), epochs=15, batch_size=16)
     if scale == "small":
         return replace(READER, hidden=(300,), optimizer=AdamW(lr=5e-4, weight_decay=1e-2), epochs=20, batch_size=64)
     return READER
 
 
-def mnemonist(scale: Scale) -> Mnemonist:
-    return Mnemonist(reader=reader(scale))
+def mnemonist(scale: Scale, *, to_mean: bool = False) -> Mnemonist:
+    return Mnemonist(reader=reader(scale), to_mean=to_mean)
 
 
 def net(activation: Callable[[], nn.Module], data: Data) -> nn.Module:
@@ -106,8 +106,8 @@ class Run:
         """With the seed of Mnemonist's own reader: where that keeps every row, nothing is gained."""
         return self.read(reader(self.scale).fit(self.bank, seed=stream(self.seed, "selected")))
 
-    def mnemonist(self) -> FittedMnemonist:
-        return mnemonist(self.scale).fit(self.bank, seed=self.seed)
+    def mnemonist(self, *, to_mean: bool = False) -> FittedMnemonist:
+        return mnemonist(self.scale, to_mean=to_mean).fit(self.bank, seed=self.seed)
 
     def of_random_rows(self, like: FittedMnemonist) -> FittedMnemonist:
         """What it would be if as many rows had been drawn."""
