@@ -139,7 +139,8 @@ def test_the_slopes_of_equilibrium_are_autograds() -> None:
     z.requires_grad_()
     free = [nn.Parameter(torch.randn(2, RECORDS, 40, generator=generator, dtype=torch.float64))]
     labels = victim.private.y
-    objective, of_z, of_free = attack._slopes(release(), span, z, free, labels, 0.3)
+    alpha = torch.tensor(attack._steepness(0.3) * span.steepness)
+    objective, of_z, of_free = attack._slopes(release(), span, z, free, labels, alpha)
     by_z, by_free = torch.autograd.grad(objective.sum(), (z, free[0]))
     torch.testing.assert_close(of_z, by_z)
     torch.testing.assert_close(of_free[0], by_free)
