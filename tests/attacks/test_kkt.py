@@ -38,6 +38,8 @@ from remanence.preflight import preflight
 from remanence.training import KnownLoss
 
 RECORDS = 10
+CALM = KKTRun(lr=1e-3, multiplier_lr=0.05, spread=0.1)  # rounding does not grow
+WHERE = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
 
 def private(classes: int) -> Data:
@@ -77,6 +79,37 @@ def test_written_out_and_by_autograd_it_is_one_attack(
     theirs = attack.run(release(loss), seed=0)
     torch.testing.assert_close(ours.x, theirs.x, rtol=1e-8, atol=1e-8)
     assert ours.objective == pytest.approx(theirs.objective)
+
+
+@pytest.mark.parametrize("device", WHERE)
+@pytest.mark.parametrize("tf32", [False, True])
+@pytest.mark.parametrize(
+    "attack",
+    [
+        KKT(candidates=10, runs=(replace(CALM, lr=1e9), CALM), iterations=110),
+        Equilibrium(steps=30, restarts=2),
+    ],
+    ids=lambda attack: type(attack).__name__,
+)
+def test_it_is_the_same_on_every_device_and_in_single_precision(
+    attack: KKT | Equilibrium, tf32: bool, device: str
+) -> None:
+    """On a CUDA device its steps are captured, once more when a run is dropped or gates begin to shift."""
+    shown = release()
+    there = replace(shown, final={name: p.to(device) for name, p in shown.final.items()})
+    plain, found = attack.run(shown, seed=0), replace(attack, tf32=tf32).run(there, seed=0)
+    assert found.x.dtype == torch.float64
+    off = 0.01 if tf32 else 1e-6
+    torch.testing.assert_close(found.x.cpu(), plain.x, rtol=off, atol=off)
+    assert found.objective == pytest.approx(plain.objective, rel=off)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="captured on a CUDA device alone")
+def test_autograd_is_captured_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    attack, shown = KKT(candidates=10, runs=(CALM,), iterations=20), release()
+    there = replace(shown, final={name: p.cuda() for name, p in shown.final.items()})
+    monkeypatch.setattr(_stationarity, "layers_of", lambda *_: None)
+    torch.testing.assert_close(attack.run(there, seed=0).x.cpu(), attack.run(shown, seed=0).x, rtol=1e-6, atol=1e-6)
 
 
 def test_it_explains_the_weights_better_and_better() -> None:

@@ -25,6 +25,7 @@ from remanence.progress import track
 from remanence.release import KnowsFinal, require
 from remanence.training import Adam, CrossEntropy, KnownLoss
 from remanence.training.in_place import changed_by, replayed, set_rate, torch_optimizer
+from remanence.training.precision import precision
 from remanence.types import Reconstruction
 
 _GAP = 30.0  # between two singular values, where the rank ends
@@ -48,6 +49,7 @@ class Equilibrium:
     kink: float = 3.0  # how far a gate can be shifted, in units of its width; 0: not at all
     box: float = 0.1  # weight of pixels outside [0, 1]
     mean: float | None = None  # added to every candidate; None: what the model takes off its records
+    tf32: bool = False  # in float32, and on a CUDA device with factors of ten bits, whatever the release is in
 
     def run(self, release: KnowsFinal, *, seed: int) -> Reconstruction:
         require(release, KnowsFinal, by=type(self).__name__)
@@ -64,9 +66,10 @@ class Equilibrium:
                 "decay until it came to rest): set `candidates`"
             )
         labels = balanced(count, release.num_classes).to(span.basis.device)
-        z, objective = self._searched(release, span, labels, seed)
+        with precision(tf32=self.tf32):
+            z, objective = self._searched(release, span.single() if self.tf32 else span, labels, seed)
         best = int(objective.argmin())
-        x = images(release, z[best] @ span.basis, self.mean).clamp(0, 1)
+        x = images(release, z[best].to(span.basis) @ span.basis, self.mean).clamp(0, 1)
         return Reconstruction(x=x, y=labels, objective=float(objective[best]))
 
     def _searched(self, release: KnowsFinal, span: "Span", labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
@@ -164,6 +167,19 @@ class Span:
             records=rank_of(torch.linalg.svdvals(both)),
             steepness=float(first.weight.square().sum(1).mean()) ** -0.5,
         )
+
+    def single(self) -> "Span":
+        """In float32."""
+        layers = tuple(
+            replace(
+                layer,
+                weight=layer.weight.float(),
+                bias=None if layer.bias is None else layer.bias.float(),
+                target=layer.target.float(),
+            )
+            for layer in self.layers
+        )
+        return replace(self, layers=layers, basis=self.basis.float())
 
     def coordinates(self, noise: Tensor) -> tuple[Tensor, float]:
         """Of images as near to `noise` as the span has them, of which pixels have the mean square one; and their own

@@ -62,7 +62,7 @@ class KKT:
     def run(self, release: KnowsFinal, *, seed: int) -> Reconstruction:
         require(release, KnowsFinal, by=type(self).__name__)
         with precision(tf32=self.tf32):
-            search = _Search.begun(self, release, seed)
+            search = Search.begun(self, release, seed)
             go = search.replayed()
             for done in track(range(1, self.iterations + 1), total=self.iterations, label="KKT conditions"):
                 go()
@@ -86,7 +86,7 @@ def images(release: KnowsFinal, x: Tensor, mean: float | None) -> Tensor:
     return (x if taken_off is None else x + taken_off.to(x)).view(len(x), *release.shape)
 
 
-class _Search:
+class Search:
     """The stack: candidates (run, i, pixel), multipliers (run, i), their momenta and the objectives, all in place."""
 
     def __init__(self, attack: KKT, release: KnowsFinal, labels: Tensor, x: Tensor, free: Tensor) -> None:
@@ -101,7 +101,7 @@ class _Search:
         self._set_numbers()
 
     @classmethod
-    def begun(cls, attack: KKT, release: KnowsFinal, seed: int) -> "_Search":
+    def begun(cls, attack: KKT, release: KnowsFinal, seed: int) -> "Search":
         generator, like = torch.Generator().manual_seed(seed), next(iter(release.final.values()))
         like = like.float() if attack.tf32 else like
         stack = (len(attack.runs), attack.candidates)
