@@ -33,6 +33,7 @@ from remanence import (
 )
 from remanence.attacks import _stationarity
 from remanence.attacks.equilibrium import Span
+from remanence.attacks.kkt import Search
 from remanence.nets import apply
 from remanence.preflight import preflight
 from remanence.training import KnownLoss
@@ -128,6 +129,24 @@ def test_a_run_that_diverges_is_dropped() -> None:
     assert found.x.isfinite().all()
     with pytest.raises(BadInput, match="every run of KKT diverged"):
         KKT(candidates=10, runs=(bad,), iterations=150).run(release(), seed=0)
+
+
+def test_halving_keeps_the_run_that_explains_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle, wild, taken, step = replace(CALM, lr=1e-9, multiplier_lr=1e-9), replace(CALM, lr=1e9), [], Search.step
+
+    def counted(self: Search) -> None:
+        taken.append(len(self.runs))
+        step(self)
+
+    monkeypatch.setattr(Search, "step", counted)
+    attack = KKT(candidates=10, runs=(idle, idle, wild, idle, idle, CALM, idle, idle), iterations=400)
+    whole = attack.run(release(), seed=0)
+    assert sum(taken) == 8 * 100 + 7 * 300  # the wild one is seen to have diverged at the first look
+    taken.clear()
+    halved = replace(attack, halvings=3).run(release(), seed=0)
+    assert sum(taken) == 8 * 50 + 4 * 50 + 2 * 100 + 1 * 200
+    torch.testing.assert_close(halved.x, whole.x)
+    assert halved.objective == pytest.approx(whole.objective)
 
 
 def test_convolutions_are_attacked_by_autograd() -> None:

@@ -44,7 +44,8 @@ class KKTRun:
 @final
 @dataclass(frozen=True, kw_only=True)
 class KKT:
-    """Runs are stacked; one that diverges is dropped, and the one with the lowest objective is returned.
+    """Runs are stacked; one that diverges is dropped, and the one with the lowest objective is returned. It also says
+    which half of them goes on (successive halving, Jamieson and Talwalkar 2016): no record is looked at.
 
     Several outputs: a record's margin is to its closest competitor. One output: y times the output, or with `signed`
     the output itself, with multipliers of either sign (regression).
@@ -53,6 +54,7 @@ class KKT:
     candidates: int = 1000
     runs: tuple[KKTRun, ...] = (KKTRun(),)
     iterations: int = 50_000
+    halvings: int = 0  # so often, last at 1/2 of the iterations, before at 1/4 ..., the better half of the runs goes on
     momentum: float = 0.9
     squared: bool = False  # the paper's multipliers a² + least; the authors' code has free ones and a penalty
     signed: bool = False
@@ -63,10 +65,11 @@ class KKT:
         require(release, KnowsFinal, by=type(self).__name__)
         with precision(tf32=self.tf32):
             search = Search.begun(self, release, seed)
-            go = search.replayed()
+            go, cuts = search.replayed(), {self.iterations >> k for k in range(1, self.halvings + 1)}
             for done in track(range(1, self.iterations + 1), total=self.iterations, label="KKT conditions"):
                 go()
-                if (done % _LOOK == 0 or done == self.iterations) and search.without_diverged():
+                looks = done % _LOOK == 0 or done in cuts or done == self.iterations
+                if looks and search.shrunk(halved=done in cuts):
                     go = search.replayed()
         best = int(search.objective.argmin())
         x = images(release, search.x[best].to(next(iter(release.final.values()))), self.mean)
@@ -168,15 +171,18 @@ class Search:
         """Over the number of candidates, as in the authors' code: their rates and least multipliers are meant so."""
         return _stationarity.margin_signs(logits, self.labels, signed=self.attack.signed) / len(self.labels)
 
-    def without_diverged(self) -> bool:
-        """Drops them; whether there were any."""
+    def shrunk(self, *, halved: bool) -> bool:
+        """Drops what diverged, and the worse half of the others; whether there was any."""
         whole = self.objective.isfinite() & self.x.isfinite().all(-1).all(-1)
-        if not whole.any():
+        left = int(whole.sum())
+        if not left:
             raise BadInput("every run of KKT diverged: lower `lr` and `multiplier_lr` of its `runs`")
-        if whole.all():
+        left = (left + 1) // 2 if halved else left
+        if left == len(self.runs):
             return False
-        self.runs = [run for run, kept in zip(self.runs, whole.tolist(), strict=True) if kept]
+        best = self.objective.where(whole, torch.inf).argsort()[:left].sort().values
+        self.runs = [self.runs[place] for place in best.tolist()]
         for name in _CHANGED:
-            setattr(self, name, getattr(self, name)[whole])
+            setattr(self, name, getattr(self, name)[best])
         self._set_numbers()
         return True
