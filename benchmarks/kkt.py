@@ -11,7 +11,7 @@ What it should reach, m candidates, D pixels, width H: an iteration is 2m (5 D H
 leaves no product out. None can be saved: x R' and D R through Gram matrices of m x m take 21.3 units of m in place of
 22.4 where m = H; candidates in the row space of the first layer (1,000 in place of 3,072) take 24.0 GFLOP, but the box
 needs their pixels, 12.3 more. So what counts is TF32, which a single run holds at about 100 TFLOP/s of an H200 (2,200
-iterations/s, 12 times the authors' 187), and a stack of eight at 250 to 300: 160 µs, and some 60 µs for 1.3 GB of
+iterations/s, 12 times the authors' 187), and a stack of eight at 250 to 300: 160 µs, and some 60 µs for 0.3 GB of
 elementwise traffic at 4.8 TB/s, together 4,500 iterations/s in sum, 24 times.
 
 Whether TF32 finds what float64 and float32 find, its rounding imitated on a CPU: of 50 CIFAR-10 images of 16x16 (victim
