@@ -61,7 +61,18 @@ from remanence.release import (
     weights_only,
 )
 from remanence.shadow import ShadowBank, Store, build_bank
-from remanence.training import DPGD, SGD, Adam, AdamW, CrossEntropy, Logistic, RMSProp, SquaredError, Training
+from remanence.training import (
+    DPGD,
+    SGD,
+    Adam,
+    AdamW,
+    CrossEntropy,
+    Logistic,
+    RMSProp,
+    SquaredError,
+    Training,
+    UntilRest,
+)
 from remanence.types import Data, Params, Reconstruction
 
 __all__ = [
@@ -126,6 +137,7 @@ __all__ = [
     "Study",
     "TopK",
     "Training",
+    "UntilRest",
     "Victim",
     "WeightsOnly",
     "all_but_one",

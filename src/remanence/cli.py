@@ -97,7 +97,7 @@ def _told(error: BaseException) -> tuple[str, int]:
 
 @app.command()
 def demo(out: Out = None, seed: Seed = 0, force: Force = False, redact: Redact = False, as_json: Json = False) -> None:
-    """Audit two small models on embedded data and write a page. It takes under a minute on two cores."""
+    """Audit small models on embedded data and write a page. It takes under a minute on two cores."""
     from remanence.runs import Job
     from remanence_recipes.demo import digits
 

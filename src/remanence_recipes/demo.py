@@ -1,25 +1,26 @@
 """The demo, and the first version of an audit: small victims on one data set, one attack of each kind.
 
 remanence demo        two CPU cores: about 30 s
-expected              most of the 32 records of the gradients found, all of those whose weights the server chose, and
-                      most of the 100 single records
+expected              most of the 32 records of the gradients found, all of those whose weights the server chose, most
+                      of the 100 single records, and most of the 30 of a model that came to rest under weight decay
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
+import torch
 from torch import nn
 
-from remanence.attacks import FirstLayer, GradientMatching, RecoNN, Stein
+from remanence.attacks import Equilibrium, FirstLayer, GradientMatching, RecoNN, Stein
 from remanence.data import Split, distinct, load, split
 from remanence.errors import BadInput
 from remanence.experiment import Cell, Scale, Study
 from remanence.metrics import identity
-from remanence.nets import cnn, mlp
-from remanence.release import all_but_one, gradient_at_initial
+from remanence.nets import centred_mlp, cnn, mlp, torch_params
+from remanence.release import all_but_one, gradient_at_initial, weights_only
 from remanence.training import AdamW, SquaredError, Training
-from remanence.types import Data
+from remanence.types import Data, Params
 from remanence_recipes.spans import span_study
 from remanence_recipes.storage import storage_study
 from remanence_recipes.wang2023.images import sent_by_server
@@ -33,9 +34,42 @@ FEWEST = 200  # below this no part of the split is large enough to say anything
 
 
 def digits(scale: Scale) -> Sequence[Cell]:
-    """The demo: two small victims on scikit-learn's 8x8 digits, which need no download."""
-    search = GradientMatching(steps=400, restarts=1)
-    return audit_cells(partial(load, "digits"), quick=scale == "smoke", search=search, tuned_on_truth=True)
+    """The demo: small victims on scikit-learn's 8x8 digits, which need no download."""
+    search, quick = GradientMatching(steps=400, restarts=1), scale == "smoke"
+    cells = audit_cells(partial(load, "digits"), quick=quick, search=search, tuned_on_truth=True)
+    return [*cells, _weights_alone(2, 1000) if quick else _weights_alone(3, 2000)]
+
+
+def _weights_alone(per_class: int, steps: int) -> Cell:
+    """All records of an MLP that came to rest under weight decay, from its weights; they also tell how many there were.
+
+    It takes the records' mean off, which is released with the weights, as by Buzaglo et al. 2023.
+    """
+
+    def cut(seed: int) -> Split:
+        return _same_of_each(distinct(load("digits")), per_class, seed)
+
+    def start(model: nn.Module, seed: int) -> Params:
+        return torch_params(model, seed=seed) | {"1.mean": cut(seed).private.x.mean(0).flatten()}
+
+    return Cell(
+        label="trained weights alone",
+        split=cut,
+        model=lambda data: centred_mlp(data.shape, data.num_classes, hidden=(200,)),
+        training=Training(epochs=1200, weight_decay=0.01, stages=((720, 0.3), (960, 0.1))),
+        start=start,
+        reveal=weights_only,
+        attack=Equilibrium(steps=steps, restarts=2),
+        tuned_on_truth=True,
+    )
+
+
+def _same_of_each(data: Data, per_class: int, seed: int) -> Split:
+    """As many private records of each class, in the order of the classes; the rest is held out."""
+    data = data.take(torch.randperm(len(data), generator=torch.Generator().manual_seed(seed)))
+    private = torch.cat([(data.y == label).nonzero()[:per_class, 0] for label in range(data.num_classes)])
+    rest, none = torch.ones(len(data), dtype=torch.bool).scatter(0, private, value=False), data.take(slice(0, 0))
+    return Split(private=data.take(private), fixed=none, public=none, test=data.take(rest))
 
 
 def audit_cells(

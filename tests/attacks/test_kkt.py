@@ -33,11 +33,14 @@ from remanence import (
 )
 from remanence.attacks import _stationarity
 from remanence.attacks.equilibrium import Span
+from remanence.attacks.kkt import Search
 from remanence.nets import apply
 from remanence.preflight import preflight
 from remanence.training import KnownLoss
 
 RECORDS = 10
+CALM = KKTRun(lr=1e-3, multiplier_lr=0.05, spread=0.1)  # rounding does not grow
+WHERE = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
 
 def private(classes: int) -> Data:
@@ -79,6 +82,37 @@ def test_written_out_and_by_autograd_it_is_one_attack(
     assert ours.objective == pytest.approx(theirs.objective)
 
 
+@pytest.mark.parametrize("device", WHERE)
+@pytest.mark.parametrize("tf32", [False, True])
+@pytest.mark.parametrize(
+    "attack",
+    [
+        KKT(candidates=10, runs=(replace(CALM, lr=1e9), CALM), iterations=110),
+        Equilibrium(steps=30, restarts=2),
+    ],
+    ids=lambda attack: type(attack).__name__,
+)
+def test_it_is_the_same_on_every_device_and_in_single_precision(
+    attack: KKT | Equilibrium, tf32: bool, device: str
+) -> None:
+    """On a CUDA device its steps are captured, once more when a run is dropped or gates begin to shift."""
+    shown = release()
+    there = replace(shown, final={name: p.to(device) for name, p in shown.final.items()})
+    plain, found = attack.run(shown, seed=0), replace(attack, tf32=tf32).run(there, seed=0)
+    assert found.x.dtype == torch.float64
+    off = 0.01 if tf32 else 1e-6
+    torch.testing.assert_close(found.x.cpu(), plain.x, rtol=off, atol=off)
+    assert found.objective == pytest.approx(plain.objective, rel=off)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="captured on a CUDA device alone")
+def test_autograd_is_captured_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    attack, shown = KKT(candidates=10, runs=(CALM,), iterations=20), release()
+    there = replace(shown, final={name: p.cuda() for name, p in shown.final.items()})
+    monkeypatch.setattr(_stationarity, "layers_of", lambda *_: None)
+    torch.testing.assert_close(attack.run(there, seed=0).x.cpu(), attack.run(shown, seed=0).x, rtol=1e-6, atol=1e-6)
+
+
 def test_it_explains_the_weights_better_and_better() -> None:
     run = KKTRun(spread=0.1, lr=0.01, multiplier_lr=0.1)
     short, long = (KKT(candidates=20, runs=(run,), iterations=n).run(release(), seed=0).objective for n in (1, 300))
@@ -95,6 +129,24 @@ def test_a_run_that_diverges_is_dropped() -> None:
     assert found.x.isfinite().all()
     with pytest.raises(BadInput, match="every run of KKT diverged"):
         KKT(candidates=10, runs=(bad,), iterations=150).run(release(), seed=0)
+
+
+def test_halving_keeps_the_run_that_explains_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle, wild, taken, step = replace(CALM, lr=1e-9, multiplier_lr=1e-9), replace(CALM, lr=1e9), [], Search.step
+
+    def counted(self: Search) -> None:
+        taken.append(len(self.runs))
+        step(self)
+
+    monkeypatch.setattr(Search, "step", counted)
+    attack = KKT(candidates=10, runs=(idle, idle, wild, idle, idle, CALM, idle, idle), iterations=400)
+    whole = attack.run(release(), seed=0)
+    assert sum(taken) == 8 * 100 + 7 * 300  # the wild one is seen to have diverged at the first look
+    taken.clear()
+    halved = replace(attack, halvings=3).run(release(), seed=0)
+    assert sum(taken) == 8 * 50 + 4 * 50 + 2 * 100 + 1 * 200
+    torch.testing.assert_close(halved.x, whole.x)
+    assert halved.objective == pytest.approx(whole.objective)
 
 
 def test_convolutions_are_attacked_by_autograd() -> None:
@@ -139,7 +191,8 @@ def test_the_slopes_of_equilibrium_are_autograds() -> None:
     z.requires_grad_()
     free = [nn.Parameter(torch.randn(2, RECORDS, 40, generator=generator, dtype=torch.float64))]
     labels = victim.private.y
-    objective, of_z, of_free = attack._slopes(release(), span, z, free, labels, 0.3)
+    alpha = torch.tensor(attack._steepness(0.3) * span.steepness)
+    objective, of_z, of_free = attack._slopes(release(), span, z, free, labels, alpha)
     by_z, by_free = torch.autograd.grad(objective.sum(), (z, free[0]))
     torch.testing.assert_close(of_z, by_z)
     torch.testing.assert_close(of_free[0], by_free)

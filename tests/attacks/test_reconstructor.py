@@ -12,7 +12,6 @@ from torch.func import grad
 from torch.nn.functional import cosine_similarity
 
 from remanence import SGD, Adam, AdamW, Data, Params, RecoNN, RMSProp, ShadowBank, initial_params, mlp
-from remanence.attacks._in_place import copied, rewind, torch_optimizer
 from remanence.attacks._inputs import Digest, Scaler, principal
 from remanence.attacks._reconstructor import Batch, Error, Judge, Reader, Step, materialised, shuffled
 from remanence.errors import BadInput
@@ -21,6 +20,7 @@ from remanence.perceptual import SHAPES, Lpips
 from remanence.seeds import stream
 from remanence.shadow.rows import first_layer
 from remanence.training import Optimizer
+from remanence.training.in_place import changed_by, copied, rewind, torch_optimizer
 from remanence.training.precision import precision
 
 OPTIMIZERS: list[Optimizer] = [
@@ -166,9 +166,10 @@ def test_rewinding_undoes_the_warm_up(optimizer: Optimizer) -> None:
     plain, warmed = (make_step(optimizer, "cpu", adversarial=0.1) for _ in range(2))
     assert warmed.judge is not None
     optimizers = [warmed.optimizer, warmed.judge.optimizer]
-    start = copied([*warmed.net.parameters(), *warmed.judge.net.parameters()])
+    held = changed_by(optimizers)
+    start = copied(held)
     walk(warmed, warmed)
-    rewind(optimizers, start)
+    rewind(changed_by(optimizers), held, start)
     for p, q in zip(walk(plain, plain), walk(warmed, warmed), strict=True):
         torch.testing.assert_close(p, q, rtol=0, atol=0)
 

@@ -50,7 +50,7 @@ def test_a_run_prints_its_records_and_nothing_else(demo_run: Finished) -> None:
     gradients = [
         f"gradient of a batch{what}" for what in ("", ", its first layer", ", at weights that the server chose")
     ]
-    assert [record["cell"] for record in records] == [*gradients, "all records but one"]
+    assert [record["cell"] for record in records] == [*gradients, "all records but one", "trained weights alone"]
     assert {(record["recipe"], record["scale"], record["seed"]) for record in records} == {("demo.digits", "smoke", 0)}
     command = f"remanence run demo.digits --scale smoke --json --out {demo_run.folder}"
     assert {record["command"] for record in records} == {command}
@@ -69,6 +69,12 @@ def test_the_demo_finds_most_records_of_a_gradient(demo_run: Finished) -> None:
 def test_the_first_layer_and_a_server_that_chose_the_weights_give_all_away(demo_run: Finished) -> None:
     for record, count in zip(read_run(demo_run.folder).records[1:3], (8, 4), strict=True):
         assert record["scores"]["records"] == record["scores"]["found"]["count"] == count
+
+
+def test_weights_alone_give_most_records_away(demo_run: Finished) -> None:
+    scores = read_run(demo_run.folder).records[-1]["scores"]
+    assert scores["records"] == 20
+    assert scores["found"]["count"] >= 8  # chance finds 20 of 100 times one
 
 
 def test_a_page_is_drawn_again_to_the_byte(demo_run: Finished, call: Call, tmp_path: Path) -> None:

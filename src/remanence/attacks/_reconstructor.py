@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from math import ceil
 from typing import final
@@ -9,10 +10,10 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks._in_place import replayed, torch_optimizer, update
 from remanence.nets import initial_params, patchgan
 from remanence.perceptual import Lpips
 from remanence.training import Adam
+from remanence.training.in_place import changed_by, replayed, torch_optimizer, update
 from remanence.types import Params
 
 
@@ -199,4 +200,4 @@ class Step:
             self.judge.learn(found, target)
 
     def replayed(self) -> Callable[[], None]:
-        return replayed(self, [self.optimizer] + ([self.judge.optimizer] if self.judge else []))
+        return replayed(self, partial(changed_by, [self.optimizer] + ([self.judge.optimizer] if self.judge else [])))

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, grad_and_value, vmap
 
-from remanence.attacks._in_place import torch_optimizer
 from remanence.progress import track
 from remanence.training import Optimizer
+from remanence.training.in_place import torch_optimizer
 
 if TYPE_CHECKING:
     import numpy as np

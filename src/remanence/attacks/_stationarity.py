@@ -13,6 +13,7 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from remanence.nets import Centre
 from remanence.training import CrossEntropy, plain_mlp
@@ -29,7 +30,7 @@ class Layer:
     weight: Tensor
     bias: Tensor | None
     target: Tensor
-    unit: Tensor  # the squares of what is left are divided by it
+    unit: float = 1.0  # the squares of what is left are divided by it
 
 
 @final
@@ -46,7 +47,7 @@ class Forward:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Left:
-    """`deltas` D_k, `carried` D_(k+1) W_(k+1), and what of each target and bias is not explained, over its unit."""
+    """`deltas` D_k, `carried` D_(k+1) W_(k+1), and what of each target and bias is not explained."""
 
     deltas: list[Tensor]
     carried: list[Tensor]
@@ -60,10 +61,9 @@ def layers_of(model: nn.Module, final: Params) -> tuple[Layer, ...] | None:
     plain = plain_mlp.of(model, CrossEntropy())
     if plain is None:
         return None
-    one = final[f"{plain.names[0]}.weight"].new_ones(())
     weights = [final[f"{name}.weight"] for name in plain.names]
     biases = [final.get(f"{name}.bias") for name in plain.names]
-    return tuple(Layer(weight=w, bias=b, target=w, unit=one) for w, b in zip(weights, biases, strict=True))
+    return tuple(Layer(weight=w, bias=b, target=w) for w, b in zip(weights, biases, strict=True))
 
 
 def mean_of(model: nn.Module, final: Params) -> Tensor | None:
@@ -89,8 +89,7 @@ def forward(
     inputs, slopes = [x], []
     bends: list[Tensor | None] = []
     for place, layer in enumerate(layers):
-        out = inputs[-1] @ layer.weight.T
-        out = out if layer.bias is None else out + layer.bias
+        out = linear(inputs[-1], layer.weight, layer.bias)
         if place == len(layers) - 1:
             break
         if alpha is None:
@@ -114,45 +113,37 @@ def left(layers: Sequence[Layer], seen: Forward, top: Tensor) -> Left:
     weights: list[Tensor] = []
     biases: list[Tensor | None] = []
     for layer, delta, below in zip(layers, deltas, seen.inputs, strict=True):
-        missing = layer.target - delta.mT @ below
-        weights.append(missing / layer.unit)
-        objective = objective + (missing * weights[-1]).sum((-2, -1))
-        if layer.bias is None:
-            biases.append(None)
-        else:
-            lacking = layer.bias - delta.sum(-2)
-            biases.append(lacking / layer.unit)
-            objective = objective + (lacking * lacking / layer.unit).sum(-1)
+        missing = _added(layer.target, delta.mT, below, -1.0)
+        lacking = None if layer.bias is None else layer.bias - delta.sum(-2)
+        weights.append(missing)
+        biases.append(lacking)
+        squares = missing.square().sum((-2, -1))
+        objective = objective + (squares if lacking is None else squares + lacking.square().sum(-1)) / layer.unit
     return Left(deltas=deltas, carried=carried, weights=weights, biases=biases, objective=objective)
 
 
 def fitted(layers: Sequence[Layer], rest: Left) -> tuple[Left, Tensor]:
     """What is left when all multipliers are scaled by the number that leaves the least, and that number."""
     along, length = torch.zeros_like(rest.objective), torch.zeros_like(rest.objective)
+    whole = torch.zeros_like(rest.objective)
     for layer, missing, lacking in zip(layers, rest.weights, rest.biases, strict=True):
-        explained = layer.target - layer.unit * missing
+        explained = layer.target - missing
         along = along + (layer.target * explained).sum((-2, -1)) / layer.unit
         length = length + explained.square().sum((-2, -1)) / layer.unit
+        whole = whole + layer.target.square().sum() / layer.unit
         if layer.bias is not None and lacking is not None:
-            explained = layer.bias - layer.unit * lacking
+            explained = layer.bias - lacking
             along = along + (layer.bias * explained).sum(-1) / layer.unit
             length = length + explained.square().sum(-1) / layer.unit
-    tiny = torch.finfo(length.dtype).tiny
-    factor = (along / length.clamp_min(tiny)).clamp_min(_LEAST)
+            whole = whole + layer.bias.square().sum() / layer.unit
+    factor = (along / length.clamp_min(torch.finfo(length.dtype).tiny)).clamp_min(_LEAST)
     every, row = factor[..., None, None], factor[..., None]
-
-    def scaled(wanted: Tensor, missing: Tensor, unit: Tensor, factor: Tensor) -> Tensor:
-        return factor * missing + (1 - factor) * wanted / unit
-
-    whole = sum(
-        ((layer.target.square().sum() + _square(layer.bias)) / layer.unit for layer in layers), start=length * 0
-    )
     left_over = Left(
         deltas=[every * delta for delta in rest.deltas],
         carried=[every * q for q in rest.carried],
-        weights=[scaled(layer.target, w, layer.unit, every) for layer, w in zip(layers, rest.weights, strict=True)],
+        weights=[torch.lerp(layer.target, w, every) for layer, w in zip(layers, rest.weights, strict=True)],
         biases=[
-            None if layer.bias is None or b is None else scaled(layer.bias, b, layer.unit, row)
+            None if layer.bias is None or b is None else torch.lerp(layer.bias, b, row)
             for layer, b in zip(layers, rest.biases, strict=True)
         ],
         objective=whole - 2 * factor * along + factor.square() * length,
@@ -160,21 +151,15 @@ def fitted(layers: Sequence[Layer], rest: Left) -> tuple[Left, Tensor]:
     return left_over, factor
 
 
-def _square(bias: Tensor | None) -> Tensor | float:
-    return 0.0 if bias is None else bias.square().sum()
-
-
 def by_deltas(layers: Sequence[Layer], seen: Forward, rest: Left) -> list[Tensor]:
     """The slope of the objective by each D_k; the last is that by `top`."""
     slopes: list[Tensor] = []
     for place, layer in enumerate(layers):
-        own = seen.inputs[place] @ rest.weights[place].mT
+        factor = -2 / layer.unit
+        own = (slopes[-1] * seen.slopes[place - 1]) @ layer.weight.T if place else torch.zeros_like(rest.deltas[0])
         if (lacking := rest.biases[place]) is not None:
-            own = own + lacking[..., None, :]
-        own = -2 * own
-        if place:
-            own = own + (slopes[-1] * seen.slopes[place - 1]) @ layer.weight.T
-        slopes.append(own)
+            own = own.add_(lacking[..., None, :], alpha=factor)
+        slopes.append(_added(own, seen.inputs[place], rest.weights[place].mT, factor))
     return slopes
 
 
@@ -184,12 +169,17 @@ def by_inputs(
     """The slope by the candidates; `of_logits` is what comes through a `top` that depends on them."""
     of_out = of_logits
     for place in reversed(range(len(layers))):
-        of_input = -2 * rest.deltas[place] @ rest.weights[place]
-        if of_out is not None:
-            of_input = of_input + of_out @ layers[place].weight
+        layer, delta, missing = layers[place], rest.deltas[place], rest.weights[place]
+        of_input = torch.zeros_like(seen.inputs[place]) if of_out is None else of_out @ layer.weight
+        of_input = _added(of_input, delta, missing, -2 / layer.unit)
         if place == 0:
             return of_input
         of_out = of_input * seen.slopes[place - 1]
         if (bend := seen.bends[place - 1]) is not None:
-            of_out = of_out + of_deltas[place - 1] * rest.carried[place - 1] * bend
+            of_out = of_out.addcmul_(of_deltas[place - 1] * rest.carried[place - 1], bend)
     raise AssertionError
+
+
+def _added(start: Tensor, one: Tensor, other: Tensor, factor: float) -> Tensor:
+    """start + factor one @ other, of matrices or of stacks of them, as one product."""
+    return (torch.baddbmm if one.ndim == 3 else torch.addmm)(start, one, other, alpha=factor)

@@ -9,12 +9,13 @@ neurons one pair of record and neuron in eight. So the slope is a sigmoid that g
 each pair that can matter at a kink alone. Without the shifts the truth explains the weights worse than others do.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import cos, pi, prod
+from math import cos, exp, log, pi, prod
 from typing import final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from remanence.attacks import _stationarity
 from remanence.attacks._stationarity import Layer
@@ -23,7 +24,9 @@ from remanence.errors import BadInput
 from remanence.progress import track
 from remanence.release import KnowsFinal, require
 from remanence.training import Adam, CrossEntropy, KnownLoss
-from remanence.types import Params, Reconstruction
+from remanence.training.in_place import changed_by, replayed, set_rate, torch_optimizer
+from remanence.training.precision import precision
+from remanence.types import Reconstruction
 
 _GAP = 30.0  # between two singular values, where the rank ends
 _SHIFT_LR = 0.05
@@ -46,6 +49,7 @@ class Equilibrium:
     kink: float = 3.0  # how far a gate can be shifted, in units of its width; 0: not at all
     box: float = 0.1  # weight of pixels outside [0, 1]
     mean: float | None = None  # added to every candidate; None: what the model takes off its records
+    tf32: bool = False  # in float32, and on a CUDA device with factors of ten bits, whatever the release is in
 
     def run(self, release: KnowsFinal, *, seed: int) -> Reconstruction:
         require(release, KnowsFinal, by=type(self).__name__)
@@ -62,9 +66,10 @@ class Equilibrium:
                 "decay until it came to rest): set `candidates`"
             )
         labels = balanced(count, release.num_classes).to(span.basis.device)
-        z, objective = self._searched(release, span, labels, seed)
+        with precision(tf32=self.tf32):
+            z, objective = self._searched(release, span.single() if self.tf32 else span, labels, seed)
         best = int(objective.argmin())
-        x = images(release, z[best] @ span.basis, self.mean).clamp(0, 1)
+        x = images(release, z[best].to(span.basis) @ span.basis, self.mean).clamp(0, 1)
         return Reconstruction(x=x, y=labels, objective=float(objective[best]))
 
     def _searched(self, release: KnowsFinal, span: "Span", labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
@@ -72,30 +77,47 @@ class Equilibrium:
         generator = torch.Generator().manual_seed(seed)
         shape = (self.restarts, len(labels), prod(release.shape))
         start, unit = span.coordinates(torch.randn(shape, generator=generator).to(span.basis))
-        mover, shifter = Adam(lr=self.lr * unit, eps=_EPS), Adam(lr=_SHIFT_LR, eps=_EPS)
-        z: Params = {"z": self.spread * start}
-        free: Params = {
-            str(k): start.new_zeros(*shape[:2], len(each.weight)) for k, each in enumerate(span.layers[:-1])
-        }
-        states, begun = [mover.init(z), shifter.init(free)], self.steps // 2  # gates that are still wide need no shift
-        objective = start.new_zeros(self.restarts)
-        for step in track(range(self.steps), total=self.steps, label="equilibrium"):
-            done = step / self.steps
+        z = nn.Parameter(self.spread * start)
+        free = [nn.Parameter(start.new_zeros(*shape[:2], len(each.weight))) for each in span.layers[:-1]]
+        mover = torch_optimizer(Adam(lr=self.lr * unit, eps=_EPS), [z])
+        shifter = torch_optimizer(Adam(lr=_SHIFT_LR, eps=_EPS), free)
+        objective, alpha = start.new_zeros(self.restarts), start.new_zeros(())
+        moving = [mover]
+
+        @torch.no_grad()
+        def step() -> None:
+            reached, z.grad, of_free = self._slopes(release, span, z, free, labels, alpha)
+            objective.copy_(reached)
+            for own, slope in zip(free, of_free, strict=True):
+                own.grad = slope
+            for optimizer in moving:
+                optimizer.step()
+
+        def captured() -> Callable[[], None]:
+            return replayed(step, lambda: changed_by(moving))
+
+        begun, go = self.steps // 2, captured()  # gates that are still wide need no shift
+        for place in track(range(self.steps), total=self.steps, label="equilibrium"):
+            if self.kink and place == begun:
+                moving.append(shifter)
+                go = captured()
+            done = place / self.steps
             fall = (1 + cos(pi * done)) / 2
-            objective, of_z, of_free = self._slopes(release, span, z["z"], list(free.values()), labels, done)
-            z, states[0] = replace(mover, lr=fall * mover.lr).update(z, {"z": of_z}, states[0], step)
-            if self.kink and step >= begun:
-                slopes = dict(zip(free, of_free, strict=True))
-                own = replace(shifter, lr=fall * shifter.lr)
-                free, states[1] = own.update(free, slopes, states[1], step - begun)
-        return z["z"], objective.nan_to_num(nan=torch.inf)
+            set_rate(mover, fall * self.lr * unit)
+            set_rate(shifter, fall * _SHIFT_LR)
+            alpha.fill_(self._steepness(done) * span.steepness)
+            go()
+        return z.detach(), objective.nan_to_num(nan=torch.inf)
+
+    def _steepness(self, done: float) -> float:
+        """Over that of the layer: from the first sharpness to the last, in equal ratios."""
+        first, last = self.sharpness
+        return first * exp(log(last / first) * min(1.0, done / 0.8))
 
     def _slopes(
-        self, release: KnowsFinal, span: "Span", z: Tensor, free: list[Tensor], labels: Tensor, done: float
+        self, release: KnowsFinal, span: "Span", z: Tensor, free: Sequence[Tensor], labels: Tensor, alpha: Tensor
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         """The objective of each restart, its slope by the coordinates, and by what shifts the gates."""
-        first, last = self.sharpness
-        alpha = span.steepness * first * (last / first) ** min(1.0, done / 0.8)
         seen = _stationarity.forward(span.layers, z, alpha, [self.kink * own.tanh() for own in free])
         pull = -self.loss.slopes(seen.logits, labels)
         rest, factor = _stationarity.fitted(span.layers, _stationarity.left(span.layers, seen, pull))
@@ -125,7 +147,7 @@ class Span:
     layers: tuple[Layer, ...]
     basis: Tensor
     records: int | None  # None where no gap between the singular values tells the rank
-    steepness: Tensor  # one over the typical norm of a row
+    steepness: float  # one over the typical norm of a row
 
     @classmethod
     def of(cls, layers: tuple[Layer, ...], whitening: float) -> "Span":
@@ -135,16 +157,29 @@ class Span:
         left, values, right = left[:, :rank], values[:rank], right[:rank]
         target = left * values ** (1 - whitening)
         inner = Layer(
-            weight=left * values ** (1 + whitening), bias=first.bias, target=target, unit=target.square().sum()
+            weight=left * values ** (1 + whitening), bias=first.bias, target=target, unit=float(target.square().sum())
         )
-        outer = [replace(layer, unit=layer.weight.square().sum()) for layer in layers[1:]]
+        outer = [replace(layer, unit=float(layer.weight.square().sum())) for layer in layers[1:]]
         both = first.weight if first.bias is None else torch.cat([first.weight, first.bias[:, None]], dim=1)
         return cls(
             layers=(inner, *outer),
             basis=values[:, None] ** whitening * right,
             records=rank_of(torch.linalg.svdvals(both)),
-            steepness=1 / first.weight.square().sum(1).mean().sqrt(),
+            steepness=float(first.weight.square().sum(1).mean()) ** -0.5,
         )
+
+    def single(self) -> "Span":
+        """In float32."""
+        layers = tuple(
+            replace(
+                layer,
+                weight=layer.weight.float(),
+                bias=None if layer.bias is None else layer.bias.float(),
+                target=layer.target.float(),
+            )
+            for layer in self.layers
+        )
+        return replace(self, layers=layers, basis=self.basis.float())
 
     def coordinates(self, noise: Tensor) -> tuple[Tensor, float]:
         """Of images as near to `noise` as the span has them, of which pixels have the mean square one; and their own

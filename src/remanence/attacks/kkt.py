@@ -6,6 +6,7 @@ General Losses" (NeurIPS 2023), after Haim et al., "Reconstructing Training Data
 of gradients at training records on the margin; candidates and multipliers are moved until they are one.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import final
@@ -19,10 +20,13 @@ from remanence.errors import BadInput
 from remanence.nets import apply
 from remanence.progress import track
 from remanence.release import KnowsFinal, require
+from remanence.training.in_place import replayed
+from remanence.training.precision import precision
 from remanence.types import Reconstruction
 
 _PENALTY = 5.0  # on multipliers below the least
-_LOOK = 100  # iterations between two looks at which runs have diverged
+_LOOK = 100  # iterations between two looks at which runs have diverged: each is a wait for the device
+_CHANGED = ("x", "free", "moved", "moved_free", "objective")  # by a step
 
 
 @final
@@ -40,7 +44,8 @@ class KKTRun:
 @final
 @dataclass(frozen=True, kw_only=True)
 class KKT:
-    """Runs are stacked; one that diverges is dropped, and the one with the lowest objective is returned.
+    """Runs are stacked; one that diverges is dropped, and the one with the lowest objective is returned. It also says
+    which half of them goes on (successive halving, Jamieson and Talwalkar 2016): no record is looked at.
 
     Several outputs: a record's margin is to its closest competitor. One output: y times the output, or with `signed`
     the output itself, with multipliers of either sign (regression).
@@ -49,20 +54,25 @@ class KKT:
     candidates: int = 1000
     runs: tuple[KKTRun, ...] = (KKTRun(),)
     iterations: int = 50_000
+    halvings: int = 0  # so often, last at 1/2 of the iterations, before at 1/4 ..., the better half of the runs goes on
     momentum: float = 0.9
     squared: bool = False  # the paper's multipliers a² + least; the authors' code has free ones and a penalty
     signed: bool = False
     mean: float | None = None  # added to every candidate; None: what the model takes off its records
+    tf32: bool = False  # in float32, and on a CUDA device with factors of ten bits, whatever the release is in
 
     def run(self, release: KnowsFinal, *, seed: int) -> Reconstruction:
         require(release, KnowsFinal, by=type(self).__name__)
-        search = _Search.begun(self, release, seed)
-        for iteration in track(range(self.iterations), total=self.iterations, label="KKT conditions"):
-            search.step()
-            if (iteration + 1) % _LOOK == 0 or iteration == self.iterations - 1:
-                search.drop_diverged()
+        with precision(tf32=self.tf32):
+            search = Search.begun(self, release, seed)
+            go, cuts = search.replayed(), {self.iterations >> k for k in range(1, self.halvings + 1)}
+            for done in track(range(1, self.iterations + 1), total=self.iterations, label="KKT conditions"):
+                go()
+                looks = done % _LOOK == 0 or done in cuts or done == self.iterations
+                if looks and search.shrunk(halved=done in cuts):
+                    go = search.replayed()
         best = int(search.objective.argmin())
-        x = images(release, search.x[best], self.mean)
+        x = images(release, search.x[best].to(next(iter(release.final.values()))), self.mean)
         low, high = (v.view(-1, *[1] * (x.ndim - 1)) for v in torch.aminmax(x.flatten(1), dim=1))
         x = (x - low) / (high - low).clamp_min(torch.finfo(x.dtype).tiny)  # as the paper scores them
         return Reconstruction(x=x, y=search.labels, objective=float(search.objective[best]))
@@ -75,25 +85,28 @@ def balanced(count: int, classes: int) -> Tensor:
 
 def images(release: KnowsFinal, x: Tensor, mean: float | None) -> Tensor:
     """Flat candidates of the first layer as records."""
-    taken_off = _stationarity.mean_of(release.model, release.final) if mean is None else mean
-    return (x if taken_off is None else x + taken_off).view(len(x), *release.shape)
+    taken_off = _stationarity.mean_of(release.model, release.final) if mean is None else x.new_full((), mean)
+    return (x if taken_off is None else x + taken_off.to(x)).view(len(x), *release.shape)
 
 
-class _Search:
-    """The stack: candidates (run, i, pixel), multipliers (run, i), and their momenta."""
+class Search:
+    """The stack: candidates (run, i, pixel), multipliers (run, i), their momenta and the objectives, all in place."""
 
     def __init__(self, attack: KKT, release: KnowsFinal, labels: Tensor, x: Tensor, free: Tensor) -> None:
         self.attack, self.release, self.labels = attack, release, labels
         self.x, self.free = x, free
         self.moved, self.moved_free = torch.zeros_like(x), torch.zeros_like(free)
+        self.objective = x.new_zeros(len(x))
         self.runs = list(attack.runs)
-        self.layers = _stationarity.layers_of(release.model, release.final)
+        self.final = {name: p.to(x) for name, p in release.final.items()}
+        self.layers = _stationarity.layers_of(release.model, self.final)
         self.surrogates = {run.alpha: with_surrogate(release.model, run.alpha) for run in attack.runs}
         self._set_numbers()
 
     @classmethod
-    def begun(cls, attack: KKT, release: KnowsFinal, seed: int) -> "_Search":
+    def begun(cls, attack: KKT, release: KnowsFinal, seed: int) -> "Search":
         generator, like = torch.Generator().manual_seed(seed), next(iter(release.final.values()))
+        like = like.float() if attack.tf32 else like
         stack = (len(attack.runs), attack.candidates)
         width = prod(release.shape)
         spread = torch.tensor([run.spread for run in attack.runs])[:, None, None]
@@ -110,26 +123,28 @@ class _Search:
         self.lr, self.alpha = column("lr")[..., None], column("alpha")[..., None]
         self.multiplier_lr, self.least = column("multiplier_lr"), column("least_multiplier")
 
+    def replayed(self) -> Callable[[], None]:
+        return replayed(self.step, lambda: [getattr(self, name) for name in _CHANGED])
+
     def step(self) -> None:
         """One step of SGD with momentum on candidates and multipliers."""
         attack = self.attack
         multipliers = self.free.square() + self.least if attack.squared else self.free
-        objective, of_x, of_multipliers = (self._written_out if self.layers else self._by_autograd)(multipliers)
-        above, below = (self.x - 1).relu(), (-1 - self.x).relu()
-        of_x = of_x + 2 * (above - below)
-        self.objective = objective + (above.square() + below.square()).sum((1, 2))
+        objective, of_x, of_free = (self._written_out if self.layers else self._by_autograd)(multipliers)
+        outside = self.x - self.x.clamp(-1, 1)
+        of_x = of_x.add_(outside, alpha=2)
+        objective = objective + outside.square().sum((1, 2))
         if attack.squared:
-            of_free = 2 * self.free * of_multipliers
-        elif attack.signed:
-            of_free = of_multipliers
-        else:
+            of_free = 2 * self.free * of_free
+        elif not attack.signed:
             short = (self.least - self.free).relu()
-            of_free = of_multipliers - 2 * _PENALTY * short
-            self.objective = self.objective + _PENALTY * short.square().sum(1)
+            of_free = of_free - 2 * _PENALTY * short
+            objective = objective + _PENALTY * short.square().sum(1)
+        self.objective.copy_(objective)
         self.moved.mul_(attack.momentum).add_(of_x)
         self.moved_free.mul_(attack.momentum).add_(of_free)
-        self.x.sub_(self.lr * self.moved)
-        self.free.sub_(self.multiplier_lr * self.moved_free)
+        self.x.addcmul_(self.lr, self.moved, value=-1)
+        self.free.addcmul_(self.multiplier_lr, self.moved_free, value=-1)
 
     def _written_out(self, multipliers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         assert self.layers is not None
@@ -145,9 +160,9 @@ class _Search:
         for run, x, own in zip(self.runs, self.x, multipliers, strict=True):
             records = images(self.release, x, None)
             with torch.no_grad():
-                signs = self._signs(apply(self.release.model, self.release.final, records))
+                signs = self._signs(apply(self.release.model, self.final, records))
             top = signs * own[:, None]
-            value, of_x, of_top = slopes(self.surrogates[run.alpha], self.release.final, records, top)
+            value, of_x, of_top = slopes(self.surrogates[run.alpha], self.final, records, top)
             found.append((value, of_x.flatten(1), (of_top * signs).sum(-1)))
         values, of_x, of_multipliers = (torch.stack(parts) for parts in zip(*found, strict=True))
         return values, of_x, of_multipliers
@@ -156,13 +171,18 @@ class _Search:
         """Over the number of candidates, as in the authors' code: their rates and least multipliers are meant so."""
         return _stationarity.margin_signs(logits, self.labels, signed=self.attack.signed) / len(self.labels)
 
-    def drop_diverged(self) -> None:
+    def shrunk(self, *, halved: bool) -> bool:
+        """Drops what diverged, and the worse half of the others; whether there was any."""
         whole = self.objective.isfinite() & self.x.isfinite().all(-1).all(-1)
-        if not whole.any():
+        left = int(whole.sum())
+        if not left:
             raise BadInput("every run of KKT diverged: lower `lr` and `multiplier_lr` of its `runs`")
-        if whole.all():
-            return
-        self.runs = [run for run, kept in zip(self.runs, whole.tolist(), strict=True) if kept]
-        for name in ("x", "free", "moved", "moved_free", "objective"):
-            setattr(self, name, getattr(self, name)[whole])
+        left = (left + 1) // 2 if halved else left
+        if left == len(self.runs):
+            return False
+        best = self.objective.where(whole, torch.inf).argsort()[:left].sort().values
+        self.runs = [self.runs[place] for place in best.tolist()]
+        for name in _CHANGED:
+            setattr(self, name, getattr(self, name)[best])
         self._set_numbers()
+        return True

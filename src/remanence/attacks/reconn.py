@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from remanence.attacks._in_place import copied, restore, set_rate, torch_optimizer
 from remanence.attacks._inputs import Digest, Inputs, Scaler
 from remanence.attacks._reconstructor import Batch, Error, Judge, Reader, Step, materialised, shuffled
 from remanence.errors import BadInput
@@ -25,6 +24,7 @@ from remanence.release import KnowsFixed, require
 from remanence.seeds import stream
 from remanence.shadow import Rows, ShadowBank, stack_weights
 from remanence.training import Optimizer, RMSProp
+from remanence.training.in_place import copied, restore, set_rate, torch_optimizer
 from remanence.training.precision import precision
 from remanence.training.shared_mlp import ELEMENTWISE
 from remanence.types import Reconstruction

@@ -1,3 +1,4 @@
+from remanence.training.in_full import UntilRest
 from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, Loss, SquaredError
 from remanence.training.optim import SGD, Adam, AdamW, Optimizer, RMSProp
 from remanence.training.privacy import DPGD
@@ -16,4 +17,5 @@ __all__ = [
     "RMSProp",
     "SquaredError",
     "Training",
+    "UntilRest",
 ]

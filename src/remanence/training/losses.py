@@ -2,6 +2,7 @@
 that slope changes along a direction of the logits."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol, TypeAlias, final
 
 import torch
@@ -65,7 +66,13 @@ class SquaredError:
         return 2 * direction
 
     def _numbers(self, labels: Tensor, like: Tensor) -> Tensor:
-        return torch.tensor(self.values).to(like)[labels]
+        return _table(self.values, like.dtype, like.device)[labels]
+
+
+@cache
+def _table(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Made once: a step that is captured cannot copy it to the device."""
+    return torch.tensor(values, dtype=dtype, device=device)
 
 
 KnownLoss: TypeAlias = CrossEntropy | Logistic | SquaredError

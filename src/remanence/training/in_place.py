@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from remanence.errors import BadInput
-from remanence.training import SGD, Adam, AdamW, Optimizer, RMSProp
+from remanence.training.optim import SGD, Adam, AdamW, Optimizer, RMSProp
 
 _WARM_UP = 3  # steps before a capture, as torch's notes on CUDA graphs ask for
 
@@ -53,40 +53,41 @@ def update(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     optimizer.step()
 
 
-def replayed(step: Callable[[], None], optimizers: Sequence[torch.optim.Optimizer]) -> Callable[[], None]:
-    """The same step, on a CUDA device captured once: launching its kernels one by one takes longer than they do."""
-    device = params_of(optimizers)[0].device
+def replayed(step: Callable[[], None], changed: Callable[[], Sequence[Tensor]]) -> Callable[[], None]:
+    """The same step, on a CUDA device captured once: launching its kernels one by one takes longer than they do.
+
+    `changed` lists the tensors that the step changes; one that only the first step makes must begin with zeros.
+    """
+    device = changed()[0].device
     if device.type != "cuda":
         return step
     with torch.cuda.device(device):
-        _warm_up(step, optimizers)
+        _warm_up(step, changed)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             step()
     return graph.replay
 
 
-def _warm_up(step: Callable[[], None], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+def _warm_up(step: Callable[[], None], changed: Callable[[], Sequence[Tensor]]) -> None:
     """A few steps beside the main stream, which make all that is made once, and back to where it was."""
-    start, side = copied(params_of(optimizers)), torch.cuda.Stream()
+    held = changed()
+    start, side = copied(held), torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*capturable=True.*")  # it will be captured, after these steps
         for _ in range(_WARM_UP):
             step()
     torch.cuda.current_stream().wait_stream(side)
-    rewind(optimizers, start)
+    rewind(changed(), held, start)
 
 
 @torch.no_grad()
-def rewind(optimizers: Sequence[torch.optim.Optimizer], start: Sequence[Tensor]) -> None:
-    """Back to the weights `start` and to optimisers that have seen nothing: all of ours begin with zeros."""
-    restore(params_of(optimizers), start)
-    for optimizer in optimizers:
-        for state in optimizer.state.values():
-            for value in state.values():
-                if isinstance(value, Tensor):
-                    value.zero_()
+def rewind(changed: Sequence[Tensor], held: Sequence[Tensor], copies: Sequence[Tensor]) -> None:
+    """Back to the copies of those that were held, and to zeros for those that have been made since."""
+    for tensor in changed:
+        tensor.zero_()
+    restore(held, copies)
 
 
 def copied(params: Sequence[Tensor]) -> list[Tensor]:
@@ -101,3 +102,9 @@ def restore(params: Sequence[Tensor], copies: Sequence[Tensor]) -> None:
 
 def params_of(optimizers: Sequence[torch.optim.Optimizer]) -> list[nn.Parameter]:
     return [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+
+
+def changed_by(optimizers: Sequence[torch.optim.Optimizer]) -> list[Tensor]:
+    """Their parameters, and what they remember."""
+    remembered = [value for optimizer in optimizers for state in optimizer.state.values() for value in state.values()]
+    return [*params_of(optimizers), *(value for value in remembered if isinstance(value, Tensor))]

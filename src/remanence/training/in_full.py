@@ -1,0 +1,83 @@
+"""Full-batch training of one MLP in place: on a CUDA device each step is the same captured graph, without a sync."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import TypeAlias, final
+
+import torch
+from torch import Tensor, nn
+
+from remanence.training.in_place import changed_by, copied, replayed, set_rate, torch_optimizer
+from remanence.training.optim import Optimizer
+from remanence.types import Params
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class UntilRest:
+    """The rate goes through `factors`, to the next one where the pull on the weights no longer falls, and then it ends.
+
+    The pull is how far they moved between two looks, over the rate: steps to and fro across a kink of ReLU cancel, as
+    they do in the conditions of rest, while the gradient of a single step stays as large as it was.
+    """
+
+    look: int = 1000  # epochs between two looks
+    falls: float = 0.9  # at least to this share of its least so far
+    factors: tuple[float, ...] = (1.0, 0.2, 0.04, 0.008)
+
+
+Stages: TypeAlias = tuple[tuple[int, float], ...] | UntilRest
+
+
+def train_in_full(
+    gradient: Callable[[Params], Params],
+    initial: Params,
+    optimizer: Optimizer,
+    *,
+    epochs: int,
+    weight_decay: float,
+    stages: Stages,
+) -> Params:
+    """`gradient` is that of the loss; `epochs` are the most."""
+    params = {name: p.detach().clone() for name, p in initial.items()}
+    trained = {name: nn.Parameter(params[name]) for name in gradient(params)}
+    mover = torch_optimizer(optimizer, list(trained.values()))
+
+    @torch.no_grad()
+    def step() -> None:
+        for name, slope in gradient(params).items():
+            trained[name].grad = slope.add(params[name], alpha=weight_decay) if weight_decay else slope
+        mover.step()
+
+    go = replayed(step, lambda: changed_by([mover]))
+
+    def set_factor(factor: float) -> None:
+        set_rate(mover, factor * optimizer.lr)
+
+    if isinstance(stages, UntilRest):
+        _until_rest(go, set_factor, list(trained.values()), stages, epochs)
+        return params
+    factors = dict(stages)
+    for epoch in range(epochs):
+        if epoch in factors:
+            set_factor(factors[epoch])
+        go()
+    return params
+
+
+@torch.no_grad()
+def _until_rest(
+    go: Callable[[], None], set_factor: Callable[[float], None], weights: Sequence[Tensor], rule: UntilRest, epochs: int
+) -> None:
+    left = epochs
+    for factor in rule.factors:
+        set_factor(factor)
+        least, pull = inf, 0.0
+        while left and pull <= rule.falls * least:
+            least, before = min(least, pull or inf), copied(weights)
+            for _ in range(taken := min(rule.look, left)):
+                go()
+            left -= taken
+            squares = [(now - then).square().sum() for now, then in zip(weights, before, strict=True)]
+            pull = float(torch.stack(squares).sum().sqrt()) / factor

@@ -1,0 +1,100 @@
+"""Full batches in place against the pure loop, and training that ends where the weights have come to rest."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from optimisers import OPTIMIZERS
+from torch import nn
+
+from remanence import SGD, BadInput, Data, Params, Training, UntilRest, centred_mlp, cnn, initial_params, torch_params
+from remanence.data import Split
+from remanence.training import DPGD, Optimizer, plain_mlp
+from remanence.training.in_full import train_in_full
+
+WHERE = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+STAGES = ((5, 0.3), (8, 0.1))
+
+
+def few(parts: Split) -> Data:
+    return parts.fixed.take(slice(0, 20)).to("cpu", torch.float64)
+
+
+def net(data: Data) -> tuple[nn.Sequential, Params]:
+    model = centred_mlp(data.shape, data.num_classes, hidden=(16,))
+    return model, {name: p.double() for name, p in torch_params(model, seed=0).items()}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
+@pytest.mark.parametrize("device", WHERE)
+def test_it_takes_the_steps_of_the_pure_loop(parts: Split, optimizer: Optimizer, device: str) -> None:
+    """On a CUDA device they are a captured graph."""
+    data = few(parts)
+    model, initial = net(data)
+    training = Training(optimizer=optimizer, epochs=12, weight_decay=0.01, stages=STAGES)
+    pure = training.run(model, initial, data.x, data.y, [None] * 12, noise_seed=0)
+    there, by_hand = data.to(device), plain_mlp.of(model, training.loss)
+    assert by_hand is not None
+    ours = train_in_full(
+        lambda params: by_hand.gradient(params, there.x, there.y),
+        {name: p.to(device) for name, p in initial.items()},
+        optimizer,
+        epochs=12,
+        weight_decay=0.01,
+        stages=STAGES,
+    )
+    for name, p in pure.items():
+        torch.testing.assert_close(ours[name].cpu(), p, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="captured on a CUDA device alone")
+def test_a_victim_on_a_device_is_that_of_the_host(parts: Split) -> None:
+    data = few(parts)
+    model, initial = net(data)
+    training = Training(epochs=12, weight_decay=0.01, stages=STAGES)
+    there = training(model, {name: p.cuda() for name, p in initial.items()}, data.to("cuda"))
+    for name, p in training(model, initial, data).items():
+        torch.testing.assert_close(there[name].cpu(), p, rtol=1e-8, atol=1e-10)
+
+
+def pull(training: Training, model: nn.Module, params: Params, data: Data) -> float:
+    """How far steps of a tiny rate go, over how far decay alone would."""
+    steps = Training(optimizer=SGD(lr=1e-4), epochs=200, weight_decay=training.weight_decay)
+    moved = steps.run(model, params, data.x, data.y, [None] * 200, noise_seed=0)
+    squares = sum(float((moved[name] - p).square().sum()) for name, p in params.items())
+    whole = sum(float((2e-2 * training.weight_decay * p).square().sum()) for name, p in params.items())
+    return float((squares / whole) ** 0.5)
+
+
+def test_it_ends_where_the_weights_have_come_to_rest(parts: Split) -> None:
+    data = few(parts)
+    model, initial = net(data)
+    training = Training(optimizer=SGD(lr=0.2, momentum=0.9), weight_decay=0.02, epochs=10_000)
+    rested = replace(training, stages=UntilRest(look=100))(model, initial, data)
+    longer = replace(training, stages=UntilRest(look=100), epochs=12_000)(model, initial, data)
+    assert all(torch.equal(rested[name], longer[name]) for name in rested)  # it ended by itself
+    one_rate = replace(training, epochs=1000)(model, initial, data)
+    assert pull(training, model, rested, data) < 0.6 * pull(training, model, one_rate, data)
+
+
+def test_it_never_takes_more_epochs_than_it_may(parts: Split) -> None:
+    data = few(parts)
+    model, initial = net(data)
+    few_epochs = Training(epochs=15)
+    for look in (10, 40):
+        ours = replace(few_epochs, stages=UntilRest(look=look, falls=2.0, factors=(1.0,)))(model, initial, data)
+        for name, p in few_epochs(model, initial, data).items():
+            torch.testing.assert_close(ours[name], p, rtol=1e-8, atol=1e-10)
+
+
+def test_other_trainings_cannot_wait_for_rest(parts: Split) -> None:
+    data = few(parts)
+    model, initial = net(data)
+    waiting = Training(stages=UntilRest(), epochs=2)
+    for other in (replace(waiting, batch_size=4), replace(waiting, privacy=DPGD(clip=1.0, noise=0.0))):
+        with pytest.raises(BadInput, match=r"give \(epochs, factor\) pairs"):
+            other(model, initial, data)
+    images = Data(x=torch.rand(4, 1, 12, 12), y=torch.arange(4), num_classes=4)
+    convolutional = cnn(images.shape, 4)
+    with pytest.raises(BadInput, match=r"give \(epochs, factor\) pairs"):
+        waiting(convolutional, initial_params(convolutional, seed=0), images)
