@@ -32,7 +32,8 @@ def _measured(record: Record) -> str:
             beside.append(f"95{PERCENT} interval {reach}")
         if measure["chance"] is not None:
             beside.append(f"chance {score(measure['chance'])}")
-        told.append(f"{measure['name']} {score(measure['value'])}" + (f" ({', '.join(beside)})" if beside else ""))
+        said = ": cannot be said" if measure["value"] is None else f" {score(measure['value'])}"
+        told.append(measure["name"] + said + (f" ({', '.join(beside)})" if beside else ""))
     if more := len(record["measures"]) - len(told):
         told.append(f"and {more} more")
     return "; ".join(told) + "." if told else "Nothing was measured; see the figures."
