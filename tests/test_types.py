@@ -15,7 +15,8 @@ def make(x: torch.Tensor, y: torch.Tensor | None = None, classes: int = 3) -> Da
     [
         (torch.zeros(2, 4, dtype=torch.uint8), None, "pets must hold floats in .0, 1., got torch.uint8.*255"),
         (torch.full((2, 4), 255.0), None, "must lie in .0, 1., got values from 255 to 255"),
-        (torch.full((2, 4), torch.nan), None, "must lie in .0, 1."),
+        (torch.full((2, 4), torch.nan), None, "must lie in .0, 1., got nan among its values"),
+        (torch.zeros(2, 0), None, r"must hold a number each or more, got the shape \(0,\)"),
         (torch.full((2, 4), -torch.inf), None, "must lie in .0, 1."),
         (torch.zeros(2, 3, 4), None, r"got \(2, 3, 4\)"),
         (torch.zeros(2, 4), torch.tensor([0, 3]), r"labels of pets must lie in 0\.\.2, got 0\.\.3"),

@@ -6,6 +6,7 @@ from typing import final
 
 from remanence.attacks.span import CLEAR, Span
 from remanence.audit import Finding
+from remanence.metrics import Membership
 from remanence.metrics.evaluate import FPR, oriented
 
 
@@ -102,6 +103,17 @@ def above_the_limit(finding: Finding) -> Caveat | None:
         f"{limit.bound:.1%}. This is a bug in the training, the accounting or the evaluation, and no result."
     )
     return Caveat(code="above-the-limit", text=text)
+
+
+def few_held_out(told: Membership) -> Caveat | None:
+    """Of a test of membership, not of a finding."""
+    if 1 / (1 + told.null) <= FPR:
+        return None
+    text = (
+        f"Only {told.null} held-out records set the threshold, too few for a rate of {FPR:.0%}: no record can be told, "
+        "whatever the weights hold. Hold 200 or more out."
+    )
+    return Caveat(code="few-held-out", text=text)
 
 
 def no_gap(span: Span) -> Caveat | None:

@@ -155,13 +155,15 @@ def audit(
     chosen: list[Cell | Study] = [cell for name, cell in zip(names, cells, strict=True) if name in wanted]
     if net == "mlp" and not attack:
         chosen += [what_stores(cells[-1]), what_spans(cells[-1])]
+    subject = ["--net", net]
     if weights or held_out:
         if not (weights and held_out) or attack:
             raise BadInput("`--weights` and `--held-out` go together, and without `--attack`: give both")
         others = partial(load, held_out, label=label)
         chosen = [finished_study(SPANS, partial(load, data, label=label), others, weights)]
+        subject = ["--weights", str(weights), "--held-out", held_out]
     job = Job(
-        recipe=shlex.join(["audit", data, *(["--label", label] if label else []), "--net", net]),
+        recipe=shlex.join(["audit", data, *(["--label", label] if label else []), *subject]),
         scale="small",
         seed=seed,
         device=device,
@@ -324,6 +326,10 @@ def _run(cells: "Sequence[Cell | Study]", job: "Job", *, as_json: bool) -> None:
                 records.append(record)
                 if not as_json:
                     print(_sentence(record), file=results, flush=True)
+    except BadInput as error:
+        if not records:
+            raise
+        raise BadInput(f"{error}\n{len(records)} of {len(cells)} cells were finished: `{job.page}`") from error
     except KeyboardInterrupt:
         kept = f"; what is finished is in `{job.folder}`" if records else ""
         print(f"interrupted after {len(records)} of {len(cells)} cells{kept}", file=sys.stderr)

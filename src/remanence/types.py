@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import isnan
 from typing import TypeAlias, final
 
 import torch
@@ -36,12 +37,16 @@ class Data:
                 f"`y` of {self.name} must hold one int64 label for each of the {len(self.x)} records, "
                 f"got {self.y.dtype} of shape {tuple(self.y.shape)}"
             )
+        if 0 in self.x.shape[1:]:
+            raise BadInput(f"records of {self.name} must hold a number each or more, got the shape {self.shape}")
         if len(self.x):
             self._check_values()
 
     def _check_values(self) -> None:
         low, high = (float(v) for v in torch.aminmax(self.x))
-        if not (low >= 0.0 and high <= 1.0):  # also refuses NaN
+        if isnan(low):
+            raise BadInput(f"`x` of {self.name} must lie in [0, 1], got nan among its values: mend or drop them")
+        if not (low >= 0.0 and high <= 1.0):
             raise BadInput(
                 f"`x` of {self.name} must lie in [0, 1], got values from {low:g} to {high:g}: rescale it first"
             )

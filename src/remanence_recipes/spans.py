@@ -3,13 +3,13 @@
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from math import prod
+from math import nan, prod
 
 import torch
 from torch import Tensor, nn
 
 from remanence.attacks import Span, read_span
-from remanence.checks import no_gap
+from remanence.checks import few_held_out, no_gap
 from remanence.data import Split
 from remanence.data.splits import check_disjoint
 from remanence.errors import BadInput
@@ -78,15 +78,18 @@ def _finished(
 def _first_layer(params: Params, records: Data, device: torch.device) -> WeightsOnly:
     """A model that is cut off behind it: what follows does not matter."""
     features = prod(records.shape)
-    names = [n for n, p in params.items() if n.endswith("weight") and p.ndim == 2 and p.shape[1] == features]
+    matrices = {n: p for n, p in params.items() if n.endswith("weight") and p.ndim == 2 and p.is_floating_point()}
+    names = [name for name, p in matrices.items() if len(p) and p.shape[1] == features]
     if len(names) != 1:
         raise BadInput(
             f"`weights` must hold one matrix of a linear layer with {features} columns, the numbers of a record, "
             f"got {names or 'none'}: use `read_span` from Python"
         )
-    bias = params.get(f"{names[0].removesuffix('weight')}bias")
+    bias, rows = params.get(f"{names[0].removesuffix('weight')}bias"), len(params[names[0]])
+    if bias is not None and bias.shape != (rows,):
+        raise BadInput(f"`weights` must hold {rows} biases for `{names[0]}`, got the shape {tuple(bias.shape)}")
     final = {"1.weight": params[names[0]]} | ({} if bias is None else {"1.bias": bias})
-    linear = nn.Linear(features, len(final["1.weight"]), bias=bias is not None, device="meta")
+    linear = nn.Linear(features, rows, bias=bias is not None, device="meta")
     return WeightsOnly(
         model=nn.Sequential(nn.Flatten(), linear),
         final={name: p.to(device) for name, p in final.items()},
@@ -101,7 +104,11 @@ def _told(found: Span, records: Data, held_out: Data, seed: int) -> Outcome:
         return Outcome(measures=(rank,), figures=(values,), caveats=(caveat,))
     inside, out = (found.outside(data.x) for data in (records, held_out))
     told = membership(-inside, -out, seed=stream(seed, "membership"))
-    return Outcome(measures=(rank, *membership_measures(told)), figures=(values, outside_figure(inside, out)))
+    return Outcome(
+        measures=(rank, *membership_measures(told)),
+        figures=(values, outside_figure(inside, out)),
+        caveats=(few,) if (few := few_held_out(told)) else (),
+    )
 
 
 def _training(records: Data) -> Training:
@@ -118,9 +125,9 @@ def started(model: nn.Module, data: Data, *, seed: int) -> Params:
 def rank_measure(name: str, found: Span, records: int) -> Measure:
     meaning = (
         f"how many independent records can be seen: the rank of the first layer, by a gap between singular values that "
-        f"is {found.gap:.3g}-fold; {records} records were trained on; 0: no gap is clear and nothing can be said"
+        f"is {found.gap:.3g}-fold; {records} records were trained on; without a clear gap nothing can be said"
     )
-    return Measure(name=name, value=float(found.rank or 0), meaning=meaning)
+    return Measure(name=name, value=nan if found.rank is None else float(found.rank), meaning=meaning)
 
 
 def membership_measures(told: Membership, suffix: str = "") -> list[Measure]:

@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from command_line import FILES, Call, assert_refused, contents
 from PIL import Image
 
-from remanence import SGD, Training, initial_params, load, mlp, save_weights, split
 from remanence.results import parse_records, read_run
 
 
@@ -141,26 +139,3 @@ def test_a_pickle_in_the_data_is_never_run(call: Call, tmp_path: Path) -> None:
     np.savez(tmp_path / "trap.npz", x=np.array([Trap()] * 220), y=np.arange(220) % 2)
     assert_refused(call("audit", "--data", "trap.npz"), "trap.npz cannot be read")
     assert not (tmp_path / "sprung").exists()
-
-
-def test_a_finished_model_tells_which_records_trained_it(call: Call, tmp_path: Path) -> None:
-    digits = split(load("digits"), private=20, fixed=0, public=0, test=400, seed=0)
-    trained = digits.private.to("cpu", torch.float64)
-    model = mlp(trained.shape, 10, hidden=(48,), activation=torch.nn.ReLU)
-    start = {name: p.double() for name, p in initial_params(model, seed=0).items()}
-    decaying = Training(optimizer=SGD(lr=0.2, momentum=0.9), epochs=400, weight_decay=0.015)
-    save_weights(tmp_path / "mine.safetensors", decaying(model, start, trained))
-    for name, part in (("private", digits.private), ("others", digits.test)):
-        np.savez(tmp_path / f"{name}.npz", x=part.x.numpy(), y=part.y.numpy())
-    own = ("--weights", "mine.safetensors", "--data", "private.npz")
-    said = call("audit", *own, "--held-out", "others.npz", "--json")
-    assert (said.code, said.err) == (0, "")
-    (record,) = parse_records(said.out, where="stdout")
-    found = {measure["name"]: measure["value"] for measure in record["measures"]}
-    assert found["training records, by the rank"] == 20
-    assert found["private records told"] == found["AUC"] == 1
-    assert_refused(call("audit", *own), "go together")
-    assert_refused(call("audit", *own, "--held-out", "private.npz", "--force"), "must share no record")
-    np.savez(tmp_path / "small.npz", x=np.zeros((4, 5, 5)), y=np.arange(4) % 2)
-    wrong = call("audit", *own[:3], "small.npz", "--held-out", "others.npz", "--force")
-    assert_refused(wrong, "one matrix of a linear layer with 25 columns")

@@ -21,6 +21,8 @@ from tiny_cells import tiny_cell
 import remanence.data
 import remanence.results.folder
 import remanence_recipes.demo
+from remanence.errors import BadInput
+from remanence.experiment import Cell, run_cell
 from remanence.results import parse_records, read_run
 
 
@@ -156,6 +158,22 @@ def test_an_interrupted_run_keeps_what_is_finished(tmp_path: Path, call: Call) -
     page = (folder / "report.html").read_bytes()
     assert call("report", folder).code == 0
     assert (folder / "report.html").read_bytes() == page
+
+
+def test_a_cell_that_cannot_be_made_tells_of_those_before_it(
+    call: Call, tiny: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def first_only(cell: Cell, **given: Any) -> Any:
+        if cell.label == "two":
+            raise BadInput("the victim did not fit")
+        return run_cell(cell, **given)
+
+    monkeypatch.setattr("remanence.runs.run_cell", first_only)
+    said = call("run", "tiny", "--out", "run")
+    assert said.code == 2
+    assert said.out.startswith("one: ")
+    assert said.err == "error: the victim did not fit\n1 of 2 cells were finished: `run/report.html`\n"
+    assert [record["cell"] for record in read_run(tmp_path / "run").records] == ["one"]
 
 
 def interrupt(*_: Any, **__: Any) -> Any:

@@ -170,6 +170,9 @@ def test_refusals(tmp_path: Path) -> None:
         (tmp_path / "own.csv", {"label": "kind", "part": "test"}, "`part` of .* must be all"),
         (tmp_path / "own.parquet", {}, "got another kind of file"),
         (tmp_path / "nowhere", {}, "got nothing there"),
+        ("./nowhere", {}, "got nothing there"),
+        ("", {}, "unknown data set ``"),
+        (tmp_path / "nowhere.csv", {}, "does not exist"),
         (tmp_path / "nowhere.npz", {}, "does not exist"),
         (tmp_path / "nowhere.csv", {"label": "kind"}, "does not exist"),
     ]:

@@ -44,6 +44,11 @@ def test_csv_reads_what_spreadsheets_write(tmp_path: Path) -> None:
     assert data.y.tolist() == [0, 1]
 
 
+def test_csv_of_the_largest_numbers(tmp_path: Path) -> None:
+    data = from_csv(table(tmp_path / "t.csv", "a,y", "-1.7e308,0", "0,1", "1.7e308,0"), "y")
+    assert data.x.flatten().tolist() == [0.0, 0.5, 1.0]
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

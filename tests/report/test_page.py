@@ -2,9 +2,7 @@
 
 import base64
 import hashlib
-import json
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -12,11 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from made_run import MEANINGS, made_claim, made_figure, made_limit, made_point, made_run, made_study
+from made_run import MEANINGS, made_limit, made_run, made_study
 
+import remanence.release.records as release_records
 from remanence.errors import BadInput
-from remanence.report import render, verdict
-from remanence.results import SCHEMA, Record, Run, parse_records, read_run, write_run
+from remanence.metrics import MATCHINGS, METRICS
+from remanence.report import glossary, render, verdict
+from remanence.results import SCHEMA, Run, read_run, write_run
 
 SPACE, DASH = "\N{NO-BREAK SPACE}", "\N{EN DASH}"
 HOSTILE = "<img src=x onerror=alert(1)>\"'&.npz"
@@ -240,139 +240,33 @@ def test_run_without_records() -> None:
     assert "This run holds no result" in render(Run(records=[], rows=[], images={}))
 
 
-def alone(record: Record) -> Run:
-    return Run(records=[record], rows=[], images={})
+def test_our_own_names_are_explained_where_they_are_used() -> None:
+    ours = {name for name, value in vars(release_records).items() if hasattr(value, "withholds")}
+    assert ours == glossary.RELEASES.keys()
+    assert {metric.name for metric in METRICS} == glossary.METRICS.keys()
+    assert {matching.name for matching in MATCHINGS} == glossary.MATCHINGS.keys()
+    page = render(made_run())
+    assert glossary.METRICS["ssim"] in page
+    assert glossary.MATCHINGS["nearest_ncc"] in page
+    assert glossary.MATCHINGS["identity"] not in page
+    assert glossary.METRICS["ssim"] not in render(Run(records=[made_study()], rows=[], images={}))
 
 
-def together(values: Sequence[Any], axis: str = "epsilon", **fields: Any) -> Run:
-    """Cells along an axis, the mean of each a tenth more than that of the one before."""
-    run = made_run([f"cell {value}" for value in values])
-    for i, (record, value) in enumerate(zip(run.records, values, strict=True)):
-        record["point"] = made_point(axis, value)
-        record["scores"]["metrics"]["ssim"]["mean"] = 0.1 * (i + 1)
-        record["claims"] = [made_claim("Mean SSIM", 0.05, "figure 1", 0.1)]
-        record.update(fields)  # type: ignore[typeddict-item]
-    return run
-
-
-def test_made_records_are_records() -> None:
-    run = together([1.0, 10.0], limit=made_limit(0.1, 0.2))
-    records = [*made_run(["one", "two"]).records, made_study(), *run.records]
-    assert parse_records(json.dumps(records), where="here") == records
-
-
-def test_verdict_of_a_study_is_its_measures() -> None:
-    said = verdict(made_study()).replace(SPACE, " ")
-    assert said == (
-        "AUC, fixed 0.998 (95 % interval 0.990 to 1.00, chance 0.500); "
-        "AUC, random 0.550 (95 % interval 0.500 to 0.600, chance 0.500); norm 12.5."
-    )
-    many = {**made_study(), "measures": made_study()["measures"] * 3}
-    assert verdict(many).endswith("; and 5 more.")  # type: ignore[arg-type]
-    assert "Nothing was measured" in verdict({**made_study(), "measures": []})
-
-
-def test_a_study_shows_measures_figures_and_claims() -> None:
-    page = render(alone(made_study()))
-    assert "Whether one can tell that a record was trained on." in page
-    assert page.count('<svg xmlns="http://www.w3.org/2000/svg" class="figure"') == 3
-    assert '<strong>0.998</strong></td><td class="num">0.990 to 1.00</td><td class="num">0.500</td>' in page
-    assert "<td>target reached</td>" in page
-    assert "About norm." in page
-
-
-def test_a_page_of_studies_speaks_of_no_attack_and_of_no_redaction() -> None:
-    page = render(alone(made_study()))
-    for words in ("An attack tried", "This page is redacted", "personal data", "Look-alike", "share found"):
-        assert words not in page
-
-
-def test_pictures_of_a_study_are_personal_data() -> None:
-    pictures = torch.zeros(20, 1, 4, 4, dtype=torch.uint8)
-    run = Run(records=[made_study()], rows=[], images={"0/neurons": pictures, "0/<b>": pictures[:2]})
-    page = render(run)
-    assert page.count("data:image/png") == 12 + 2
-    assert "neurons, the first 12 of 20" in page
-    assert "<b>" not in page
-    assert "Treat this page as personal data" in page
-    hidden = render(run, redact=True)
-    assert "data:image" not in hidden
-    assert "Some points" not in hidden  # one point may be one record
-    assert "Some lines" in hidden
-
-
-def test_everything_from_a_study_is_escaped() -> None:
-    study = made_study(HOSTILE)
-    words = dict.fromkeys(("title", "x_label", "y_label"), HOSTILE)
-    series = [{**each, "name": HOSTILE} for each in made_figure()["series"]]
-    study |= {
-        "about": HOSTILE,
-        "measures": [{**measure, "name": HOSTILE, "meaning": HOSTILE} for measure in study["measures"]],
-        "figures": [made_figure(**words, series=series)],
-        "claims": [made_claim(HOSTILE, 1.0, HOSTILE, 1.0)],
-    }
-    page = render(alone(study))
-    assert "<img src=x" not in page
-    assert page.count("&lt;img src=x") > 20
-
-
-def test_cells_on_an_axis_are_drawn_together() -> None:
-    page = render(together([10.0, 1.0, 100.0]))
-    assert "Mean ssim against epsilon" in page
-    section = page[page.index("The cells side by side") : page.index("How to read this page")]
-    assert [name in section for name in ("mean ssim", "nearest neighbour", "mean image", "printed")] == [True] * 4
-    numbers = section[section.index("The numbers") : section.index("</details>")]
-    assert re.findall(r'<th scope="row">([\d.]+)</th><td class="num">([\d.]+)', numbers) == [
-        ("1", "0.200"),
-        ("10", "0.100"),
-        ("100", "0.300"),
-    ]
-    assert section.count('href="#cell-') == 3
-    assert "The cells side by side" not in render(together([1.0]))
-
-
-def test_cells_over_texts_are_bars_and_other_axes_other_figures() -> None:
-    run = together(["ReLU", "ELU"], axis="activation")
-    run.records.extend(together([1.0, 2.0]).records)
-    page = render(replace(run, rows=[], images={}))
-    assert "Mean ssim against activation" in page
-    assert "Mean ssim against epsilon" in page
-    assert page.count('class="bar ours c0"') == 2
-
-
-def test_levels_that_differ_between_series_are_drawn_for_each() -> None:
-    run = together([1.0, 2.0])
-    for name, record in zip(("ELU", "ReLU"), run.records, strict=True):
-        record["point"] = made_point("epsilon", 1.0, series=name)
-    assert ">nearest neighbour</text>" in render(run)
-    run.records[1]["nulls"]["nearest_neighbour"]["metrics"]["ssim"]["mean"] = 0.9
-    page = render(run)
-    assert ">nearest neighbour, ReLU</text>" in page
-    assert ">nearest neighbour</text>" not in page
-
-
-def test_the_table_of_cells_has_a_dash_for_what_is_not_known() -> None:
-    run = made_run(["one", "two"])  # the second has no count of closer records and nothing printed
-    section = render(run)[: render(run).index("How to read this page")]
-    assert f'<td class="num">0{SPACE}%</td><td class="num">{DASH}</td><td class="num">{DASH}</td></tr>' in section
-    assert f'<td class="num">50{SPACE}%</td><td class="num">0.62</td></tr>' in section
-
-
-@pytest.mark.parametrize(
-    ("success", "bound", "words"), [(0.1, 0.2, ""), (0.21, 0.2, "though no further"), (0.5, 0.2, "there is a bug")]
-)
-def test_success_above_the_limit_is_flagged(success: float, bound: float, words: str) -> None:
-    page = render(together([1.0, 10.0], limit=made_limit(success, bound)))
-    assert "what privacy allows" in page
-    assert f"can do so more than 20{SPACE}% of the time" in page
-    assert page.count(words or "Above the limit") == (0 if not words else 4)  # two cells, each above and in its section
-    assert ("mark flagged" in page) is bool(words)
+def test_what_was_released_stands_beside_each_verdict() -> None:
+    page = render(changed(made_run(), release=made_run().records[0]["release"] | {"kind": "WeightsOnly"}))
+    verdicts = page[: page.index("How to read this page")]
+    assert "Released: a trained model. Withheld: " in verdicts
+    assert "The models were trained for this page" in verdicts
+    assert "can be read back by whoever is shown such a release" in verdicts
+    own = changed(made_run(leak=0), release=made_run().records[0]["release"] | {"kind": "MyRelease"})
+    assert "Released: MyRelease. Withheld: " in render(own)
+    assert "can be read back by whoever" not in render(own)
 
 
 def test_what_else_a_record_says_is_told() -> None:
     page = render(made_run(n=16)).replace(SPACE, " ")
     assert f"8 of 16 records (50 %, 95 % interval 25{DASH}75 %) came back closer (ssim)" in page
-    assert f"The label was right for 25 %, 95 % interval 7.3{DASH}52 % of the records" in page
+    assert f"The label was right for 25 % of the records (95 % interval 7.3{DASH}52 %)" in page
     assert "is right for 20 %" in page
     assert "own objective at 0.125" in page
     assert "good from 0.4" in page

@@ -1,81 +1,32 @@
 """The numbers of a record against numpy's on the same scores, and its words against what was run."""
 
 import json
-import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from made_result import LOST, PRIVATE, finite, made, made_result
 from scipy.stats import binomtest
-from tiny_cells import Guess, made_data, tiny_cell, tiny_outcome, tiny_study
-from torch import Tensor, nn
+from tiny_cells import Guess, made_data, tiny_cell
+from torch import nn
 
 from remanence import (
-    Claim,
     Clipping,
-    Data,
-    Finding,
     GaussianNoise,
     GradientMatching,
     Reconstruction,
     evaluate,
     gradient_at_initial,
 )
-from remanence.checks import caveats
-from remanence.errors import BadInput
-from remanence.experiment import CellResult, Figure, Measure, Outcome, Point, Series, run_cell, run_study
-from remanence.metrics import MSE, PSNR, Interval, Metric, Scores, hungarian
+from remanence.experiment import CellResult, Point, run_cell
+from remanence.metrics import MSE, PSNR, Interval, Metric, hungarian
 from remanence.metrics.limit import Limit
-from remanence.results import Record, as_pixels, images, parse_records, record, rows
+from remanence.results import as_pixels, images, parse_records, rows
 
 MODULE = sys.modules["remanence.results.record"]  # by attribute one gets the function of that name
-PROVENANCE = sys.modules["remanence.results.provenance"]
-PRIVATE = 40
-LOST = 4  # withheld records that got no candidate
-
-
-@pytest.fixture(scope="module")
-def result() -> CellResult:
-    """Reconstructions in reverse order: half exact, half worse and worse, four missing, one broken."""
-    data = made_data(200)
-    truth, unrelated = data.take(slice(0, PRIVATE)), data.take(slice(PRIVATE, 200))
-    noise = torch.rand(truth.x.shape, generator=torch.Generator().manual_seed(1))
-    share = torch.linspace(-1, 1, PRIVATE).clamp(min=0).reshape(-1, 1, 1, 1)
-    x = ((1 - share) * truth.x + share * noise).flip(0)[LOST:]
-    x[0] = torch.nan
-    return made_result(truth, unrelated, x)
-
-
-def made_result(truth: Data, unrelated: Data, x: Tensor, *, metrics: tuple[Metric, ...] = (MSE, PSNR)) -> CellResult:
-    cell = tiny_cell("made")
-    found = Reconstruction(x=x)
-    finding = Finding(
-        release=run_cell(cell).finding.release,
-        attack=Guess(grey=0.25),
-        public=unrelated.take(slice(0, 7)),
-        truth=truth,
-        reconstruction=found,
-        scores=evaluate(found, truth, unrelated=unrelated, matching=hungarian, metrics=metrics),
-        seconds=1.0,
-    )
-    doubts = tuple(caveats(finding))
-    return CellResult(cell=cell, finding=finding, caveats=doubts, seconds=1.23456, device=torch.device("cpu"))
-
-
-def made(result: CellResult, **changes: Any) -> Record:
-    fields = {"recipe": "made.up", "scale": "smoke", "seed": 7, "command": "remanence run made.up"}
-    return record(result, **(fields | changes))
-
-
-def finite(values: Tensor) -> np.ndarray[Any, Any]:
-    array = values.double().numpy()
-    return array[np.isfinite(array)]
 
 
 def test_a_record_says_what_was_run(result: CellResult) -> None:
@@ -177,72 +128,6 @@ def test_the_curve_is_that_of_the_scores(result: CellResult) -> None:
     assert said["tpr_at_0.1_percent"] is None  # fewer than 999 different comparisons cannot show it
 
 
-@pytest.mark.parametrize(
-    ("scale", "printed", "holds"),
-    [("smoke", 9.0, None), ("small", 9.0, None), ("paper", 9.0, True), ("paper", 0.0, False)],
-)
-def test_a_claim_is_judged_at_the_scale_of_the_paper(
-    result: CellResult, scale: str, printed: float, holds: bool | None
-) -> None:
-    cell = replace(result.cell, claims=(Claim.mean(MSE, printed=printed, where="table 2"),))
-    said = made(replace(result, cell=cell), scale=scale)
-    mean = said["scores"]["metrics"]["mse"]["mean"]
-    (claim,) = said["claims"]
-    assert claim == {
-        "quantity": "mean mse",
-        "printed": printed,
-        "target": None,
-        "where": "table 2",
-        "measured": mean,
-        "holds": holds,
-        "reached": None,
-    }
-
-
-@pytest.mark.parametrize(
-    ("quantity", "up", "expected"),
-    [
-        ("mean MSE", False, lambda scores: float(finite(scores.values["mse"]).mean())),
-        ("median psnr", True, lambda scores: float(np.median(finite(scores.values["psnr"])))),
-        ("share found", True, lambda scores: float(scores.found.float().mean())),
-        ("share closer than the nearest neighbour", True, lambda scores: float(scores.closer.float().mean())),
-    ],
-)
-def test_a_claim_may_be_about_each_named_quantity(
-    result: CellResult, quantity: str, up: bool, expected: Callable[[Scores], float]
-) -> None:
-    claim = Claim(quantity=quantity, higher_is_better=up, target=1e9 if up else -1.0, where="ours")
-    (said,) = made(replace(result, cell=replace(result.cell, metrics=None, claims=(claim,))), scale="paper")["claims"]
-    assert said["measured"] == pytest.approx(expected(result.finding.scores), rel=1e-4)
-    assert (said["printed"], said["holds"], said["reached"]) == (None, None, False)
-
-
-def test_a_claim_about_nothing_known_is_refused_before_any_work() -> None:
-    wrong = Claim(quantity="mean mes", higher_is_better=False, printed=1.0, where="nowhere")
-    with pytest.raises(
-        BadInput, match=r"did you mean `mean mse`\? known: mean mse, median mse, share closer .*share found"
-    ):
-        tiny_cell(claims=(wrong,))
-    upside_down = Claim(quantity="mean mse", higher_is_better=True, printed=1.0, where="nowhere")
-    with pytest.raises(BadInput, match="`higher_is_better` of the claim about `mean mse` must be False, got True"):
-        tiny_cell(claims=(upside_down,))
-    with pytest.raises(BadInput, match="unknown quantity of a claim `mean mes`"):
-        run_cell(tiny_cell(metrics=None, claims=(wrong,), model=None))
-    with pytest.raises(BadInput, match="needs `printed` or `target`, got neither"):
-        Claim(quantity="mean mse", higher_is_better=False, where="nowhere")
-
-
-@pytest.mark.parametrize(
-    ("up", "printed", "measured", "holds"),
-    [(False, 1.0, 1.1, True), (False, 1.0, 1.2, False), (True, 1.0, 0.9, True), (True, -1.0, -1.05, True)],
-)
-def test_a_claim_holds_within_its_tolerance_and_a_target_without(
-    up: bool, printed: float, measured: float, holds: bool
-) -> None:
-    claim = Claim(quantity="x", higher_is_better=up, printed=printed, target=printed, where="nowhere")
-    assert (claim.holds(measured), claim.reached(measured), claim.reached(printed)) == (holds, False, True)
-
-
 def test_the_records_closer_than_their_neighbours_are_counted(result: CellResult) -> None:
     scores = result.finding.scores
     neighbour = scores.nulls["nearest_neighbour"].values["mse"].numpy()
@@ -297,69 +182,6 @@ def test_a_cell_says_where_it_stands_and_what_privacy_allows(result: CellResult)
     assert parse_records(json.dumps([said], allow_nan=False), where="here") == [said]
 
 
-@pytest.mark.parametrize(("value", "log"), [(float("inf"), False), (float("nan"), True), (0.0, True), (-1.0, True)])
-def test_a_point_that_no_axis_can_show_is_refused(value: float, log: bool) -> None:
-    with pytest.raises(BadInput, match=r"on the axis `epsilon` must be a (positive|finite) number or a text, got"):
-        Point(axis="epsilon", value=value, log=log)
-
-
-def test_a_study_says_what_it_measured() -> None:
-    study = tiny_study(claims=(Claim(quantity="mean grey", higher_is_better=True, target=0.1, where="ours"),))
-    result = run_study(study, seed=5)
-    said, outcome = made(result, scale="paper"), tiny_outcome(5, torch.device("cpu"))
-    assert parse_records(json.dumps([said], allow_nan=False), where="here") == [said]
-    assert (said["kind"], said["cell"], said["about"]) == ("study", "a study", "How grey pictures are.")
-    (measure,) = said["measures"]
-    assert measure["value"] == pytest.approx(outcome.measures[0].value, rel=1e-5)
-    assert (measure["low"], measure["high"], measure["chance"]) == (0.0, 1.0, 0.5)
-    assert [series["x"] for series in said["figures"][0]["series"]] == [[0, 1]]
-    assert (said["claims"][0]["measured"], said["claims"][0]["reached"]) == (measure["value"], True)
-    assert rows(result) == []
-    assert images(result).keys() == {"greys"}
-
-
-def test_a_claim_about_what_a_study_does_not_measure_is_refused() -> None:
-    claim = Claim(quantity="mean gray", higher_is_better=True, target=0.1, where="ours")
-    with pytest.raises(BadInput, match="did you mean `mean grey`"):
-        run_study(tiny_study(claims=(claim,)))
-
-
-def test_values_that_are_not_finite_become_gaps() -> None:
-    nan = float("nan")
-    series = Series(name="a", x=(0, 1), y=(1.0, nan), low=(nan, 0.0), high=(2.0, float("inf")))
-    outcome = Outcome(
-        measures=(Measure(name="m", value=nan, meaning="Nothing."),),
-        figures=(Figure(title="t", x_label="x", y_label="y", series=(series,)),),
-    )
-    said = made(run_study(tiny_study(run=lambda seed, device: outcome)))
-    assert said["measures"][0]["value"] is None
-    (drawn,) = said["figures"][0]["series"]
-    assert (drawn["y"], drawn["low"], drawn["high"]) == ([1.0, None], [None, 0.0], [2.0, None])
-    assert parse_records(json.dumps([said], allow_nan=False), where="here") == [said]
-
-
-BAD_FIGURES: dict[str, tuple[Callable[[], object], str]] = {
-    "unequal lengths": (lambda: Series(name="a", x=(1, 2), y=(1.0,)), "must be equally long, got .*'x': 2, 'y': 1"),
-    "half an interval": (lambda: Series(name="a", x=(1,), y=(1.0,), low=(0.0,)), "must be equally long"),
-    "mixed x": (lambda: Series(name="a", x=(1, "b"), y=(1.0, 2.0)), "finite numbers, or texts only"),  # type: ignore[arg-type]
-    "infinite x": (lambda: Series(name="a", x=(float("inf"),), y=(1.0,)), "finite numbers, or texts only"),
-    "a role": (lambda: Series(name="a", x=(1,), y=(1.0,), role="our"), "did you mean `ours`"),  # type: ignore[arg-type]
-    "a kind": (lambda: Figure(title="t", x_label="", y_label="", series=(), kind="bar"), "did you mean `bars`"),  # type: ignore[arg-type]
-    "texts on a line": (
-        lambda: Figure(title="t", x_label="", y_label="", series=(Series(name="a", x=("b",), y=(1.0,)),)),
-        "lines need numbers: make it bars",
-    ),
-    "pictures": (lambda: Outcome(measures=(), pictures={"p": torch.zeros(3, 4)}), r"`p` must be \(n, channels"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_FIGURES)
-def test_a_figure_that_cannot_be_drawn_is_refused(case: str) -> None:
-    make, message = BAD_FIGURES[case]
-    with pytest.raises(BadInput, match=message):
-        make()
-
-
 def test_there_is_a_row_for_each_record(result: CellResult) -> None:
     told, scores = rows(result), result.finding.scores
     assert [row["record"] for row in told] == [str(i) for i in range(PRIVATE)]
@@ -407,40 +229,6 @@ def test_pixels_are_clamped_and_rows_of_tables_kept() -> None:
         255,
     ]
     assert torch.equal(as_pixels(torch.tensor([[0.5, 0.123]], dtype=torch.double)), torch.tensor([[0.5, 0.123]]))
-
-
-def git(folder: Path, *words: str) -> str:
-    name = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
-    return subprocess.run(["git", *name, *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
-
-
-def test_the_commit_is_that_of_our_checkout(
-    result: CellResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = tmp_path / "src" / "remanence" / "results"
-    place.mkdir(parents=True)
-    (place / "provenance.py").write_text("one")
-    git(tmp_path, "init", "-q")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-qm", "one")
-    monkeypatch.setattr(PROVENANCE, "__file__", str(place / "provenance.py"))
-    head = git(tmp_path, "rev-parse", "--short=12", "HEAD")
-    assert made(result)["commit"] == head
-    (place / "provenance.py").write_text("two")
-    assert made(result)["commit"] == f"{head}-dirty"
-    # an installed copy inside the checkout of another project does not claim that project's commit
-    installed = tmp_path / "lib" / "site-packages" / "remanence" / "results"
-    installed.mkdir(parents=True)
-    monkeypatch.setattr(PROVENANCE, "__file__", str(installed / "provenance.py"))
-    assert made(result)["commit"] is None
-
-
-def test_there_is_no_commit_without_git(result: CellResult, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*_: Any, **__: Any) -> Any:
-        raise FileNotFoundError("git")
-
-    monkeypatch.setattr(subprocess, "run", missing)
-    assert made(result)["commit"] is None
 
 
 def test_a_record_states_the_defences_of_a_gradient() -> None:

@@ -73,6 +73,8 @@ def from_npz(path: Path | str, *, part: Part = "all") -> Data:
     """Arrays `x`, `y` or `images`, `labels` of a .npz file; where it has them, `x_test`, `y_test` are the test part."""
     path = Path(path)
     with reading(path, "a .npz file"), path.open("rb") as raw:
+        if raw.peek(1)[:1] not in (b"P", b"\x93"):  # numpy would take it for a pickle, and speak of trusting it
+            raise ValueError("it is no zip file of arrays")
         file = np.load(raw, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile):
             raise BadInput(f"{path} must be a .npz file, got a single array: write it with numpy.savez(path, x=x, y=y)")
@@ -83,6 +85,8 @@ def from_npz(path: Path | str, *, part: Part = "all") -> Data:
             every, y = np.concatenate(list(labels.values())), np.concatenate([labels[y] for _, y in pairs[part]])
     if every.dtype.kind not in "iu":
         raise BadInput(f"the labels of {path} must be integers, got {every.dtype}: number the classes from 0")
+    if every.ndim != 1:
+        raise BadInput(f"the labels of {path} must be one number for each record, got the shape {every.shape}")
     num_classes = count_classes(every.tolist(), str(path))
     return Data(x=as_floats(as_tensor(images)), y=as_tensor(y).long(), num_classes=num_classes, name=path.stem)
 

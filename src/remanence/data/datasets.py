@@ -54,6 +54,8 @@ def load(source: str | Path, *, part: Part = "all", label: str | None = None) ->
     path = Path(source).expanduser()
     if label is not None and path.suffix.lower() != ".csv":
         raise BadInput(f"`label` names the class column of a .csv file, got it for {source}: leave it out")
+    if source == "":
+        raise unknown("data set", "", CATALOGUE)
     if isinstance(source, str) and source in CATALOGUE:
         return _load_named(source, CATALOGUE[source], part)
     if path.suffix.lower() == ".npz":
@@ -65,12 +67,12 @@ def load(source: str | Path, *, part: Part = "all", label: str | None = None) ->
 
 def _load_path(path: Path, given: str, label: str | None) -> Data:
     if path.suffix.lower() == ".csv":
-        if label is None:
+        if label is None and path.exists():
             raise BadInput(f"`label` must name the class column of {path}, got none: give the column's name")
-        return from_csv(path, label)
+        return from_csv(path, label or "")
     if path.is_dir():
         return from_image_folder(path)
-    if path.exists() or len(path.parts) > 1:
+    if path.exists() or os.path.dirname(given):
         found = "another kind of file" if path.exists() else "nothing there"
         raise BadInput(f"{path} must be a .npz, a .csv or a folder of images, got {found}: check the path")
     raise unknown("data set", given, CATALOGUE)

@@ -34,7 +34,9 @@ def check_one_size(names: Sequence[str], sizes: Sequence[tuple[int, ...]]) -> No
 
 def count_classes(labels: Sequence[int], name: str) -> int:
     """One more than the largest label. Labels that are ids would ask for a net of as many outputs."""
-    largest = max(labels, default=0)
+    smallest, largest = min(labels, default=0), max(labels, default=0)
+    if smallest < 0:
+        raise BadInput(f"the labels of {name} must be 0 or more, got {smallest}: number the classes from 0")
     if largest >= max(1000, len(labels)):
         raise BadInput(
             f"the labels of {name} go up to {largest}, but it holds {len(labels)} records: number the classes from 0"
@@ -49,10 +51,10 @@ def as_tensor(array: Array) -> Tensor:
 
 
 def as_floats(x: Tensor) -> Tensor:
-    """Only 8-bit pixels have a known range; other integers stay as they are, for `Data` to refuse."""
+    """Only bits and 8-bit pixels have a known range; other integers stay as they are, for `Data` to refuse."""
     if x.dtype == torch.uint8:
         return x.float().div_(255)
-    return x.float() if x.is_floating_point() else x
+    return x.float() if x.is_floating_point() or x.dtype == torch.bool else x
 
 
 @contextmanager

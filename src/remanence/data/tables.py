@@ -75,6 +75,7 @@ def _as_float(cell: str) -> float | None:
 
 
 def _min_max(values: NDArray[np.float64]) -> Tensor:
-    low, high = values.min(axis=0), values.max(axis=0)
+    halves = values / 2  # the largest numbers are as far apart as a float is large
+    low, high = halves.min(axis=0), halves.max(axis=0)
     span = np.where(high > low, high - low, 1.0)  # a constant column carries nothing and becomes 0
-    return as_tensor((values - low) / span)
+    return as_tensor((halves - low) / span)

@@ -17,6 +17,7 @@ from remanence.seeds import stream
 class Membership:
     """`told` marks the records that are called trained on, with p <= 0.01 against one half of the held-out records."""
 
+    null: int  # the held-out records of that half
     p: Tensor
     told: Tensor
     share_told: Interval
@@ -39,6 +40,7 @@ def membership(scores: Tensor, held_out: Tensor, *, seed: int = 0) -> Membership
         return auc(scores[rows], held_out[null_rows])
 
     return Membership(
+        null=len(null),
         p=p,
         told=told,
         share_told=binomial_share(int(told.sum()), len(told)),

@@ -6,7 +6,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Generic, TypeAlias, TypeVar, final
+from typing import Generic, TypeAlias, TypedDict, TypeVar, final
+
+from torch import nn
 
 from remanence.defences import Defence, defended
 from remanence.errors import BadInput
@@ -40,49 +42,42 @@ Reveal: TypeAlias = Callable[[Victim], Case[R]]
 
 
 def weights_only(victim: Victim) -> Case[WeightsOnly]:
-    release = WeightsOnly(
-        model=victim.model, final=victim.final, shape=victim.private.shape, num_classes=victim.private.num_classes
-    )
-    return Case(release=release, truth=victim.private)
+    return Case(release=WeightsOnly(**_published(victim)), truth=victim.private)
 
 
 def initial_and_final(victim: Victim) -> Case[InitialAndFinalWeights]:
-    release = InitialAndFinalWeights(
-        model=victim.model,
-        final=victim.final,
-        shape=victim.private.shape,
-        num_classes=victim.private.num_classes,
-        initial=victim.initial,
-        training=victim.training,
-    )
+    release = InitialAndFinalWeights(**_published(victim), initial=victim.initial, training=victim.training)
     return Case(release=release, truth=victim.private)
 
 
 def all_but_one(victim: Victim) -> Case[AllButOne]:
     _check_one(victim)
-    release = AllButOne(
-        model=victim.model,
-        final=victim.final,
-        shape=victim.private.shape,
-        num_classes=victim.private.num_classes,
-        initial=victim.initial,
-        training=victim.training,
-        fixed=victim.fixed,
-    )
+    release = AllButOne(**_published(victim), initial=victim.initial, training=victim.training, fixed=victim.fixed)
     return Case(release=release, truth=victim.private)
 
 
 def all_but_one_and_the_start(victim: Victim) -> Case[AllButOneAndTheStart]:
     _check_one(victim)
-    release = AllButOneAndTheStart(
-        model=victim.model,
-        final=victim.final,
-        shape=victim.private.shape,
-        num_classes=victim.private.num_classes,
-        training=victim.training,
-        fixed=victim.fixed,
-    )
+    release = AllButOneAndTheStart(**_published(victim), training=victim.training, fixed=victim.fixed)
     return Case(release=release, truth=victim.private)
+
+
+class _Published(TypedDict):
+    model: nn.Module
+    final: Params
+    shape: tuple[int, ...]
+    num_classes: int
+
+
+def _published(victim: Victim) -> _Published:
+    """What every release of a finished model shows."""
+    private = victim.private
+    return {
+        "model": victim.model,
+        "final": victim.final,
+        "shape": private.shape,
+        "num_classes": private.num_classes,
+    }
 
 
 def _check_one(victim: Victim) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from remanence.errors import BadInput
 from remanence.report import figures
+from remanence.report.glossary import released
 from remanence.report.sentences import limit_flag, limit_sentence, notes, verdict
 from remanence.report.words import score
 from remanence.results import Record, Row, Run
@@ -57,6 +58,7 @@ class CellView:
 
     record: Record
     verdict: str
+    released: str
     notes: list[str]
     limit: str
     limit_flag: str
@@ -79,6 +81,7 @@ def cell_view(run: Run, index: int) -> CellView:
     return CellView(
         record=record,
         verdict=verdict(record),
+        released=released(record),
         notes=notes(record),
         limit=limit_sentence(record),
         limit_flag=limit_flag(record),

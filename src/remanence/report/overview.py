@@ -31,6 +31,7 @@ class Overview:
     axes: list[Drawn]
     limits: list[Drawn]
     lines: list[Line]
+    printed: bool  # whether a paper prints a mean for any
 
 
 def overview(records: Sequence[Record]) -> Overview | None:
@@ -40,7 +41,12 @@ def overview(records: Sequence[Record]) -> Overview | None:
         return None
     groups = _groups(line.record for line in lines)
     bounded = [kept for group in groups if (kept := [record for record in group if record["limit"]])]
-    return Overview(axes=[_axis(group) for group in groups], limits=[_limits(group) for group in bounded], lines=lines)
+    return Overview(
+        axes=[_axis(group) for group in groups],
+        limits=[_limits(group) for group in bounded],
+        lines=lines,
+        printed=any(line.printed is not None for line in lines),
+    )
 
 
 def _line(place: int, record: Record) -> Line:
@@ -107,7 +113,7 @@ def _limits(group: Sequence[Record]) -> Drawn:
         *flagged,
     ]
     title = f"Success against {_point(group[0])['axis']}, and what privacy allows"
-    warning = " A ringed point lies above its limit: see its cell." if flagged else ""
+    warning = " A ringed point lies above its limit: see its section." if flagged else ""
     return drawn(
         _figure(group, title, "share of records", series),
         note=f"No attack on a differentially private release can be above the limit.{warning}",

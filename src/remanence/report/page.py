@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from remanence.report.cells import cell_view
+from remanence.report.glossary import matchings_in, metrics_in
 from remanence.report.overview import overview
 from remanence.report.sentences import judged
 from remanence.report.studies import study_view
@@ -44,6 +45,11 @@ def render(run: Run, *, redact: bool = False, title: str = "What can be read bac
             overview=overview(run.records),
             attacks=any(record["kind"] == "attack" for record in run.records),
             personal=bool(run.rows or run.images),
+            found=any(record["scores"]["found"]["count"] for record in run.records if "scores" in record),
+            claimed=any(record["claims"] for record in run.records),
+            data=list(dict.fromkeys(record["release"]["data"] for record in run.records if "release" in record)),
+            metrics=metrics_in(run.records),
+            matchings=matchings_in(run.records),
         )
     )
 

@@ -13,13 +13,11 @@ def verdict(record: Record) -> str:
 
 def _found(record: Record) -> str:
     found, total = record["scores"]["found"], number(record["scores"]["records"])
-    low, high = percent(found["low"]).removesuffix(PERCENT), percent(found["high"])
-    reach = f"95{PERCENT} interval {low}{DASH}{high}"
     if not found["count"]:
-        return f"No record was found at this budget (0 of {total}, {reach})."
+        return f"No record was found at this budget (0 of {total}, {_reach(found)})."
     were = "was" if found["count"] == 1 else "were"
     return (
-        f"{number(found['count'])} of {total} records {were} found ({percent(found['share'])}, {reach}) "
+        f"{number(found['count'])} of {total} records {were} found ({_share(found)}) "
         f"where chance finds {percent(found['fpr'])}."
     )
 
@@ -32,7 +30,8 @@ def _measured(record: Record) -> str:
             beside.append(f"95{PERCENT} interval {reach}")
         if measure["chance"] is not None:
             beside.append(f"chance {score(measure['chance'])}")
-        told.append(f"{measure['name']} {score(measure['value'])}" + (f" ({', '.join(beside)})" if beside else ""))
+        said = ": cannot be said" if measure["value"] is None else f" {score(measure['value'])}"
+        told.append(measure["name"] + said + (f" ({', '.join(beside)})" if beside else ""))
     if more := len(record["measures"]) - len(told):
         told.append(f"and {more} more")
     return "; ".join(told) + "." if told else "Nothing was measured; see the figures."
@@ -48,8 +47,8 @@ def notes(record: Record) -> list[str]:
         )
     if labels := scores["labels"]:
         told.append(
-            f"The label was right for {_share(labels)} of the records; always naming the commonest one "
-            f"is right for {percent(labels['chance'])}."
+            f"The label was right for {percent(labels['share'])} of the records ({_reach(labels)}); always naming the "
+            f"commonest one is right for {percent(labels['chance'])}."
         )
     if scores["objective"] is not None:
         told.append(
@@ -60,22 +59,23 @@ def notes(record: Record) -> list[str]:
 
 
 def _share(said: dict[str, float]) -> str:
-    reach = f"{percent(said['low']).removesuffix(PERCENT)}{DASH}{percent(said['high'])}"
-    return f"{percent(said['share'])}, 95{PERCENT} interval {reach}"
+    return f"{percent(said['share'])}, {_reach(said)}"
+
+
+def _reach(said: dict[str, float]) -> str:
+    return f"95{PERCENT} interval {percent(said['low']).removesuffix(PERCENT)}{DASH}{percent(said['high'])}"
 
 
 def limit_sentence(record: Record) -> str:
     """What differential privacy allows, beside what was measured."""
     if (limit := record["limit"]) is None:
         return ""
-    success, low, high = (limit["success"][name] for name in ("value", "low", "high"))
     privacy = f"epsilon {number(limit['epsilon'])} at delta {number(limit['delta'])}, mu {number(limit['mu'])}"
-    reach = f"95{PERCENT} interval {percent(low).removesuffix(PERCENT)}{DASH}{percent(high)}"
     return (
         f"The training was differentially private ({privacy}). A guess without the release comes within "
         f"{limit['metric']} {number(limit['threshold'])} of a record at most {percent(limit['prior'])} of the time; "
         f"so no attack on it can do so more than {percent(limit['bound'])} of the time. "
-        f"This one did so for {percent(success)} of the records ({reach})."
+        f"This one did so for {percent(limit['success']['value'])} of the records ({_reach(limit['success'])})."
     )
 
 

@@ -1,0 +1,71 @@
+"""What the page says of a study."""
+
+import torch
+from made_run import made_claim, made_figure, made_study
+
+from remanence.report import render, verdict
+from remanence.results import Record, Run
+
+SPACE = "\N{NO-BREAK SPACE}"
+HOSTILE = "<img src=x onerror=alert(1)>\"'&.npz"
+
+
+def alone(record: Record) -> Run:
+    return Run(records=[record], rows=[], images={})
+
+
+def test_verdict_of_a_study_is_its_measures() -> None:
+    said = verdict(made_study()).replace(SPACE, " ")
+    assert said == (
+        "AUC, fixed 0.998 (95 % interval 0.990 to 1.00, chance 0.500); "
+        "AUC, random 0.550 (95 % interval 0.500 to 0.600, chance 0.500); norm 12.5."
+    )
+    many = {**made_study(), "measures": made_study()["measures"] * 3}
+    assert verdict(many).endswith("; and 5 more.")  # type: ignore[arg-type]
+    assert "Nothing was measured" in verdict({**made_study(), "measures": []})
+    unknown = {**made_study()["measures"][0], "value": None, "low": None, "high": None, "chance": None}
+    assert verdict({**made_study(), "measures": [unknown]}) == "AUC, fixed: cannot be said."
+
+
+def test_a_study_shows_measures_figures_and_claims() -> None:
+    page = render(alone(made_study()))
+    assert "Whether one can tell that a record was trained on." in page
+    assert page.count('<svg xmlns="http://www.w3.org/2000/svg" class="figure"') == 3
+    assert '<strong>0.998</strong></td><td class="num">0.990 to 1.00</td><td class="num">0.500</td>' in page
+    assert "<td>target reached</td>" in page
+    assert "About norm." in page
+
+
+def test_a_page_of_studies_speaks_of_no_attack_and_of_no_redaction() -> None:
+    page = render(alone(made_study()))
+    for words in ("An attack tried", "This page is redacted", "personal data", "Look-alike", "share found"):
+        assert words not in page
+
+
+def test_pictures_of_a_study_are_personal_data() -> None:
+    pictures = torch.zeros(20, 1, 4, 4, dtype=torch.uint8)
+    run = Run(records=[made_study()], rows=[], images={"0/neurons": pictures, "0/<b>": pictures[:2]})
+    page = render(run)
+    assert page.count("data:image/png") == 12 + 2
+    assert "neurons, the first 12 of 20" in page
+    assert "<b>" not in page
+    assert "Treat this page as personal data" in page
+    hidden = render(run, redact=True)
+    assert "data:image" not in hidden
+    assert "Some points" not in hidden  # one point may be one record
+    assert "Some lines" in hidden
+
+
+def test_everything_from_a_study_is_escaped() -> None:
+    study = made_study(HOSTILE)
+    words = dict.fromkeys(("title", "x_label", "y_label"), HOSTILE)
+    series = [{**each, "name": HOSTILE} for each in made_figure()["series"]]
+    study |= {
+        "about": HOSTILE,
+        "measures": [{**measure, "name": HOSTILE, "meaning": HOSTILE} for measure in study["measures"]],
+        "figures": [made_figure(**words, series=series)],
+        "claims": [made_claim(HOSTILE, 1.0, HOSTILE, 1.0)],
+    }
+    page = render(alone(study))
+    assert "<img src=x" not in page
+    assert page.count("&lt;img src=x") > 20

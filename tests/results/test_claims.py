@@ -1,0 +1,88 @@
+"""What a paper printed, beside what was measured."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_result import finite, made
+from tiny_cells import tiny_cell, tiny_study
+
+from remanence import (
+    Claim,
+)
+from remanence.errors import BadInput
+from remanence.experiment import CellResult, run_cell, run_study
+from remanence.metrics import MSE, Scores
+
+
+@pytest.mark.parametrize(
+    ("scale", "printed", "holds"),
+    [("smoke", 9.0, None), ("small", 9.0, None), ("paper", 9.0, True), ("paper", 0.0, False)],
+)
+def test_a_claim_is_judged_at_the_scale_of_the_paper(
+    result: CellResult, scale: str, printed: float, holds: bool | None
+) -> None:
+    cell = replace(result.cell, claims=(Claim.mean(MSE, printed=printed, where="table 2"),))
+    said = made(replace(result, cell=cell), scale=scale)
+    mean = said["scores"]["metrics"]["mse"]["mean"]
+    (claim,) = said["claims"]
+    assert claim == {
+        "quantity": "mean mse",
+        "printed": printed,
+        "target": None,
+        "where": "table 2",
+        "measured": mean,
+        "holds": holds,
+        "reached": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("quantity", "up", "expected"),
+    [
+        ("mean MSE", False, lambda scores: float(finite(scores.values["mse"]).mean())),
+        ("median psnr", True, lambda scores: float(np.median(finite(scores.values["psnr"])))),
+        ("share found", True, lambda scores: float(scores.found.float().mean())),
+        ("share closer than the nearest neighbour", True, lambda scores: float(scores.closer.float().mean())),
+    ],
+)
+def test_a_claim_may_be_about_each_named_quantity(
+    result: CellResult, quantity: str, up: bool, expected: Callable[[Scores], float]
+) -> None:
+    claim = Claim(quantity=quantity, higher_is_better=up, target=1e9 if up else -1.0, where="ours")
+    (said,) = made(replace(result, cell=replace(result.cell, metrics=None, claims=(claim,))), scale="paper")["claims"]
+    assert said["measured"] == pytest.approx(expected(result.finding.scores), rel=1e-4)
+    assert (said["printed"], said["holds"], said["reached"]) == (None, None, False)
+
+
+def test_a_claim_about_nothing_known_is_refused_before_any_work() -> None:
+    wrong = Claim(quantity="mean mes", higher_is_better=False, printed=1.0, where="nowhere")
+    with pytest.raises(
+        BadInput, match=r"did you mean `mean mse`\? known: mean mse, median mse, share closer .*share found"
+    ):
+        tiny_cell(claims=(wrong,))
+    upside_down = Claim(quantity="mean mse", higher_is_better=True, printed=1.0, where="nowhere")
+    with pytest.raises(BadInput, match="`higher_is_better` of the claim about `mean mse` must be False, got True"):
+        tiny_cell(claims=(upside_down,))
+    with pytest.raises(BadInput, match="unknown quantity of a claim `mean mes`"):
+        run_cell(tiny_cell(metrics=None, claims=(wrong,), model=None))
+    with pytest.raises(BadInput, match="needs `printed` or `target`, got neither"):
+        Claim(quantity="mean mse", higher_is_better=False, where="nowhere")
+
+
+@pytest.mark.parametrize(
+    ("up", "printed", "measured", "holds"),
+    [(False, 1.0, 1.1, True), (False, 1.0, 1.2, False), (True, 1.0, 0.9, True), (True, -1.0, -1.05, True)],
+)
+def test_a_claim_holds_within_its_tolerance_and_a_target_without(
+    up: bool, printed: float, measured: float, holds: bool
+) -> None:
+    claim = Claim(quantity="x", higher_is_better=up, printed=printed, target=printed, where="nowhere")
+    assert (claim.holds(measured), claim.reached(measured), claim.reached(printed)) == (holds, False, True)
+
+
+def test_a_claim_about_what_a_study_does_not_measure_is_refused() -> None:
+    claim = Claim(quantity="mean gray", higher_is_better=True, target=0.1, where="ours")
+    with pytest.raises(BadInput, match="did you mean `mean grey`"):
+        run_study(tiny_study(claims=(claim,)))
