@@ -1,6 +1,7 @@
 """Mnemonist: its shortcut against every masked model in full, planted rows, and the contract of attacks."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from remanence import (
     mlp,
     train_victim,
 )
-from remanence.attacks._masks import MaskedReader, Superparameters, all_masks
+from remanence.attacks._masks import MaskedReader, Superparameters, masks_of
 from remanence.attacks.mnemonist import Importance, Mnemonist
 from remanence.data import Split
 from remanence.release import AllButOne
@@ -120,7 +121,7 @@ def test_the_shortcut_is_the_full_evaluation_of_every_mask(reader: RecoNN, hidde
     bank = planted(60, seed=0, dtype=torch.float64, hidden=hidden)
     fitted = replace(reader, epochs=2, batch_size=16).fit(bank, seed=0)
     some = replace(bank, weights=bank.weights[:3], targets=bank.targets.take(slice(0, 3)))
-    layer, masks = bank.first_layer(), all_masks(ROWS, 16, seed=0)
+    layer, masks = bank.first_layer(), masks_of(ROWS, 16, seed=0)
     assert layer is not None
     assert bank.initial is not None
     assert isinstance(bank.model, nn.Sequential)
@@ -132,17 +133,41 @@ def test_the_shortcut_is_the_full_evaluation_of_every_mask(reader: RecoNN, hidde
     assert expected.std(1).min() > 1e-4  # the masks do make a difference
 
 
-def test_all_masks_come_once_and_many_are_drawn() -> None:
-    assert len(all_masks(3, 8, seed=0).unique(dim=0)) == 8
-    drawn = all_masks(30, 500, seed=0)
-    assert drawn.shape == (500, 30)
+def test_all_masks_come_once_and_of_many_too_few_to_balance_are_drawn() -> None:
+    assert len(masks_of(3, 8, seed=0).unique(dim=0)) == 8
+    drawn = masks_of(300, 500, seed=0)
+    assert drawn.shape == (500, 300)
     assert (drawn.double().mean(0) - 0.5).abs().max() < 0.1
-    assert not torch.equal(drawn, all_masks(30, 500, seed=1))
+    assert not torch.equal(drawn, masks_of(300, 500, seed=1))
+
+
+@pytest.mark.parametrize(("rows", "most", "count"), [(10, 64, 64), (10, 127, 96), (15, 64, 64), (16, 128, 128)])
+def test_balanced_masks_keep_any_three_rows_in_all_ways_equally_often(rows: int, most: int, count: int) -> None:
+    masks = masks_of(rows, most, seed=0)
+    assert masks.shape == (count, rows)
+    for three in combinations(range(rows), 3):
+        ways = (masks[:, three] * torch.tensor([4, 2, 1])).sum(1).bincount(minlength=8)
+        assert (ways == count // 8).all()
+    assert not torch.equal(masks, masks_of(rows, most, seed=1))
+
+
+def test_balanced_masks_tell_what_all_masks_tell_of_rows_that_act_in_pairs() -> None:
+    generator = torch.Generator().manual_seed(0)
+    alone, pairs = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((10,), (10, 10)))
+
+    def coefficients(masks: Tensor) -> Tensor:
+        signs = 2 * masks.double() - 1
+        errors = masks.double() @ alone + ((signs @ pairs) * signs).sum(1)
+        return Importance.of(masks, errors[None]).coefficient
+
+    assert torch.allclose(coefficients(masks_of(10, 32, seed=0)), coefficients(masks_of(10, 1024, seed=0)))
+    drawn = torch.randint(2, (32, 10), generator=generator)
+    assert not torch.allclose(coefficients(drawn), alone, atol=0.1)
 
 
 @pytest.mark.parametrize("drawn", [False, True])
 def test_the_surrogate_is_ordinary_least_squares(drawn: bool) -> None:
-    masks = all_masks(5, 25 if drawn else 32, seed=0)
+    masks = masks_of(5, 25 if drawn else 32, seed=0)
     errors = torch.rand(7, len(masks), generator=torch.Generator().manual_seed(0)).double()
     importance = Importance.of(masks, errors)
     design = np.column_stack([np.ones(len(masks)), masks.numpy()])
@@ -154,7 +179,7 @@ def test_the_surrogate_is_ordinary_least_squares(drawn: bool) -> None:
 
 
 def test_where_no_row_helps_the_least_harmful_is_kept() -> None:
-    masks = all_masks(3, 8, seed=0)
+    masks = masks_of(3, 8, seed=0)
     errors = masks.double() @ torch.tensor([0.3, 0.1, 0.2]).double()
     assert Importance.of(masks, errors.expand(2, -1)).kept.tolist() == [1]
 

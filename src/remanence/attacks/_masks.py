@@ -52,11 +52,26 @@ class Superparameters:
         return chosen.nonzero().flatten()
 
 
-def all_masks(rows: int, most: int, *, seed: int) -> Tensor:
-    """(masks, rows): each of them once where there are at most so many, else so many drawn."""
+def masks_of(rows: int, most: int, *, seed: int) -> Tensor:
+    """(masks, rows): each of them once where there are at most so many, else balanced ones, and where these are more,
+    drawn ones."""
     if 2**rows <= most:
         return torch.arange(2**rows)[:, None] >> torch.arange(rows) & 1
-    return torch.randint(2, (most, rows), generator=torch.Generator().manual_seed(seed))
+    generator, order = torch.Generator().manual_seed(seed), 1 << rows.bit_length()
+    if most < 2 * order:
+        return torch.randint(2, (most, rows), generator=generator)
+    return torch.cat([_balanced(rows, order, generator) for _ in range(most // (2 * order))])
+
+
+def _balanced(rows: int, order: int, generator: torch.Generator) -> Tensor:
+    """A Hadamard matrix and its complement: any three rows are kept in all eight ways equally often, so that what two
+    of them do together leaves the coefficient of each as it is over all masks (a design of resolution IV)."""
+    from scipy.linalg import hadamard
+
+    columns = 1 + torch.randperm(order - 1, generator=generator)[:rows]
+    flips = 2 * torch.randint(2, (rows,), generator=generator) - 1
+    chosen = torch.from_numpy(hadamard(order))[:, columns] * flips
+    return (torch.cat([chosen, -chosen]) + 1) // 2
 
 
 @final

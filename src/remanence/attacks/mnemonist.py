@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from remanence.attacks._inputs import Scaler
-from remanence.attacks._masks import MaskedReader, Superparameters, all_masks, reading_error
+from remanence.attacks._masks import MaskedReader, Superparameters, masks_of, reading_error
 from remanence.attacks.reconn import FittedRecoNN, RecoNN
 from remanence.errors import BadInput
 from remanence.progress import track
@@ -31,7 +31,7 @@ class Mnemonist:
     `RecoNN(transposed=True, hidden=(), epochs=200, cosine=False, clip=None, held_out=0.0)`."""
 
     reader: RecoNN = RecoNN()
-    masks: int = 1024  # all of them where the rows have no more, else so many drawn
+    masks: int = 1024  # all of them where the rows have no more, else at most so many, balanced over the rows
     # the paper does not say whether its selected reconstructor also reads the layers behind the first
     later: bool = True
     # not in the paper, whose rejected rows go back to their initial values, where no trained model ever is: to the
@@ -68,7 +68,7 @@ class Mnemonist:
     def importance(self, bank: ShadowBank, *, seed: int) -> "Importance":
         """How each row of the first layer bears on the reconstruction of shadows that the reader did not see."""
         groups, initial = _superparameters(bank), _initial(bank)
-        masks = all_masks(len(groups), self.masks, seed=stream(seed, "masks")).to(bank.weights.device)
+        masks = masks_of(len(groups), self.masks, seed=stream(seed, "masks")).to(bank.weights.device)
         if len(masks) <= len(groups):
             raise BadInput(
                 f"`masks` must be more than the {len(groups)} rows of the first layer, whose coefficients are fitted "
