@@ -20,6 +20,7 @@ from remanence.experiment.device import device_of
 from remanence.metrics import Matching, Metric, default_metrics, hungarian
 from remanence.metrics.evaluate import quantities
 from remanence.nets import initial_params, initial_stack
+from remanence.progress import track
 from remanence.release import Case, KnowsFinal, Reveal, Victim, check_fit, train_victim, train_victims
 from remanence.seeds import stream
 from remanence.shadow import ShadowBank, Store, build_bank
@@ -160,7 +161,7 @@ def _cases(cell: Cell, parts: Split, seed: int, device: torch.device) -> list[Ca
     victims = _victims(cell, parts.fixed.to(device), parts.private.to(device), seed)
     cases = [cell.reveal(victim) for victim in victims]
     if isinstance(cases[0].release, KnowsFinal):  # a gradient at the first weights says nothing about the last
-        for victim in victims:
+        for victim in track(victims, total=len(victims), label="do the victims fit?"):
             check_fit(victim)
     return cases
 
@@ -177,5 +178,5 @@ def _victims(cell: Cell, fixed: Data, private: Data, seed: int) -> list[Victim]:
     groups = [private.take(slice(i, i + size)) for i in range(0, len(private), size)]
     return [
         train_victim(model, cell.training, initial, fixed, group, seed=stream(seed, "victim", i))
-        for i, group in enumerate(groups)
+        for i, group in enumerate(track(groups, total=len(groups), label="victims"))
     ]
