@@ -116,7 +116,7 @@ def program(
 
 @app.command()
 def demo(out: Out = None, seed: Seed = 0, force: Force = False, redact: Redact = False, as_json: Json = False) -> None:
-    """Audit two small models on embedded data and write a page. It takes under a minute on two cores."""
+    """Attack small models on embedded data and write a page. It takes under a minute on two cores."""
     from remanence.runs import Job
     from remanence_recipes.demo import digits
 
