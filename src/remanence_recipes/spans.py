@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from remanence.attacks import Span, read_span
-from remanence.checks import few_held_out, no_gap
+from remanence.checks import few_held_out, no_gap, records_outside
 from remanence.data import Split
 from remanence.data.splits import check_disjoint
 from remanence.errors import BadInput
@@ -107,7 +107,7 @@ def _told(found: Span, records: Data, held_out: Data, seed: int) -> Outcome:
     return Outcome(
         measures=(rank, *membership_measures(told)),
         figures=(values, outside_figure(inside, out)),
-        caveats=(few,) if (few := few_held_out(told)) else (),
+        caveats=tuple(filter(None, (records_outside(inside), few_held_out(told)))),
     )
 
 
