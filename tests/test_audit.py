@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from remanence import (
+    AllButOne,
     Case,
     Cell,
     Claim,
@@ -68,7 +69,20 @@ def test_a_learning_attack_on_a_poorer_release_says_what_is_missing(parts: Split
     initial = initial_params(model, seed=0)
     victim = train_victim(model, Training(epochs=2), initial, parts.fixed, parts.private, seed=0)
     with pytest.raises(NotEnoughKnowledge, match=r"`fixed`.* which a WeightsOnly release does not show"):
-        audit([weights_only(victim)], RecoNN(), public=parts.public, unrelated=parts.test)
+        audit([weights_only(victim)] * 2, RecoNN(), public=parts.public, unrelated=parts.test)
+
+
+def test_one_bank_serves_releases_of_one_start_and_one_fixed_set(parts: Split) -> None:
+    model, target = mlp(parts.fixed.shape, 10), parts.private.take(slice(0, 1))
+
+    def release(start: int, fixed: Data) -> Case[AllButOne]:
+        initial = initial_params(model, seed=start)
+        return all_but_one(train_victim(model, Training(epochs=1), initial, fixed, target, seed=0))
+
+    first, fewer = release(0, parts.fixed), parts.fixed.take(slice(0, 50))
+    for other, what in ((release(1, parts.fixed), "first weights"), (release(0, fewer), "fixed set")):
+        with pytest.raises(BadInput, match=f"the releases differ in their {what}"):
+            audit([first, other], RecoNN(), public=parts.public, unrelated=parts.test)
 
 
 def test_the_nearest_neighbour_is_looked_for_in_all_that_the_attacker_owns(parts: Split) -> None:

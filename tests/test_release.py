@@ -151,6 +151,13 @@ def test_a_victim_that_did_not_fit_is_refused(parts: Split, optimizer: SGD, says
         check_fit(victim(parts, training=Training(optimizer=optimizer, epochs=5)))
 
 
+def test_a_victim_that_learnt_less_than_the_frequency_of_the_classes_is_refused(parts: Split) -> None:
+    made = victim(parts)
+    worse = {name: 60 * p for name, p in made.initial.items()}  # from so bad a start a little better is still bad
+    with pytest.raises(BadInput, match="guessing by the classes' frequencies"):
+        check_fit(dataclasses.replace(made, initial=worse, final={name: 0.9 * p for name, p in worse.items()}))
+
+
 def test_a_victim_that_fits_passes(parts: Split) -> None:
     check_fit(victim(parts))
 

@@ -15,7 +15,7 @@ from remanence.execution import Backend
 from remanence.metrics import Matching, Metric, Scores, evaluate, hungarian
 from remanence.metrics.limit import Limit, reconstruction_limit
 from remanence.progress import track
-from remanence.release import Case, KnowsFixed, KnowsTraining
+from remanence.release import Case, KnowsFixed, KnowsTraining, require
 from remanence.seeds import stream
 from remanence.shadow import ShadowBank, Store, build_bank
 from remanence.training.privacy import mu_of
@@ -63,7 +63,7 @@ def audit(
     start = perf_counter()
     ready = attack
     if isinstance(attack, ShadowAttack):
-        _check_alike([case.release for case in cases])
+        _check_alike([case.release for case in cases], by=type(attack).__name__)
         bank = bank or build_bank(cases[0].release, public, seed=seed, backend=backend, store=store)
         check_disjoint({"truth": truth, "bank": bank.targets})
         ready = attack.fit(bank, seed=seed)
@@ -85,10 +85,11 @@ def audit(
     )
 
 
-def _check_alike(releases: Sequence[Any]) -> None:
+def _check_alike(releases: Sequence[Any], *, by: str) -> None:
     """Refuse to attack, with the shadows of the first release, one that started or was trained on something else."""
     first = releases[0]
-    for release in releases[1:]:
+    for release in releases:
+        require(release, KnowsFixed, by=by)
         same_data = release.fixed is first.fixed or torch.equal(release.fixed.x, first.fixed.x)
         starts = [getattr(each, "initial", {}) for each in (first, release)]
         same_start = all(torch.equal(p, starts[1][name]) for name, p in starts[0].items())

@@ -4,10 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
+from torch import Tensor
+
 from remanence.attacks.span import CLEAR, Span
 from remanence.audit import Finding
 from remanence.metrics import Membership
 from remanence.metrics.evaluate import FPR, oriented
+
+_OUTSIDE = 0.01  # of a record's energy; of records that were trained on rounding is left, or what first weights left
 
 
 @final
@@ -114,6 +118,18 @@ def few_held_out(told: Membership) -> Caveat | None:
         "whatever the weights hold. Hold 200 or more out."
     )
     return Caveat(code="few-held-out", text=text)
+
+
+def records_outside(outside: Tensor) -> Caveat | None:
+    """Of a span whose records are known, by the share of each one's energy that lies outside it."""
+    if (typical := float(outside.median())) <= _OUTSIDE:
+        return None
+    text = (
+        f"The records that trained the model do not lie in the span (half of them have {typical:.0%} or more of their "
+        "energy outside it): what its rank counts are not records. Weight decay leaves few directions where a record "
+        "has few features."
+    )
+    return Caveat(code="records-outside", text=text)
 
 
 def no_gap(span: Span) -> Caveat | None:

@@ -31,6 +31,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
     epilog="`--debug` anywhere on the line shows the traceback of an error.",
 )
 data_app = typer.Typer(help="Named data sets: what is here, and how to get the rest.")
@@ -95,9 +96,27 @@ def _told(error: BaseException) -> tuple[str, int]:
     return f"{type(error).__name__}: {first}\nThis is a defect of remanence: `--debug` shows where.", 1
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        from remanence.results.provenance import commit, version
+
+        at = commit()
+        print(f"remanence {version()}" + (f", commit {at}" if at else ""))
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and the commit.")
+    ] = False,
+) -> None:
+    pass
+
+
 @app.command()
 def demo(out: Out = None, seed: Seed = 0, force: Force = False, redact: Redact = False, as_json: Json = False) -> None:
-    """Audit small models on embedded data and write a page. It takes under a minute on two cores."""
+    """Attack small models on embedded data and write a page. It takes under a minute on two cores."""
     from remanence.runs import Job
     from remanence_recipes.demo import digits
 

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from remanence.attacks import Span, read_span
-from remanence.checks import few_held_out, no_gap
+from remanence.checks import few_held_out, no_gap, records_outside
 from remanence.data import Split
 from remanence.data.splits import check_disjoint
 from remanence.errors import BadInput
 from remanence.experiment import Figure, Measure, Outcome, Series, Study
 from remanence.loading import load_weights
-from remanence.metrics import Membership, membership
+from remanence.metrics import Interval, Membership, membership
 from remanence.nets import initial_params, mlp
 from remanence.release import WeightsOnly
 from remanence.seeds import stream
@@ -107,7 +107,7 @@ def _told(found: Span, records: Data, held_out: Data, seed: int) -> Outcome:
     return Outcome(
         measures=(rank, *membership_measures(told)),
         figures=(values, outside_figure(inside, out)),
-        caveats=(few,) if (few := few_held_out(told)) else (),
+        caveats=tuple(filter(None, (records_outside(inside), few_held_out(told)))),
     )
 
 
@@ -131,17 +131,18 @@ def rank_measure(name: str, found: Span, records: int) -> Measure:
 
 
 def membership_measures(told: Membership, suffix: str = "") -> list[Measure]:
-    by = "by the share of a record's energy that lies outside the span"
+    by, unknown = "by the share of a record's energy that lies outside the span", Interval(value=nan, low=nan, high=nan)
+    share_told, wrong = (unknown, unknown) if few_held_out(told) else (told.share_told, told.false_positives)
     return [
         Measure.of(
             TOLD + suffix,
-            told.share_told,
+            share_told,
             chance=0.01,
             meaning=f"share of the records trained on that are told from held-out ones at 1 % false positives, {by}",
         ),
         Measure.of(
             FALSE + suffix,
-            told.false_positives,
+            wrong,
             chance=0.01,
             meaning="share of the held-out records, others than those that set the threshold, that pass it",
         ),

@@ -1,4 +1,6 @@
 import dataclasses
+import math
+from typing import Any, final
 
 import pytest
 import torch
@@ -7,10 +9,12 @@ from torch.nn.functional import cross_entropy
 
 from remanence import (
     L2,
+    BadInput,
     Cosine,
     Data,
     GradientMatching,
     NotEnoughKnowledge,
+    Reconstruction,
     Training,
     Victim,
     gradient_at_initial,
@@ -18,7 +22,7 @@ from remanence import (
 from remanence.attacks.gradient_matching import total_variation
 from remanence.data import Split
 from remanence.nets import initial_params, mlp
-from remanence.release import Gradient
+from remanence.release import Gradient, KnowsGradient
 
 
 def release_of(batch: Data, fixed: Data, hidden: int = 64) -> Gradient:
@@ -93,3 +97,27 @@ def test_total_variation_is_the_mean_absolute_difference() -> None:
     x = torch.tensor([[0.0, 1.0], [0.5, 0.5]])[None, None]
     assert float(total_variation(x)) == pytest.approx((1 + 0) / 2 + (0.5 + 0.5) / 2)
     assert float(total_variation(torch.rand(3, 5))) == 0
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Diverged:
+    """An attack whose estimate is no number."""
+
+    def run(self, release: KnowsGradient, *, seed: int) -> Reconstruction:
+        x = torch.full((release.batch_size or 1, *release.shape), torch.nan)
+        return Reconstruction(x=x, y=torch.arange(len(x)))
+
+
+def test_a_restart_that_diverged_is_not_the_best(parts: Split) -> None:
+    attack = GradientMatching(start=Diverged(), steps=2, restarts=2)
+    found = attack.run(release_of(parts.private.take(slice(0, 2)), parts.fixed), seed=0)
+    assert found.x.isfinite().all()
+    assert found.objective is not None
+    assert math.isfinite(found.objective)
+
+
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"restarts": 0}, {"label_rounds": -1}, {"tv": -1.0}, {"tv": math.nan}])
+def test_a_search_that_would_be_none_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match=f"`{next(iter(wrong))}` of GradientMatching must be"):
+        GradientMatching(**wrong)

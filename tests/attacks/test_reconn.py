@@ -216,6 +216,12 @@ def test_a_digest_takes_its_centre_from_another_fixed_set(parts: Split) -> None:
     torch.testing.assert_close(*found, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("wrong", [{"epochs": -1}, {"batch_size": 0}])
+def test_a_training_that_would_be_none_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(BadInput, match=f"`{next(iter(wrong))}` of RecoNN must be"):
+        RecoNN(**wrong)
+
+
 def test_gates_need_a_first_layer_that_sees_the_records(parts: Split) -> None:
     bank = ShadowBank(weights=torch.rand(20, 7), targets=parts.public.take(slice(0, 20)))
     with pytest.raises(BadInput, match="fully connected layers"):

@@ -42,7 +42,9 @@ def test_a_finished_model_tells_which_records_trained_it(call: Call, tmp_path: P
     assert_refused(call(*OWN[:4], "small.npz", *OWN[5:], "--force"), "one matrix of a linear layer with 25 columns")
     np.savez(tmp_path / "few.npz", x=digits.test.x[:100].numpy(), y=digits.test.y[:100].numpy())
     (few,) = parse_records(call(*OWN[:6], "few.npz", "--json", "--force").out, where="stdout")
-    assert [caveat["code"] for caveat in few["caveats"]] == ["few-held-out"]  # or it reads as if none could be told
+    assert [caveat["code"] for caveat in few["caveats"]] == ["few-held-out"]
+    found = {measure["name"]: measure["value"] for measure in few["measures"]}
+    assert (found["private records told"], found["AUC"]) == (None, 1)  # none told would read as none at risk
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -34,6 +35,14 @@ def test_every_command_has_help(call: Call, command: str) -> None:
     said = call(*command.split(), "--help")
     assert (said.code, said.err) == (0, "")
     assert f"Usage: remanence {command}" in said.out
+
+
+def test_the_version_and_the_short_word_for_help(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REMANENCE_COMMIT", "4a1202266e64")
+    said = call("--version")
+    assert (said.code, said.err) == (0, "")
+    assert re.fullmatch(r"remanence (\d+\.\d+\.\d+|source tree), commit 4a1202266e64\n", said.out)
+    assert call("audit", "-h") == call("audit", "--help")
 
 
 def test_list_shows_everything_there_is(call: Call) -> None:

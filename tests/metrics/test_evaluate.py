@@ -55,6 +55,17 @@ def test_an_attack_that_knows_only_the_kind_of_record_finds_nothing(digits: Data
     assert share_found(scores) <= 0.015
 
 
+def test_a_neighbour_given_as_the_reconstruction_is_no_closer_than_itself(digits: Data) -> None:
+    parts = split(digits, private=20, fixed=0, public=100, test=200, seed=0)
+    apart = torch.cdist(parts.private.x.flatten(1), parts.public.x.flatten(1))
+    x = parts.public.x[apart.argmin(dim=1)]
+    x[0] = parts.private.x[0]
+    told = evaluate(
+        Reconstruction(x=x), parts.private, unrelated=parts.test, known=parts.public, matching=identity, metrics=(MSE,)
+    )
+    assert told.closer.tolist() == [True] + [False] * 19
+
+
 def test_every_score_stands_beside_five_null_levels(digits: Data) -> None:
     scores = planted(digits, "truth plus small noise", hungarian, 0)
     assert set(scores.nulls) == {"held_out", "unrelated", "noise", "mean_image", "nearest_neighbour"}

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chi2, norm
+from scipy.stats import binomtest, chi2, norm
 from torch import Tensor
 
 from remanence import (
@@ -26,7 +26,7 @@ from remanence import (
 from remanence.checks import caveats
 from remanence.data import Split
 from remanence.metrics import MSE, hungarian, identity
-from remanence.metrics.limit import Limit, reconstruction_limit, success_bound
+from remanence.metrics.limit import DOUBT, Limit, _largest_share, reconstruction_limit, success_bound
 from remanence.training.privacy import epsilon
 from remanence.types import concat
 
@@ -238,3 +238,11 @@ def test_what_cannot_be_used_is_named(parts: Split) -> None:
         reconstruction_limit(Reconstruction(x=x[:3]), parts.private, known, mu=1.0)
     with pytest.raises(BadInput, match=r"`known` .* got 1: add some"):
         reconstruction_limit(Reconstruction(x=x), parts.private, known.take(slice(0, 1)), mu=1.0)
+
+
+@pytest.mark.parametrize("guesses", [1, 20])
+def test_the_best_of_several_guesses_is_given_the_doubt_of_all(guesses: int) -> None:
+    succeeds = torch.zeros(guesses, 200, dtype=torch.bool)
+    succeeds[-1, :7] = True
+    exact = binomtest(7, 200, alternative="less").proportion_ci(1 - DOUBT / guesses, "exact")
+    assert _largest_share(succeeds) == pytest.approx(exact.high)

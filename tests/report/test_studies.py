@@ -23,7 +23,7 @@ def test_verdict_of_a_study_is_its_measures() -> None:
     many = {**made_study(), "measures": made_study()["measures"] * 3}
     assert verdict(many).endswith("; and 5 more.")  # type: ignore[arg-type]
     assert "Nothing was measured" in verdict({**made_study(), "measures": []})
-    unknown = {**made_study()["measures"][0], "value": None, "low": None, "high": None, "chance": None}
+    unknown = {**made_study()["measures"][0], "value": None, "low": None, "high": None}
     assert verdict({**made_study(), "measures": [unknown]}) == "AUC, fixed: cannot be said."
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import inf
 from typing import Any, Protocol, final
 
 import torch
@@ -19,7 +20,7 @@ from torch.nn.functional import cosine_similarity
 from remanence.attacks._search import LBFGS, search
 from remanence.attacks.base import Attack
 from remanence.attacks.labels import infer_labels
-from remanence.errors import NotEnoughKnowledge
+from remanence.errors import BadInput, NotEnoughKnowledge
 from remanence.release import KnowsUpdate, require
 from remanence.seeds import stream
 from remanence.training import Adam, Optimizer
@@ -66,6 +67,13 @@ class GradientMatching:
     label_rounds: int = 2  # not in the papers: short searches that sharpen the inferred labels, each a fifth of `steps`
     start: Attack[Any] | None = None  # whose estimate the first restart begins with; others begin at random
 
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 1), ("restarts", 1), ("label_rounds", 0)):
+            if (given := getattr(self, name)) < least:
+                raise BadInput(f"`{name}` of GradientMatching must be {least} or more, got {given}")
+        if not 0 <= self.tv < inf:
+            raise BadInput(f"`tv` of GradientMatching must be a finite weight, 0 or more, got {self.tv}")
+
     def run(self, release: KnowsUpdate, *, seed: int) -> Reconstruction:
         require(release, KnowsUpdate, by=type(self).__name__)
         generator = torch.Generator().manual_seed(seed)
@@ -80,7 +88,7 @@ class GradientMatching:
         if self.start is not None:
             starts[0, : len(estimate.x)] = estimate.x
         x, reached = self._search(release, starts, labels, self.steps)
-        best = int(reached.argmin())
+        best = int(reached.nan_to_num(nan=inf).argmin())  # NaN, of a restart that diverged, would be the least
         return Reconstruction(x=x[best], y=labels[best], objective=float(reached[best]))
 
     def _inferred(self, release: KnowsUpdate, generator: torch.Generator) -> Tensor:

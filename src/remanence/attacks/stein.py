@@ -22,6 +22,7 @@ from remanence.attacks._tensor import decompose
 from remanence.attacks._wide_layer import WideLayer
 from remanence.errors import BadInput, unknown
 from remanence.nets import apply
+from remanence.progress import track
 from remanence.release import KnowsGradient, require
 from remanence.seeds import stream
 from remanence.types import Reconstruction
@@ -67,7 +68,8 @@ class Stein:
         if release.defences:
             layer = replace(layer, noise=_noise(layer, count, seed=stream(seed, "rank")))
         found: list[_Found] = []
-        for attempt in range(self.tries if self.refine else 1):
+        tries = self.tries if self.refine else 1
+        for attempt in track(range(tries), total=tries, label="tries"):
             found.append(self._attempt(layer, count, seed=stream(seed, "attempt", attempt), part=attempt > 0))
             if found[-1].objective < layer.rounding:
                 break
@@ -147,7 +149,8 @@ class Stein:
         some = equations.some(len(directions))
         records = some.scaled(some.signed(directions, span))
         found = _Found(inputs=records @ span.T, objective=self._left(equations, records, some.residuals_for(records)))
-        for _ in range(1 + self.reseeds if self.refine else 0):
+        rounds = 1 + self.reseeds if self.refine else 0
+        for _ in track(range(rounds), total=rounds, label="refinements"):
             found = min(found, self._refined(equations, records, span), key=lambda each: each.objective)
             if found.objective < equations.layer.rounding or len(directions) == 1:
                 break

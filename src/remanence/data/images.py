@@ -11,6 +11,7 @@ import torch
 
 from remanence.data.reading import Array, as_floats, as_tensor, check_one_size, reading
 from remanence.errors import BadInput
+from remanence.progress import track
 from remanence.types import Data
 
 if TYPE_CHECKING:
@@ -24,10 +25,11 @@ _COLOUR = ("P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 def from_image_folder(path: Path | str) -> Data:
     """Images of one size from one sub-folder for each class; the sorted names of the sub-folders are the classes."""
     files = _class_files(Path(path))
-    sizes, modes = zip(*[_header(file) for file, _ in files], strict=True)
+    headers = [_header(file) for file, _ in track(files, total=len(files), label="sizes of images")]
+    sizes, modes = zip(*headers, strict=True)
     check_one_size([str(file) for file, _ in files], sizes)
     mode = "L" if set(modes) <= set(_GREY) else "RGB"
-    pixels = np.stack([_pixels(file, mode) for file, _ in files])
+    pixels = np.stack([_pixels(file, mode) for file, _ in track(files, total=len(files), label="images")])
     y = torch.tensor([label for _, label in files])
     return Data(x=as_floats(as_tensor(pixels)), y=y, num_classes=int(y[-1]) + 1, name=Path(path).resolve().name)
 

@@ -20,6 +20,7 @@ from remanence.experiment.device import device_of
 from remanence.metrics import Matching, Metric, default_metrics, hungarian
 from remanence.metrics.evaluate import quantities
 from remanence.nets import initial_params, initial_stack
+from remanence.progress import track
 from remanence.release import Case, KnowsFinal, Reveal, Victim, check_fit, fit_of, train_victim, train_victims
 from remanence.seeds import stream
 from remanence.shadow import ShadowBank, Store, build_bank
@@ -161,12 +162,12 @@ def run_cell(
 
 def _unlearnt(victims: list[Victim]) -> tuple[Caveat, ...]:
     """A victim that did not fit is refused, unless noise was added for privacy's sake: then that is a result."""
-    privacy = victims[0].training.privacy
+    privacy, looked_at = victims[0].training.privacy, track(victims, total=len(victims), label="do the victims fit?")
     if privacy is None or not privacy.noise:
-        for victim in victims:
+        for victim in looked_at:
             check_fit(victim)
         return ()
-    count = sum(not fit_of(victim).learnt for victim in victims)
+    count = sum(not fit_of(victim).learnt for victim in looked_at)
     text = (
         f"With this much noise {count} of {len(victims)} victims classify their own records no better than guessing: "
         "there is little to read, and little to use."
@@ -186,5 +187,5 @@ def _victims(cell: Cell, fixed: Data, private: Data, seed: int) -> list[Victim]:
     groups = [private.take(slice(i, i + size)) for i in range(0, len(private), size)]
     return [
         train_victim(model, cell.training, initial, fixed, group, seed=stream(seed, "victim", i))
-        for i, group in enumerate(groups)
+        for i, group in enumerate(track(groups, total=len(groups), label="victims"))
     ]

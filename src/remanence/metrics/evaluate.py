@@ -4,7 +4,7 @@ A record is *found* when its matched score beats both nulls at a 1 % false-posit
 against held-out records, (b) unrelated records in place of the reconstructions. See docs/evidence.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import final
@@ -20,6 +20,7 @@ from remanence.metrics.null import Null, Values
 from remanence.metrics.pixel import MAE, MSE, NCC, PSNR
 from remanence.metrics.ssim import SKIMAGE, SSIM, SSIM3
 from remanence.metrics.statistics import Interval, Roc, binomial_share, bootstrap_mean, p_values, roc
+from remanence.progress import track
 from remanence.types import Data, Reconstruction
 
 FPR = 0.01
@@ -102,13 +103,14 @@ def evaluate(
     x = reconstruction.x.detach()
     index, values = null.matched(x, truth.x, matching, metrics)
     lookalike, neighbour = null.nearest_neighbour(truth, known, metrics)
-    nulls = {
-        "held_out": null.held_out(x, truth, unrelated, matching, metrics, seed=seed),
-        "unrelated": null.unrelated_images(len(x), truth, unrelated, matching, metrics, seed=seed + 1),
-        "noise": null.noise(len(x), truth, matching, metrics, seed=seed + 2),
-        "mean_image": null.mean_image(truth, known, metrics),
-        "nearest_neighbour": neighbour,
+    levels: dict[str, Callable[[], Null]] = {
+        "held_out": lambda: null.held_out(x, truth, unrelated, matching, metrics, seed=seed),
+        "unrelated": lambda: null.unrelated_images(len(x), truth, unrelated, matching, metrics, seed=seed + 1),
+        "noise": lambda: null.noise(len(x), truth, matching, metrics, seed=seed + 2),
+        "mean_image": lambda: null.mean_image(truth, known, metrics),
+        "nearest_neighbour": lambda: neighbour,
     }
+    nulls = {name: made() for name, made in track(levels.items(), total=len(levels), label="levels of chance")}
     score, against_held_out, against_unrelated, of_neighbour = (
         oriented(metrics[0], v[metrics[0].name])
         for v in (values, nulls["held_out"].values, nulls["unrelated"].values, neighbour.values)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from remanence.errors import BadInput
 from remanence.metrics.base import Metric, paired, pairwise
+from remanence.progress import track
 
 _BLOCK = 128  # pairs at a time where each truth record has its own candidate
 _TILE = 1024  # images per side of a tile
@@ -72,7 +73,8 @@ class Convention:
         alive = _CPU_SCORES if truth.device.type == "cpu" else _DEVICE_SCORES
         batch = max(1, min(alive // max(1, len(candidates) * len(truth)), self._positions(truth)))
         total = truth.new_zeros(batch, len(candidates), len(truth))
-        for a, b in zip(self._of_candidates(candidates), self._of_truth(truth), strict=True):
+        rows = zip(self._of_candidates(candidates), self._of_truth(truth), strict=True)
+        for a, b in track(rows, total=self._extent(truth.shape[2]), label=f"{self.name} of all pairs"):
             parts = (t.split(batch) for t in (*a, *b))
             for above_a, below_a, above_b, below_b in zip(*parts, strict=True):
                 above, below = torch.bmm(above_a, above_b.mT), torch.bmm(below_a, below_b.mT)
@@ -122,8 +124,11 @@ class Convention:
 
     def _positions(self, x: Tensor) -> int:
         channels, height, width = x.shape[1:]
-        lost = 0 if self.reflect else self.window - 1
-        return int(channels * (height - lost) * (width - lost))
+        return int(channels * self._extent(height) * self._extent(width))
+
+    def _extent(self, pixels: int) -> int:
+        """How many windows stand along so many pixels."""
+        return pixels if self.reflect else pixels - self.window + 1
 
     def _check_size(self, x: Tensor) -> None:
         if x.ndim != 4 or min(x.shape[2:]) < self.window:

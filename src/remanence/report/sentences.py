@@ -25,13 +25,15 @@ def _found(record: Record) -> str:
 def _measured(record: Record) -> str:
     told = []
     for measure in record["measures"][:MOST_MEASURES]:
+        if measure["value"] is None:
+            told.append(f"{measure['name']}: cannot be said")
+            continue
         beside = []
         if reach := between(measure["low"], measure["high"]):
             beside.append(f"95{PERCENT} interval {reach}")
         if measure["chance"] is not None:
             beside.append(f"chance {score(measure['chance'])}")
-        said = ": cannot be said" if measure["value"] is None else f" {score(measure['value'])}"
-        told.append(measure["name"] + said + (f" ({', '.join(beside)})" if beside else ""))
+        told.append(f"{measure['name']} {score(measure['value'])}" + (f" ({', '.join(beside)})" if beside else ""))
     if more := len(record["measures"]) - len(told):
         told.append(f"and {more} more")
     return "; ".join(told) + "." if told else "Nothing was measured; see the figures."

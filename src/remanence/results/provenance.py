@@ -10,20 +10,23 @@ import torch
 
 
 def hardware(device: torch.device) -> dict[str, Any]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        ours = version("remanence")
-    except PackageNotFoundError:  # run from a source tree that was not installed
-        ours = "source tree"
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU",
         "threads": torch.get_num_threads(),
         "platform": platform.system(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "remanence": ours,
+        "remanence": version(),
     }
+
+
+def version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("remanence")
+    except metadata.PackageNotFoundError:  # run from a source tree that was not installed
+        return "source tree"
 
 
 def commit() -> str | None:
