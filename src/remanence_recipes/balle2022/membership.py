@@ -58,7 +58,8 @@ def _membership(scale: Scale, seed: int, device: torch.device) -> Outcome:
         )
         if common:
             apart = binomial_share(int((each_auc >= 0.99).sum()), count)
-            measures.append(Measure.of(APART, apart, meaning="share of the records with an AUC of at least 0.99"))
+            meaning = "share of the records with an AUC of at least 0.99"
+            measures.append(Measure.of(APART, apart, meaning=meaning, chance=0.01))
         figures.append(_histograms(name.removeprefix("AUC, "), own[0], unseen[0]))
     return Outcome(measures=tuple(measures), figures=tuple(figures))
 

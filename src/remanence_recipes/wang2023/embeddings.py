@@ -125,8 +125,13 @@ class Text:
             "if the table were trained too: the share of the batch's different words among the rows of its gradient "
             "that are not zero, and of these rows among the words; without their order. The attack is not given it"
         )
-        value = both / max(len(shown), len(words.unique()))
-        return Measure(name="words that the table's own gradient names", value=value, meaning=meaning)
+        different = len(words.unique())
+        return Measure(
+            name="words that the table's own gradient names",
+            value=both / max(len(shown), different),
+            chance=different / len(self.table),
+            meaning=f"{meaning}; chance: as many rows that are drawn",
+        )
 
 
 def _share(

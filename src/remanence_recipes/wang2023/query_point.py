@@ -82,6 +82,8 @@ def _accuracy(scale: Scale, seed: int, device: torch.device) -> Outcome:
         right = apply(model, at, test.x).argmax(1) == test.y
         shares.append(binomial_share(int(right.sum()), len(test)))
     commonest = float(test.y.bincount().max()) / len(test)
+    places = tuple(map(float, EPOCHS[scale]))
+    guess = Series(name="commonest class", x=places, y=(commonest,) * len(places), role="chance")
     meaning = f"share of {len(test)} records that nobody trained on put into their class; chance is the commonest class"
     return Outcome(
         measures=tuple(
@@ -93,7 +95,7 @@ def _accuracy(scale: Scale, seed: int, device: torch.device) -> Outcome:
                 title="Accuracy",
                 x_label="epochs",
                 y_label="accuracy",
-                series=(Series.of("accuracy", tuple(map(float, EPOCHS[scale])), shares),),
+                series=(Series.of("accuracy", places, shares), guess),
             ),
         ),
     )
