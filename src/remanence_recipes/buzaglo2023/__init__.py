@@ -5,6 +5,5 @@ Neural Networks" (NeurIPS 2022): what the trained weights of a network alone tel
 remanence run buzaglo2023.figure2_binary_vs_multiclass --seed 1     scale small, one CPU core: about six minutes
 expected          of 50 images Equilibrium finds 42 with ten classes and 19 with two groups, KKT 14 and 5
 
-`smoke` takes digits; below paper scale the victims are trained with momentum, which comes to the same rest sooner. At
-paper scale sizes, rates and epochs are the paper's.
+At paper scale the images and nets are the paper's, and training and search are shorter: see `weights_alone`.
 """
