@@ -27,15 +27,16 @@ def figure1(scale: Scale) -> Sequence[Study]:
 def _best(target: Target, seed: int, device: torch.device) -> Outcome:
     reading = read(target, seed, device)
     private, before = reading.private, preflight(reading.victim)
-    lookalikes = unrelated(reading.held_out, len(reading.ours.found.x), seed)
-    index, values = matched(lookalikes[0], private.x, hungarian, (SSIM,))
-    by_chance = torch.stack([_of_classes(matched(x, private.x, hungarian, (SSIM,))[1], private)[1] for x in lookalikes])
     pictures: dict[str, Tensor] = {}
     measures: list[Measure] = []
     for name, each in reading.attacked.items():
         order, best = _of_classes(each.scores.values, private)
         pictures |= {f"truth, best of {name}": private.x[order], name: each.found.x[each.scores.index[order]]}
+        lookalikes = unrelated(reading.held_out, len(each.found.x), seed)
+        paired = [matched(x, private.x, hungarian, (SSIM,)) for x in lookalikes]
+        by_chance = torch.stack([_of_classes(values, private)[1] for _, values in paired])
         measures += _measures(name, each, private, best, float(by_chance.mean()), seed)
+    index, values = paired[0]
     order = _of_classes(values, private)[0]
     pictures |= {"truth, best of unrelated images": private.x[order], "unrelated images": lookalikes[0][index[order]]}
     return Outcome(
@@ -62,7 +63,7 @@ def _measures(
             f"best SSIM of a class, {name}",
             bootstrap_mean(best, seed=stream(seed, name)),
             chance=by_chance,
-            meaning="mean over the classes; chance: as many unrelated images as there are records, the best of them",
+            meaning="mean over the classes; chance: as many unrelated images as candidates",
         ),
         Measure.of(
             f"classes with a record found, {name}",

@@ -23,7 +23,7 @@ from remanence_recipes.weights_alone.reading import GOOD, ROW, TUNED, Reading, r
 from remanence_recipes.weights_alone.target import Target
 
 TIMES = (1, 2, 4, 8)  # as many unrelated images as records
-LEVELS = tuple(level / 50 for level in range(51))
+LEVELS = tuple(level / 20 for level in range(21))
 UNRELATED = "unrelated images"
 
 

@@ -20,7 +20,7 @@ from remanence.types import Data, Reconstruction
 from remanence_recipes.weights_alone.target import Target
 
 GOOD = 0.4  # of SSIM with kornia's window of 3, as published
-ROW = 12  # images of a row of pictures
+ROW = 10  # images of a row of pictures
 DRAWS = 5  # of unrelated images, to count how many reach it
 FOUND, RATIO = "share found", "SSIM above 0.4 as published, times chance"
 TUNED = Caveat(
@@ -179,17 +179,23 @@ def scatter(margins: Tensor, reading: Reading) -> Figure:
         Series(name=name, x=x, y=tuple(each.scores.values[SSIM.name].tolist()))
         for name, each in reading.attacked.items()
     ]
-    null = reading.ours.scores.nulls["unrelated"].values[SSIM.name]
-    level = float(null.double().quantile(0.99))
-    chance = Series(name="99 % of unrelated records", x=(min(x), max(x)), y=(level, level), role="chance")
+    levels = [
+        Series(name=f"99 % of unrelated records, {name}", x=(min(x),), y=(_level(each),), role="chance")
+        for name, each in reading.attacked.items()
+    ]
     numbers = isinstance(reading.victim.training.loss, SquaredError)
     return Figure(
         title="SSIM against the error" if numbers else "SSIM against the margin",
         x_label="minus the error of the record" if numbers else "margin of the record",
         y_label="SSIM",
-        series=(*series, chance),
+        series=(*series, *levels),
         kind="points",
     )
+
+
+def _level(attacked: Attacked) -> float:
+    """What one in a hundred unrelated records reaches, as many as candidates; one value is drawn as a line."""
+    return float(attacked.scores.nulls["unrelated"].values[SSIM.name].double().quantile(0.99))
 
 
 def best(reading: Reading) -> dict[str, Tensor]:
