@@ -27,7 +27,7 @@ def figure6_cifar100(scale: Scale) -> Sequence[Study]:
     about = "More and more images of as many classes: what share of them is found?"
     studies = [Sweep(axis="images", curves={"": points}, victims=1, log=True).study("found against images", about)]
     if scale == "paper":
-        wide = replace(target, per_class=50, hidden=WIDE, lr=0.02, effort=AS_FAR_AS_TIME_CARRIES)
+        wide = replace(target, per_class=50, hidden=WIDE, lr=0.03, effort=AS_FAR_AS_TIME_CARRIES)
         sweep = Sweep(axis="images", curves={"": {wide.records: wide}}, victims=1)
         studies.append(sweep.study("5,000 images, width 10,000", "5,000 images of 100 classes, hidden width 10,000."))
     return studies

@@ -10,7 +10,7 @@ from remanence_recipes.weights_alone.sweep import Sweep
 CLASSES: dict[Scale, tuple[int, ...]] = {"smoke": (2, 10), "small": (2, 5, 10), "paper": (2, 3, 4, 5, 10)}
 PER_CLASS: dict[Scale, tuple[int, ...]] = {"smoke": (5,), "small": (1, 5, 10), "paper": (1, 5, 10, 50)}
 FIXED: dict[Scale, int] = {"smoke": 20, "small": 60, "paper": 500}
-FIXED_VICTIMS: dict[Scale, int] = {"smoke": 2, "small": 4, "paper": 3}
+FIXED_VICTIMS: dict[Scale, int] = {"smoke": 2, "small": 3, "paper": 3}
 
 
 def figure3_classes(scale: Scale) -> Sequence[Study]:

@@ -12,6 +12,8 @@ from remanence.checks import Caveat
 from remanence.experiment import Claim, Figure, Measure, Outcome, Series, Study
 from remanence.metrics import SSIM, SSIM3, Scores, evaluate, nearest_ncc
 from remanence.metrics.null import matched
+from remanence.metrics.statistics import binomial_share
+from remanence.nets import apply
 from remanence.preflight import Preflight, preflight
 from remanence.release import Victim, weights_only
 from remanence.seeds import stream
@@ -23,6 +25,7 @@ GOOD = 0.4  # of SSIM with kornia's window of 3, as published
 ROW = 10  # images of a row of pictures
 DRAWS = 5  # of unrelated images, to count how many reach it
 FOUND, RATIO = "share found", "SSIM above 0.4 as published, times chance"
+ACCURACY = "accuracy on held-out records"
 TUNED = Caveat(
     code="tuned-on-truth",
     text="The defaults of Equilibrium were chosen by looking at true records of seed 0: quote another seed.",
@@ -103,7 +106,7 @@ def _run(target: Target, seed: int, device: torch.device) -> Outcome:
     reading = read(target, seed, device)
     before = preflight(reading.victim)
     return Outcome(
-        measures=(*measures(reading), *of_weights(before)),
+        measures=(*measures(reading), accuracy(reading), *of_weights(before)),
         figures=(scatter(before.margins, reading),),
         pictures=best(reading),
         caveats=(*before.caveats(), TUNED),
@@ -144,6 +147,16 @@ def _measures(name: str, attacked: Attacked) -> list[Measure]:
             meaning="the line before over its chance, which counts as one record where it is less",
         ),
     ]
+
+
+def accuracy(reading: Reading) -> Measure:
+    victim, held_out = reading.victim, reading.held_out
+    with torch.no_grad():
+        logits = apply(victim.model, victim.final, held_out.x)
+    told = logits.argmax(1) if logits.shape[1] > 1 else (logits[:, 0] > 0).long()
+    share = binomial_share(int((told == held_out.y).sum()), len(held_out))
+    commonest = int(held_out.y.bincount().max()) / len(held_out)
+    return Measure.of(ACCURACY, share, chance=commonest, meaning="of the victim; chance: always the commonest class")
 
 
 def of_weights(before: Preflight) -> list[Measure]:

@@ -16,7 +16,7 @@ from remanence.seeds import stream
 from remanence_recipes.weights_alone.reading import FOUND, TUNED, read, said
 from remanence_recipes.weights_alone.target import Target
 
-VICTIMS: dict[Scale, int] = {"smoke": 2, "small": 4, "paper": 5}
+VICTIMS: dict[Scale, int] = {"smoke": 2, "small": 3, "paper": 4}
 
 
 @final

@@ -48,7 +48,7 @@ FULL: dict[Scale, Effort] = {
 }
 BRIEF: dict[Scale, Effort] = {  # for surveys, where many victims count for more than the last record of one
     "smoke": Effort(epochs=600, steps=200, restarts=1, iterations=0, published=False),
-    "small": Effort(epochs=3000, steps=1500, restarts=1, iterations=300),
+    "small": Effort(epochs=2500, steps=1200, restarts=1, iterations=200),
     "paper": Effort(epochs=8000, steps=1500, restarts=1, iterations=500),
 }
 
@@ -95,8 +95,9 @@ class Target:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Without decay the slopes fall below what float32 can still add to a weight."""
-        return torch.float32 if self.decay and self.scale != "smoke" else torch.float64
+        """Without decay the slopes fall below what float32 can still add to a weight, after many epochs."""
+        exact = self.scale == "smoke" or (self.scale == "paper" and not self.decay)
+        return torch.float64 if exact else torch.float32
 
     def data(self) -> Data:
         """Digits at smoke scale; with one output animals or odd digits against the others."""
