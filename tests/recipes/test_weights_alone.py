@@ -8,8 +8,9 @@ import torch
 from remanence.attacks import KKT
 from remanence.data.splits import check_disjoint
 from remanence.training import Logistic, SquaredError
+from remanence.types import Data
 from remanence_recipes.buzaglo2023.figures import decays, few, grouped, plain
-from remanence_recipes.weights_alone import sweep
+from remanence_recipes.weights_alone import sweep, target
 from remanence_recipes.weights_alone.survey import Surveyed, difference, share
 from remanence_recipes.weights_alone.sweep import Sweep
 from remanence_recipes.weights_alone.target import FULL, Target
@@ -38,6 +39,20 @@ def test_two_groups_are_of_all_ten_classes() -> None:
     assert list(two.victim(private, 1).final.values())[-1].shape == (1, 150)
 
 
+def test_photographs_join_held_out_records_that_are_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    def images(source: str, *, shrunk: bool) -> Data:
+        generator = torch.Generator().manual_seed(len(source))
+        x = torch.rand(24, 3, 4, 4, generator=generator)
+        return Data(x=x, y=torch.arange(24) % 2, num_classes=2, name=source)
+
+    monkeypatch.setattr(target, "_images", images)
+    most = replace(TARGET, scale="paper", source="cifar100", classes=2, per_class=9)
+    private, held_out = most.cut(0)
+    assert len(private) == 18
+    assert len(held_out) == 6 + 24
+    assert len(replace(most, per_class=3).cut(0)[1]) == 18  # 12 candidates: enough are left
+
+
 @pytest.mark.parametrize(("loss", "signed"), [(Logistic(), False), (SquaredError(), True)])
 def test_the_published_runs_are_those_of_the_loss(loss: Logistic | SquaredError, signed: bool) -> None:
     kkt = replace(TARGET, loss=loss, classes=2).attacks(0)["KKT"]
@@ -48,8 +63,8 @@ def test_the_published_runs_are_those_of_the_loss(loss: Logistic | SquaredError,
 
 
 def test_the_papers_victims_without_weight_decay_are_trained_in_float64() -> None:
-    for target in decays(plain("paper"), "paper").values():
-        assert target.dtype == (torch.float32 if target.decay else torch.float64)
+    for each in decays(plain("paper"), "paper").values():
+        assert each.dtype == (torch.float32 if each.decay else torch.float64)
 
 
 def test_a_difference_has_its_interval_over_victims() -> None:

@@ -72,7 +72,7 @@ def _ordered(
     shares = [
         share(f"{FOUND}, {name}, {attack}", each[attack]) for attack in attacks for name, each in surveyed.items()
     ]
-    return Outcome(measures=(*differences, *shares), figures=(_bars(surveyed, attacks),), caveats=(TUNED,))
+    return Outcome(measures=(*differences, *shares), figures=(_bars(surveyed, attacks, seed),), caveats=(TUNED,))
 
 
 def difference(name: str, one: Tensor, other: Tensor, seed: int) -> Measure:
@@ -87,13 +87,13 @@ def share(name: str, surveyed: Surveyed) -> Measure:
     return Measure.of(name, found, meaning=f"of the records of {len(surveyed.found)} victims", chance=FPR)
 
 
-def _bars(surveyed: Mapping[str, Mapping[str, Surveyed]], attacks: Sequence[str]) -> Figure:
+def _bars(surveyed: Mapping[str, Mapping[str, Surveyed]], attacks: Sequence[str], seed: int) -> Figure:
     names = tuple(surveyed)
     series = [
         Series.of(
             attack,
             names,
-            [bootstrap_mean(each[attack].shares, seed=stream(0, attack, name)) for name, each in surveyed.items()],
+            [bootstrap_mean(each[attack].shares, seed=stream(seed, attack, name)) for name, each in surveyed.items()],
         )
         for attack in attacks
     ]

@@ -49,7 +49,7 @@ FULL: dict[Scale, Effort] = {
 BRIEF: dict[Scale, Effort] = {  # for surveys, where many victims count for more than the last record of one
     "smoke": Effort(epochs=600, steps=200, restarts=1, iterations=0, published=False),
     "small": Effort(epochs=2500, steps=1200, restarts=1, iterations=200),
-    "paper": Effort(epochs=8000, steps=1500, restarts=1, iterations=500),
+    "paper": Effort(epochs=8000, steps=1500, restarts=1, iterations=2000),
 }
 
 # The authors' own runs: the multiclass default, two binary ones of either data set, two of regression.
