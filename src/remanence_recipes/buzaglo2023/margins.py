@@ -21,9 +21,9 @@ from remanence_recipes.weights_alone.target import BRIEF, Target
 
 def figure5_margins(scale: Scale) -> Sequence[Study]:
     """Figure 5: the margins of the records under weight decay, and whether records near the boundary come back."""
-    targets = decays(replace(plain(scale), effort=BRIEF[scale]), scale)
+    target = replace(plain(scale), effort=BRIEF[scale])
     about = "Victims without weight decay and with a grid of it: how far are their records from the boundary?"
-    return [Study(label="margins", about=said(about, plain(scale)), run=partial(_margins, targets))]
+    return [Study(label="margins", about=said(about, target), run=partial(_margins, decays(target, scale)))]
 
 
 @final
