@@ -84,7 +84,8 @@ def difference(name: str, one: Tensor, other: Tensor, seed: int) -> Measure:
 
 def share(name: str, surveyed: Surveyed) -> Measure:
     found = binomial_share(int(surveyed.found.sum()), surveyed.records * len(surveyed.found))
-    return Measure.of(name, found, meaning=f"of the records of {len(surveyed.found)} victims", chance=FPR)
+    whose = "one victim" if len(surveyed.found) == 1 else f"{len(surveyed.found)} victims"
+    return Measure.of(name, found, meaning=f"of the records of {whose}", chance=FPR)
 
 
 def _bars(surveyed: Mapping[str, Mapping[str, Surveyed]], attacks: Sequence[str], seed: int) -> Figure:
