@@ -47,7 +47,7 @@ def _margins(targets: Mapping[str, Target], seed: int, device: torch.device) -> 
     }
     return Outcome(
         measures=tuple(measure for name, each in made.items() for measure in _measures(name, each, seed)),
-        figures=(_sorted(made), *(_titled(name, each) for name, each in made.items())),
+        figures=(_quantiles(made), *(_titled(name, each) for name, each in made.items())),
         caveats=(TUNED,),
     )
 
@@ -84,16 +84,16 @@ def _measures(name: str, each: _Decayed, seed: int) -> list[Measure]:
     ]
 
 
-def _sorted(made: Mapping[str, _Decayed]) -> Figure:
-    series = []
-    for name, each in made.items():
-        ranks = torch.linspace(0, 1, len(each.margins)).tolist()
-        series.append(Series(name=name, x=tuple(ranks), y=tuple(each.margins.sort().values.tolist())))
+def _quantiles(made: Mapping[str, _Decayed]) -> Figure:
+    levels = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)
     return Figure(
-        title="Margins of the records, the smallest first",
+        title="Margins of the records",
         x_label="share of the records",
-        y_label="margin",
-        series=tuple(series),
+        y_label="have at most this margin",
+        series=tuple(
+            Series(name=name, x=tuple(levels.tolist()), y=tuple(each.margins.quantile(levels).tolist()))
+            for name, each in made.items()
+        ),
     )
 
 
