@@ -3,8 +3,9 @@
 from remanence.experiment import Recipe
 from remanence_recipes import demo
 from remanence_recipes.balle2022 import cifar, membership, tables, transfer, zero_gradients
-from remanence_recipes.buzaglo2023 import figures, span
+from remanence_recipes.buzaglo2023 import cifar100, classes, figures, gallery, margins, span, threshold
 from remanence_recipes.federated import counts, exact, searches
+from remanence_recipes.haim2022 import binary
 from remanence_recipes.mnemonist2023 import reading, rows
 from remanence_recipes.wang2023 import activations, clients, depth, embeddings, images, limits, planted, query_point
 
@@ -41,8 +42,17 @@ RECIPES: dict[str, Recipe] = {
     "wang2023.embeddings": embeddings.embeddings,
     "wang2023.limits": limits.limits,
     "wang2023.cifar10": images.cifar10,
+    "haim2022.cifar10_binary": binary.cifar10_binary,
+    "haim2022.mnist_binary": binary.mnist_binary,
+    "haim2022.regression": binary.regression,
+    "buzaglo2023.figure1": gallery.figure1,
     "buzaglo2023.figure2_binary_vs_multiclass": figures.figure2_binary_vs_multiclass,
+    "buzaglo2023.figure3_classes": classes.figure3_classes,
     "buzaglo2023.figure4_weight_decay": figures.figure4_weight_decay,
+    "buzaglo2023.figure5_margins": margins.figure5_margins,
+    "buzaglo2023.figure6_cifar100": cifar100.figure6_cifar100,
+    "buzaglo2023.figure7_threshold": threshold.figure7_threshold,
+    "buzaglo2023.figure8_fixed_500": classes.figure8_fixed_500,
     "buzaglo2023.span": span.span,
     "federated.architectures": searches.architectures,
     "federated.local_steps": searches.local_steps,

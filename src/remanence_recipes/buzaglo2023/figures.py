@@ -3,39 +3,91 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from remanence.experiment import Scale, Study
-from remanence_recipes.buzaglo2023.setting import Target, studies
+from remanence.experiment import Claim, Scale, Study
+from remanence.training import Logistic
+from remanence_recipes.weights_alone.reading import ACCURACY, FOUND, RATIO, study
+from remanence_recipes.weights_alone.survey import VICTIMS, ordering
+from remanence_recipes.weights_alone.target import BRIEF, FULL, Target
 
 PER_CLASS: dict[Scale, int] = {"smoke": 2, "small": 5, "paper": 50}
-DECAY: dict[Scale, float] = {"smoke": 1e-2, "small": 3e-3, "paper": 1e-3}
+FEW: dict[Scale, int] = {"smoke": 2, "small": 5, "paper": 5}  # of each class, in surveys
+DECAY: dict[Scale, float] = {"smoke": 1e-2, "small": 3e-3, "paper": 3e-3}
+TEN, TWO = "ten classes", "two groups"
+SMALL, NONE = "no decay, small first layer", "no decay"
+
+# what we ask of ourselves; the paper prints no number
+FIFTY = (Claim(quantity=f"{FOUND}, Equilibrium", higher_is_better=True, target=40 / 50, where="40 of 50 images"),)
+MANY = (Claim(quantity=f"{FOUND}, Equilibrium", higher_is_better=True, target=100 / 500, where="100 of 500 images"),)
+BEYOND_CHANCE = (
+    Claim(quantity=f"{RATIO}, Equilibrium", higher_is_better=True, target=5.0, where="five times the null"),
+    *MANY,
+)
+
+
+def plain(scale: Scale) -> Target:
+    """Ten classes with weight decay, from torch's first weights."""
+    return Target(scale=scale, per_class=PER_CLASS[scale], effort=FULL[scale], decay=DECAY[scale])
+
+
+def few(scale: Scale) -> Target:
+    """Fewer records and less effort, as surveys take them."""
+    return replace(plain(scale), per_class=FEW[scale], effort=BRIEF[scale])
+
+
+def grouped(target: Target) -> Target:
+    """As many records in two groups."""
+    return replace(target, classes=2, per_class=target.records // 2, loss=Logistic())
 
 
 def figure2_binary_vs_multiclass(scale: Scale) -> Sequence[Study]:
     """Figure 2: two groups against ten classes, equally many records; SSIM against the distance from the boundary."""
-    decay = DECAY[scale]
-    targets = {
-        "ten classes": Target(scale=scale, per_class=PER_CLASS[scale], classes=10, decay=decay),
-        "two groups": Target(scale=scale, per_class=5 * PER_CLASS[scale], classes=2, decay=decay, binary=True),
+    ten = plain(scale)
+    targets = {TEN: ten, TWO: grouped(ten)}
+    if scale == "paper":
+        fifty = replace(ten, per_class=FEW[scale])
+        start = replace(ten, decay=0.0, small_first=True, effort=BRIEF[scale])  # the figure's own, if not for so long
+        targets |= {f"{TEN}, 50 images": fifty, f"{TEN}, {SMALL}": start, f"{TWO}, {SMALL}": grouped(start)}
+    claims = {
+        TEN: BEYOND_CHANCE,
+        f"{TEN}, 50 images": FIFTY,
+        f"{TEN}, {SMALL}": (_accuracy(0.32),),
+        f"{TWO}, {SMALL}": (_accuracy(0.77),),
     }
-    if scale == "paper":  # the figure's own: from a small first layer, without decay
-        for label, target in list(targets.items()):
-            targets[f"{label}, no decay"] = replace(target, decay=0.0, small_first=True)
-    return studies(targets, _about)
+    studies = [study(label, in_words(each), each, claims=claims.get(label, ())) for label, each in targets.items()]
+    about = "Victims of ten classes and of two groups, equally many records: is more found in those of ten?"
+    compared = {TEN: few(scale), TWO: grouped(few(scale))}
+    return [*studies, ordering("multiclass over binary", about, compared, [(TEN, TWO)], victims=VICTIMS[scale])]
+
+
+def _accuracy(printed: float) -> Claim:
+    return Claim(quantity=ACCURACY, higher_is_better=True, printed=printed, where="section 4, test accuracy")
 
 
 def figure4_weight_decay(scale: Scale) -> Sequence[Study]:
-    """Figures 4 and 5: from no weight decay, with both kinds of first weights, over a grid of it; SSIM and margins."""
-    grid = {"smoke": (1e-2,), "small": (1e-3, 3e-3, 1e-2), "paper": (1e-4, 3e-4, 7.5e-4, 1e-3, 3e-3, 1e-2)}[scale]
-    plain = Target(scale=scale, per_class=PER_CLASS[scale], classes=10, decay=0.0)
-    targets = {"no decay, small first layer": replace(plain, small_first=True)}
+    """Figure 4: no weight decay, with both kinds of first weights, and a grid of it; SSIM against the margin."""
+    targets = decays(plain(scale), scale)
+    about = "Victims with weight decay and without, from both kinds of first weights: is more found in those with it?"
+    decayed = f"decay {DECAY[scale]:g}"
+    compared = {name: each for name, each in decays(few(scale), scale).items() if name in (SMALL, NONE, decayed)}
+    pairs = [(decayed, other) for other in compared if other != decayed]
+    return [
+        *(study(label, in_words(each), each, claims=MANY if each.decay else ()) for label, each in targets.items()),
+        ordering("weight decay over none", about, compared, pairs, victims=VICTIMS[scale]),
+    ]
+
+
+def decays(target: Target, scale: Scale) -> dict[str, Target]:
+    """No weight decay, and a grid of it."""
+    grid = {"smoke": (1e-2,), "small": (1e-3, 3e-3, 1e-2), "paper": (1e-3, 3e-3, 1e-2)}[scale]
+    without = replace(target, decay=0.0, effort=BRIEF[scale] if scale == "paper" else target.effort)
+    targets = {SMALL: replace(without, small_first=True)}
     if scale != "smoke":
-        targets["no decay"] = plain
-    for decay in grid:
-        targets[f"decay {decay:g}"] = replace(plain, decay=decay)
-    return studies(targets, _about)
+        targets[NONE] = without
+    return targets | {f"decay {decay:g}": replace(target, decay=decay) for decay in grid}
 
 
-def _about(target: Target) -> str:
-    kind = "two groups" if target.binary else f"{target.classes} classes"
+def in_words(target: Target) -> str:
+    kind = "two groups" if target.one_output else f"{target.classes} classes"
     trained = f"weight decay {target.decay:g}" if target.decay else "no weight decay"
-    return f"{target.records} records of {kind}, trained with {trained}, read back from the final weights alone."
+    start = ", from a small first layer" if target.small_first else ""
+    return f"{target.records} records of {kind}, trained with {trained}{start}, read back from the final weights alone."

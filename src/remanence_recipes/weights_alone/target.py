@@ -1,0 +1,185 @@
+"""The victims, and the attacks on them."""
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Literal, TypeAlias, final
+
+import torch
+from torch.nn.functional import interpolate
+
+from remanence.attacks import KKT, Attack, Equilibrium, KKTRun
+from remanence.data import data_folders, distinct, load
+from remanence.experiment import Scale
+from remanence.nets import centred_mlp, torch_params
+from remanence.release import KnowsFinal, Victim, check_fit, train_victim
+from remanence.seeds import stream
+from remanence.training import SGD, CrossEntropy, KnownLoss, SquaredError, Training
+from remanence.types import Data, concat
+
+Source: TypeAlias = Literal["cifar10", "mnist", "cifar100"]
+HELD_OUT: dict[Scale, int] = {"smoke": 1000, "small": 2000, "paper": 5000}
+HIDDEN: dict[Scale, tuple[int, ...]] = {"smoke": (150,), "small": (300, 300), "paper": (1000, 1000)}
+SMALL_FIRST = 1e-4  # the authors' code; the paper's words say a variance of d^-1.5
+ANIMALS = (2, 3, 4, 5, 6, 7)  # of CIFAR-10
+CIFAR100 = "cifar100-5000.npz"  # 50 + 20 images of each class; the whole set serves as well
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How long a victim is trained, and how long the attacks on it search."""
+
+    epochs: int
+    steps: int  # of Equilibrium
+    restarts: int
+    iterations: int  # of KKT
+    runs: int = 0  # of KKT, drawn as the authors drew theirs, beside the published ones
+    published: bool = True  # whether KKT runs at all
+
+    def words(self) -> str:
+        kkt = f"{self.iterations:,} iterations of KKT (50,000)" if self.published else "KKT not at all"
+        return f"{self.epochs:,} epochs (published: 1,000,000), and {kkt}"
+
+
+FULL: dict[Scale, Effort] = {
+    "smoke": Effort(epochs=1200, steps=500, restarts=1, iterations=200, runs=2),
+    "small": Effort(epochs=6000, steps=4000, restarts=2, iterations=1000, runs=3),
+    "paper": Effort(epochs=20_000, steps=6000, restarts=2, iterations=3000, runs=1),
+}
+BRIEF: dict[Scale, Effort] = {  # for surveys, where many victims count for more than the last record of one
+    "smoke": Effort(epochs=600, steps=200, restarts=1, iterations=0, published=False),
+    "small": Effort(epochs=2500, steps=1200, restarts=1, iterations=200),
+    "paper": Effort(epochs=8000, steps=1500, restarts=1, iterations=2000),
+}
+
+# The authors' own runs: the multiclass default, two binary ones of either data set, two of regression.
+BINARY: dict[Source, tuple[KKTRun, ...]] = {
+    "cifar10": (
+        KKTRun(lr=0.554917, multiplier_lr=1e-4, least_multiplier=0.498303, alpha=19.1446, spread=8.85749e-4),
+        KKTRun(lr=0.346208, multiplier_lr=1e-4, least_multiplier=0.493591, alpha=21.6794, spread=4.47369e-3),
+    ),
+    "mnist": (
+        KKTRun(lr=0.0305242, multiplier_lr=1e-4, least_multiplier=0.447051, alpha=149.866, spread=0.0349767),
+        KKTRun(lr=0.282118, multiplier_lr=1e-4, least_multiplier=0.415267, alpha=19.2146, spread=1.74199e-3),
+    ),
+}
+REGRESSION = (
+    KKTRun(lr=0.951752, multiplier_lr=1e-4, alpha=90.2891, spread=0.0197495),
+    KKTRun(lr=0.871545, multiplier_lr=1e-4, alpha=107.413, spread=0.0136501),
+)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A victim of the papers: so many records of each class, and how they were trained on."""
+
+    scale: Scale
+    per_class: int
+    effort: Effort
+    decay: float
+    classes: int = 10  # the first ones; a loss of one output has two groups of all ten
+    source: Source = "cifar10"
+    loss: KnownLoss = CrossEntropy()
+    small_first: bool = False
+    hidden: tuple[int, ...] | None = None  # None: as wide as the scale says
+    lr: float | None = None
+
+    @property
+    def records(self) -> int:
+        return self.per_class * self.classes
+
+    @property
+    def one_output(self) -> bool:
+        return not isinstance(self.loss, CrossEntropy)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Without decay the slopes fall below what float32 can still add to a weight, after many epochs."""
+        exact = self.scale == "smoke" or (self.scale == "paper" and not self.decay)
+        return torch.float64 if exact else torch.float32
+
+    def data(self) -> Data:
+        """Digits at smoke scale; with one output animals or odd digits against the others."""
+        whole = _images("digits" if self.scale == "smoke" else self.source, shrunk=self.scale == "small")
+        if self.one_output:
+            first = torch.isin(whole.y, torch.tensor(ANIMALS)) if whole.name == "cifar10" else whole.y % 2 == 1
+            return replace(whole, y=first.long(), num_classes=2)
+        kept = whole.y < self.classes
+        return Data(x=whole.x[kept], y=whole.y[kept], num_classes=self.classes, name=whole.name)
+
+    def cut(self, seed: int) -> tuple[Data, Data]:
+        """As many of each class, by the seed (the paper: the first in the files), and held-out records.
+
+        Where too few are left to stand for as many candidates, photographs of CIFAR-10 join the held-out ones."""
+        data = self.data()
+        data = data.take(torch.randperm(len(data), generator=torch.Generator().manual_seed(seed)))
+        place = torch.cat([(data.y == label).nonzero()[: self.per_class, 0] for label in range(data.num_classes)])
+        rest = torch.ones(len(data), dtype=torch.bool)
+        rest[place] = False
+        held_out = data.take(rest).take(slice(0, max(HELD_OUT[self.scale], self.candidates)))
+        if len(held_out) < self.candidates:
+            others = _images("cifar10", shrunk=self.scale == "small").take(slice(0, 2 * self.candidates))
+            held_out = concat([held_out, others])
+        return data.take(place).to("cpu", self.dtype), held_out.to("cpu", self.dtype)
+
+    @property
+    def candidates(self) -> int:
+        """As many as the most that an attack returns."""
+        return (2 if self.effort.published else 1) * self.records
+
+    def training(self) -> Training:
+        epochs = self.effort.epochs
+        stages = tuple((epochs * tenths // 10, factor) for tenths, factor in ((6, 0.3), (8, 0.1)))
+        sgd = SGD(lr=self.lr or (0.3 if self.scale == "smoke" else 0.1), momentum=0.9)
+        return Training(optimizer=sgd, epochs=epochs, stages=stages, weight_decay=self.decay, loss=self.loss)
+
+    def victim(self, private: Data, seed: int) -> Victim:
+        hidden = self.hidden or HIDDEN[self.scale]
+        model = centred_mlp(private.shape, 1 if self.one_output else self.classes, hidden=hidden)
+        first = SMALL_FIRST if self.small_first else None
+        initial = {n: p.to(private.x) for n, p in torch_params(model, seed=stream(seed, "start"), first=first).items()}
+        initial["1.mean"] = private.x.mean(0).flatten()  # shown with the weights, as the paper takes it for known
+        victim = train_victim(model, self.training(), initial, private.take(slice(0, 0)), private, seed=seed)
+        check_fit(victim)
+        return victim
+
+    def attacks(self, seed: int) -> dict[str, Attack[KnowsFinal]]:
+        effort, signed = self.effort, isinstance(self.loss, SquaredError)
+        runs = (*self._published(), *_drawn(effort.runs, seed))
+        kkt = KKT(candidates=2 * self.records, runs=runs, iterations=effort.iterations, signed=signed)
+        ours = Equilibrium(candidates=self.records, loss=self.loss, steps=effort.steps, restarts=effort.restarts)
+        return {"KKT": kkt, "Equilibrium": ours} if effort.published else {"Equilibrium": ours}
+
+    def _published(self) -> tuple[KKTRun, ...]:
+        if isinstance(self.loss, SquaredError):
+            return REGRESSION
+        return BINARY[self.source] if self.one_output else (KKTRun(),)
+
+
+@cache
+def _images(source: str, *, shrunk: bool) -> Data:
+    """The different records of a set; of CIFAR's photographs, with `shrunk`, half the side."""
+    if source == "cifar100":
+        path = next((root / CIFAR100 for root in data_folders() if (root / CIFAR100).is_file()), None)
+        whole = distinct(load(path or "cifar100"))
+    else:
+        whole = distinct(load(source, part="all" if source == "digits" else "train"))
+    if shrunk and source != "mnist":
+        whole = replace(whole, x=interpolate(whole.x, size=(16, 16), mode="bilinear", antialias=True).clamp(0, 1))
+    return whole
+
+
+def _drawn(count: int, seed: int) -> tuple[KKTRun, ...]:
+    """Runs from the ranges of the authors' random search; which one counts is chosen by the objective alone."""
+    draws = torch.rand(count, 5, generator=torch.Generator().manual_seed(stream(seed, "runs")), dtype=torch.float64)
+    return tuple(
+        KKTRun(
+            lr=10 ** (-5 + 5 * a),
+            multiplier_lr=10 ** (-4 + 4 * b),
+            least_multiplier=0.01 + 0.49 * c,
+            alpha=10 + 490 * d,
+            spread=10 ** (-6 + 5 * e),
+        )
+        for a, b, c, d, e in draws.tolist()
+    )
