@@ -149,6 +149,37 @@ def test_halving_keeps_the_run_that_explains_most(monkeypatch: pytest.MonkeyPatc
     assert halved.objective == pytest.approx(whole.objective)
 
 
+def test_projected_multipliers_are_those_of_least_squares() -> None:
+    still = KKTRun(lr=0.0, least_multiplier=0.0, spread=0.1, alpha=10.0)
+    search = Search.begun(KKT(candidates=10, runs=(still,), projected=True), release(), seed=0)
+    for _ in range(300):
+        search.step()
+    assert search.layers is not None
+    seen = _stationarity.forward(search.layers, search.x[0], search.alpha[0])
+    signs = _stationarity.margin_signs(seen.logits, search.labels, signed=False) / 10
+    each = []  # the gradient of each candidate, as all weights in a row
+    for place in range(10):
+        one = signs * (torch.arange(10) == place)[:, None]
+        rest = _stationarity.left(search.layers, seen, one)
+        missing = [
+            part.flatten() for pair in zip(rest.weights, rest.biases, strict=True) for part in pair if part is not None
+        ]
+        each.append(torch.cat(missing))
+    parts = [part.flatten() for layer in search.layers for part in (layer.weight, layer.bias) if part is not None]
+    whole = torch.cat(parts)
+    multipliers, left = nnls((whole - torch.stack(each)).T.numpy(), whole.numpy())
+    assert float(search.objective[0]) == pytest.approx(left**2, rel=1e-4)
+    torch.testing.assert_close(search.free[0], torch.from_numpy(multipliers), rtol=0.05, atol=0.05)
+
+
+def test_projection_takes_the_closed_form_and_no_squares() -> None:
+    model = cnn((1, 12, 12), 4, activation=nn.ReLU)
+    images = WeightsOnly(model=model, final=initial_params(model, seed=0), shape=(1, 12, 12), num_classes=4)
+    for attack, shown in ((KKT(projected=True), images), (KKT(projected=True, squared=True), release())):
+        with pytest.raises(BadInput, match="`projected` multipliers need the closed form"):
+            attack.run(shown, seed=0)
+
+
 def test_convolutions_are_attacked_by_autograd() -> None:
     data = Data(
         x=torch.rand(4, 1, 12, 12, generator=torch.Generator().manual_seed(0)), y=torch.arange(4), num_classes=4
