@@ -89,6 +89,7 @@ def test_written_out_and_by_autograd_it_is_one_attack(
     [
         KKT(candidates=10, runs=(replace(CALM, lr=1e9), CALM), iterations=110),
         Equilibrium(steps=30, restarts=2),
+        Equilibrium(steps=30, restarts=2, tv=0.1),
     ],
     ids=lambda attack: type(attack).__name__,
 )
@@ -223,10 +224,22 @@ def test_the_slopes_of_equilibrium_are_autograds() -> None:
     free = [nn.Parameter(torch.randn(2, RECORDS, 40, generator=generator, dtype=torch.float64))]
     labels = victim.private.y
     alpha = torch.tensor(attack._steepness(0.3) * span.steepness)
-    objective, of_z, of_free = attack._slopes(release(), span, z, free, labels, alpha)
+    objective, of_z, of_free = attack._slopes(release(), span, z, free, labels, alpha, torch.zeros(()))
     by_z, by_free = torch.autograd.grad(objective.sum(), (z, free[0]))
     torch.testing.assert_close(of_z, by_z)
     torch.testing.assert_close(of_free[0], by_free)
+
+
+def test_the_slopes_of_the_priors_are_those_of_differences() -> None:
+    attack, tv = Equilibrium(box=0.3, tv=0.7), torch.tensor(0.7, dtype=torch.float64)
+    x = 0.5 + torch.randn(2, 3, 1, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    before, slope = attack._priors(x, tv)
+    moved = 1e-6 * torch.randn(x.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    differences = attack._priors(x + moved, tv)[0] - before
+    torch.testing.assert_close(differences, (slope * moved).flatten(1).sum(1), rtol=1e-4, atol=0.0)
+    box_alone = replace(attack, tv=0.0)._priors(x, tv)[0]
+    assert (before > box_alone).all()
+    torch.testing.assert_close(attack._priors(x.flatten(2), tv)[0], box_alone)  # rows of a table have no neighbours
 
 
 def test_equilibrium_refuses_other_nets_and_weights_that_do_not_tell_the_number() -> None:
