@@ -43,8 +43,9 @@ def test_it_takes_the_steps_of_the_pure_loop(parts: Split, optimizer: Optimizer,
         weight_decay=0.01,
         stages=STAGES,
     )
+    off = 1e-9 if device == "cpu" else 1e-5  # there the rate is in single precision
     for name, p in pure.items():
-        torch.testing.assert_close(ours[name].cpu(), p, rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(ours[name].cpu(), p, rtol=off, atol=off)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="captured on a CUDA device alone")
@@ -54,7 +55,7 @@ def test_a_victim_on_a_device_is_that_of_the_host(parts: Split) -> None:
     training = Training(epochs=12, weight_decay=0.01, stages=STAGES)
     there = training(model, {name: p.cuda() for name, p in initial.items()}, data.to("cuda"))
     for name, p in training(model, initial, data).items():
-        torch.testing.assert_close(there[name].cpu(), p, rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(there[name].cpu(), p, rtol=1e-5, atol=1e-5)
 
 
 def pull(training: Training, model: nn.Module, params: Params, data: Data) -> float:
