@@ -156,7 +156,7 @@ class Search:
         assert self.layers is not None
         seen = _stationarity.forward(self.layers, self.x, self.alpha)
         signs = self._signs(seen.logits)
-        if self.attack.projected:
+        if self.attack.projected:  # in place: `multipliers` are then those
             self._project(*_stationarity.gram(self.layers, seen, _stationarity.backward(self.layers, seen, signs)[0]))
         rest = _stationarity.left(self.layers, seen, signs * multipliers[..., None])
         of_deltas = _stationarity.by_deltas(self.layers, seen, rest)
