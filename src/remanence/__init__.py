@@ -72,6 +72,7 @@ from remanence.training import (
     SquaredError,
     Training,
     UntilRest,
+    train_together,
 )
 from remanence.types import Data, Params, Reconstruction
 
@@ -167,6 +168,7 @@ __all__ = [
     "share_left",
     "split",
     "torch_params",
+    "train_together",
     "train_victim",
     "train_victims",
     "weights_only",

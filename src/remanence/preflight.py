@@ -67,7 +67,7 @@ def preflight(victim: Victim) -> Preflight:
     if isinstance(loss, SquaredError):
         margins = -(loss.slopes(seen.logits, data.y)[:, 0] / 2).abs()
     rest, _ = _stationarity.fitted(layers, _stationarity.left(layers, seen, -loss.slopes(seen.logits, data.y)))
-    whole = sum(float(layer.weight.square().sum() + _squares(layer.bias)) for layer in layers)
+    whole = _whole(layers)
     off_kinks, kinks = _first_layer(layers[0], seen, rest)
     smallest = margins.min()
     return Preflight(
@@ -84,13 +84,7 @@ def _unexplained(layers: tuple[Layer, ...], seen: Forward, signs: Tensor, *, sig
     """The squares that the best multipliers leave: least squares on the Gram matrix of the records' gradients."""
     from scipy.optimize import nnls
 
-    deltas = _stationarity.left(layers, seen, signs).deltas
-    gram, along, whole = seen.logits.new_zeros(len(signs), len(signs)), seen.logits.new_zeros(len(signs)), 0.0
-    for layer, delta, below in zip(layers, deltas, seen.inputs, strict=True):
-        overlap = below @ below.T if layer.bias is None else below @ below.T + 1
-        gram += (delta @ delta.T) * overlap
-        along += ((delta @ layer.weight) * below).sum(1) + (0 if layer.bias is None else delta @ layer.bias)
-        whole += float(layer.weight.square().sum() + _squares(layer.bias))
+    gram, along = _stationarity.gram(layers, seen, _stationarity.backward(layers, seen, signs)[0])
     values, vectors = torch.linalg.eigh(gram.double())
     kept = values > values[-1] * 1e-12
     root = values[kept].sqrt()
@@ -98,7 +92,7 @@ def _unexplained(layers: tuple[Layer, ...], seen: Forward, signs: Tensor, *, sig
     explained = inside.square().sum()
     if not signed:
         explained -= nnls((root[:, None] * vectors[:, kept].T).cpu().numpy(), inside.cpu().numpy())[1] ** 2
-    return max(0.0, whole - float(explained))
+    return max(0.0, _whole(layers) - float(explained))
 
 
 def _first_layer(layer: Layer, seen: Forward, rest: Left) -> tuple[float, float]:
@@ -116,5 +110,7 @@ def _first_layer(layer: Layer, seen: Forward, rest: Left) -> tuple[float, float]
     return float(share + outside), float(at_kink.double().mean())
 
 
-def _squares(bias: Tensor | None) -> Tensor | float:
-    return 0.0 if bias is None else bias.square().sum()
+def _whole(layers: tuple[Layer, ...]) -> float:
+    """The squares of all weights."""
+    weights = [part for layer in layers for part in (layer.weight, layer.bias) if part is not None]
+    return float(torch.stack([part.square().sum() for part in weights]).sum())

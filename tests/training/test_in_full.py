@@ -1,13 +1,28 @@
 """Full batches in place against the pure loop, and training that ends where the weights have come to rest."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from optimisers import OPTIMIZERS
 from torch import nn
 
-from remanence import SGD, BadInput, Data, Params, Training, UntilRest, centred_mlp, cnn, initial_params, torch_params
+from remanence import (
+    SGD,
+    BadInput,
+    Data,
+    Params,
+    Training,
+    UntilRest,
+    centred_mlp,
+    cnn,
+    initial_params,
+    mlp,
+    torch_params,
+    train_together,
+)
 from remanence.data import Split
 from remanence.training import DPGD, Optimizer, plain_mlp
 from remanence.training.in_full import train_in_full
@@ -31,7 +46,7 @@ def test_it_takes_the_steps_of_the_pure_loop(parts: Split, optimizer: Optimizer,
     """On a CUDA device they are a captured graph."""
     data = few(parts)
     model, initial = net(data)
-    training = Training(optimizer=optimizer, epochs=12, weight_decay=0.01, stages=STAGES)
+    training = Training(optimizer=optimizer, epochs=12, stages=STAGES)
     pure = training.run(model, initial, data.x, data.y, [None] * 12, noise_seed=0)
     there, by_hand = data.to(device), plain_mlp.of(model, training.loss)
     assert by_hand is not None
@@ -40,11 +55,11 @@ def test_it_takes_the_steps_of_the_pure_loop(parts: Split, optimizer: Optimizer,
         {name: p.to(device) for name, p in initial.items()},
         optimizer,
         epochs=12,
-        weight_decay=0.01,
         stages=STAGES,
     )
+    off = 1e-9 if device == "cpu" else 1e-5  # there the rate is in single precision
     for name, p in pure.items():
-        torch.testing.assert_close(ours[name].cpu(), p, rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(ours[name].cpu(), p, rtol=off, atol=off)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="captured on a CUDA device alone")
@@ -54,7 +69,7 @@ def test_a_victim_on_a_device_is_that_of_the_host(parts: Split) -> None:
     training = Training(epochs=12, weight_decay=0.01, stages=STAGES)
     there = training(model, {name: p.cuda() for name, p in initial.items()}, data.to("cuda"))
     for name, p in training(model, initial, data).items():
-        torch.testing.assert_close(there[name].cpu(), p, rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(there[name].cpu(), p, rtol=1e-5, atol=1e-5)
 
 
 def pull(training: Training, model: nn.Module, params: Params, data: Data) -> float:
@@ -98,3 +113,28 @@ def test_other_trainings_cannot_wait_for_rest(parts: Split) -> None:
     convolutional = cnn(images.shape, 4)
     with pytest.raises(BadInput, match=r"give \(epochs, factor\) pairs"):
         waiting(convolutional, initial_params(convolutional, seed=0), images)
+
+
+@pytest.mark.parametrize("device", WHERE)
+@pytest.mark.parametrize("net", [centred_mlp, partial(mlp, activation=nn.ReLU)], ids=["centred", "biased"])
+def test_a_sweep_is_trained_at_once(parts: Split, net: Callable[..., nn.Module], device: str) -> None:
+    some = [parts.fixed.take(slice(start, start + 8)).to(device, torch.float64) for start in (0, 8, 16)]
+    model = net(some[0].shape, 10, hidden=(12, 11))
+    initial = [{n: p.to(some[0].x) for n, p in torch_params(model, seed=seed).items()} for seed in range(3)]
+    for start, data in zip(initial, some, strict=True):
+        start |= {"1.mean": data.x.mean(0).flatten()} if net is centred_mlp else {}
+    trainings = [Training(epochs=12, weight_decay=decay, stages=STAGES) for decay in (0.0, 0.01, 0.1)]
+    for k, together in enumerate(train_together(trainings, model, initial, some)):
+        alone = trainings[k].run(model, initial[k], some[k].x, some[k].y, [None] * 12, noise_seed=0)
+        assert together.keys() == alone.keys()
+        for name, p in alone.items():
+            torch.testing.assert_close(together[name], p, rtol=1e-5, atol=1e-5)
+
+
+def test_a_sweep_of_other_trainings_is_refused(parts: Split) -> None:
+    data = few(parts)
+    model, initial = net(data)
+    plain = Training(epochs=1)
+    for other, records in ((replace(plain, epochs=2), data), (plain, data.take(slice(0, 5)))):
+        with pytest.raises(BadInput, match="differ in weight decay alone"):
+            train_together([plain, other], model, [initial, initial], [data, records])

@@ -103,12 +103,32 @@ def forward(
     return Forward(inputs=inputs, slopes=slopes, bends=bends, logits=out)
 
 
-def left(layers: Sequence[Layer], seen: Forward, top: Tensor) -> Left:
+def backward(layers: Sequence[Layer], seen: Forward, top: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """D_k of every layer, and D_(k+1) W_(k+1) of all but the last."""
     deltas, carried = [top], []
     for layer, slope in zip(reversed(layers[1:]), reversed(seen.slopes), strict=True):
         carried.append(deltas[-1] @ layer.weight)
         deltas.append(carried[-1] * slope)
-    deltas, carried = deltas[::-1], carried[::-1]
+    return deltas[::-1], carried[::-1]
+
+
+def gram(layers: Sequence[Layer], seen: Forward, deltas: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Of the records' gradients, none of which is ever formed: their inner products with each other (i, i), and with
+    the targets (i)."""
+    count, zeros = deltas[0].shape[-2], torch.zeros_like(deltas[0][..., 0])
+    products, along = zeros[..., None].expand(*zeros.shape, count), zeros
+    for layer, delta, below in zip(layers, deltas, seen.inputs, strict=True):
+        overlap = below @ below.mT
+        own = ((delta @ layer.target) * below).sum(-1)
+        if layer.bias is not None:
+            overlap, own = overlap + 1, own + delta @ layer.bias
+        products = products + (delta @ delta.mT) * overlap / layer.unit
+        along = along + own / layer.unit
+    return products, along
+
+
+def left(layers: Sequence[Layer], seen: Forward, top: Tensor) -> Left:
+    deltas, carried = backward(layers, seen, top)
     objective = top.new_zeros(top.shape[:-2])
     weights: list[Tensor] = []
     biases: list[Tensor | None] = []

@@ -16,9 +16,11 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
+from torch.func import vmap
 
 from remanence.attacks import _stationarity
 from remanence.attacks._stationarity import Layer
+from remanence.attacks.gradient_matching import total_variation
 from remanence.attacks.kkt import balanced, images
 from remanence.errors import BadInput
 from remanence.progress import track
@@ -48,6 +50,7 @@ class Equilibrium:
     sharpness: tuple[float, float] = (2.0, 40.0)  # of the gates, at first and at the end, by distance from the kink
     kink: float = 3.0  # how far a gate can be shifted, in units of its width; 0: not at all
     box: float = 0.1  # weight of pixels outside [0, 1]
+    tv: float = 0.0  # weight of how much neighbouring pixels differ, in the second half of the steps
     mean: float | None = None  # added to every candidate; None: what the model takes off its records
     tf32: bool = False  # in float32, and on a CUDA device with factors of ten bits, whatever the release is in
 
@@ -81,12 +84,12 @@ class Equilibrium:
         free = [nn.Parameter(start.new_zeros(*shape[:2], len(each.weight))) for each in span.layers[:-1]]
         mover = torch_optimizer(Adam(lr=self.lr * unit, eps=_EPS), [z])
         shifter = torch_optimizer(Adam(lr=_SHIFT_LR, eps=_EPS), free)
-        objective, alpha = start.new_zeros(self.restarts), start.new_zeros(())
+        objective, alpha, tv = start.new_zeros(self.restarts), start.new_zeros(()), start.new_zeros(())
         moving = [mover]
 
         @torch.no_grad()
         def step() -> None:
-            reached, z.grad, of_free = self._slopes(release, span, z, free, labels, alpha)
+            reached, z.grad, of_free = self._slopes(release, span, z, free, labels, alpha, tv)
             objective.copy_(reached)
             for own, slope in zip(free, of_free, strict=True):
                 own.grad = slope
@@ -106,6 +109,7 @@ class Equilibrium:
             set_rate(mover, fall * self.lr * unit)
             set_rate(shifter, fall * _SHIFT_LR)
             alpha.fill_(self._steepness(done) * span.steepness)
+            tv.fill_(self.tv if place >= begun else 0.0)  # before, it would pull harder than all else and even them out
             go()
         return z.detach(), objective.nan_to_num(nan=torch.inf)
 
@@ -115,7 +119,14 @@ class Equilibrium:
         return first * exp(log(last / first) * min(1.0, done / 0.8))
 
     def _slopes(
-        self, release: KnowsFinal, span: "Span", z: Tensor, free: Sequence[Tensor], labels: Tensor, alpha: Tensor
+        self,
+        release: KnowsFinal,
+        span: "Span",
+        z: Tensor,
+        free: Sequence[Tensor],
+        labels: Tensor,
+        alpha: Tensor,
+        tv: Tensor,
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         """The objective of each restart, its slope by the coordinates, and by what shifts the gates."""
         seen = _stationarity.forward(span.layers, z, alpha, [self.kink * own.tanh() for own in free])
@@ -124,15 +135,26 @@ class Equilibrium:
         of_deltas = _stationarity.by_deltas(span.layers, seen, rest)
         of_logits = -self.loss.slopes_along(seen.logits, labels, factor[:, None, None] * of_deltas[-1])
         of_z = _stationarity.by_inputs(span.layers, seen, rest, of_deltas, of_logits)
-        x = images(release, (z @ span.basis).flatten(0, 1), self.mean).view(*z.shape[:2], -1)
-        outside, share = x - x.clamp(0, 1), self.box / z.shape[1]
+        x = images(release, (z @ span.basis).flatten(0, 1), self.mean)
+        unlike, of_x = self._priors(x.unflatten(0, z.shape[:2]), tv)
         of_free = [
             of_delta * q * bend / alpha * self.kink * (1 - own.tanh().square())
             for of_delta, q, bend, own in zip(of_deltas, rest.carried, seen.bends, free, strict=False)
             if bend is not None
         ]
-        objective = rest.objective + share * outside.square().sum((1, 2))
-        return objective, of_z + 2 * share * outside @ span.basis.T, of_free
+        return rest.objective + unlike, of_z + of_x.flatten(2) @ span.basis.T, of_free
+
+    def _priors(self, x: Tensor, tv: Tensor) -> tuple[Tensor, Tensor]:
+        """How far candidates (restart, i, ...) are from images, over all those of a restart, and its slope."""
+        outside, share = x - x.clamp(0, 1), self.box / x.shape[1]
+        value, slope = share * outside.square().flatten(1).sum(1), 2 * share * outside
+        if not self.tv or x.ndim < 5:  # rows of a table have no neighbours
+            return value, slope
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            rough = tv * vmap(total_variation)(leaf)
+            (of_rough,) = torch.autograd.grad(rough.sum(), leaf)
+        return value + rough.detach(), slope + of_rough
 
 
 @final

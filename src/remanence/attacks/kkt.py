@@ -26,6 +26,7 @@ from remanence.types import Reconstruction
 
 _PENALTY = 5.0  # on multipliers below the least
 _LOOK = 100  # iterations between two looks at which runs have diverged: each is a wait for the device
+_PROJECTIONS = 20  # steps of the multipliers in each step of the candidates
 _CHANGED = ("x", "free", "moved", "moved_free", "objective")  # by a step
 
 
@@ -57,12 +58,15 @@ class KKT:
     halvings: int = 0  # so often, last at 1/2 of the iterations, before at 1/4 ..., the better half of the runs goes on
     momentum: float = 0.9
     squared: bool = False  # the paper's multipliers a² + least; the authors' code has free ones and a penalty
+    projected: bool = False  # multipliers by least squares at every step, none below the least: variable projection
     signed: bool = False
     mean: float | None = None  # added to every candidate; None: what the model takes off its records
     tf32: bool = False  # in float32, and on a CUDA device with factors of ten bits, whatever the release is in
 
     def run(self, release: KnowsFinal, *, seed: int) -> Reconstruction:
         require(release, KnowsFinal, by=type(self).__name__)
+        if self.projected and (self.squared or _stationarity.layers_of(release.model, release.final) is None):
+            raise BadInput("`projected` multipliers need the closed form of an MLP with ReLU, and cannot be `squared`")
         with precision(tf32=self.tf32):
             search = Search.begun(self, release, seed)
             go, cuts = search.replayed(), {self.iterations >> k for k in range(1, self.halvings + 1)}
@@ -127,7 +131,7 @@ class Search:
         return replayed(self.step, lambda: [getattr(self, name) for name in _CHANGED])
 
     def step(self) -> None:
-        """One step of SGD with momentum on candidates and multipliers."""
+        """One step of SGD with momentum on candidates and multipliers, or on candidates alone."""
         attack = self.attack
         multipliers = self.free.square() + self.least if attack.squared else self.free
         objective, of_x, of_free = (self._written_out if self.layers else self._by_autograd)(multipliers)
@@ -136,24 +140,38 @@ class Search:
         objective = objective + outside.square().sum((1, 2))
         if attack.squared:
             of_free = 2 * self.free * of_free
-        elif not attack.signed:
+        elif not attack.signed and not attack.projected:
             short = (self.least - self.free).relu()
             of_free = of_free - 2 * _PENALTY * short
             objective = objective + _PENALTY * short.square().sum(1)
         self.objective.copy_(objective)
         self.moved.mul_(attack.momentum).add_(of_x)
-        self.moved_free.mul_(attack.momentum).add_(of_free)
         self.x.addcmul_(self.lr, self.moved, value=-1)
+        if attack.projected:
+            return
+        self.moved_free.mul_(attack.momentum).add_(of_free)
         self.free.addcmul_(self.multiplier_lr, self.moved_free, value=-1)
 
     def _written_out(self, multipliers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         assert self.layers is not None
         seen = _stationarity.forward(self.layers, self.x, self.alpha)
         signs = self._signs(seen.logits)
+        if self.attack.projected:  # in place: `multipliers` are then those
+            self._project(*_stationarity.gram(self.layers, seen, _stationarity.backward(self.layers, seen, signs)[0]))
         rest = _stationarity.left(self.layers, seen, signs * multipliers[..., None])
         of_deltas = _stationarity.by_deltas(self.layers, seen, rest)
         of_x = _stationarity.by_inputs(self.layers, seen, rest, of_deltas, None)
         return rest.objective, of_x, (of_deltas[-1] * signs).sum(-1)
+
+    def _project(self, gram: Tensor, along: Tensor) -> None:
+        """Some steps of Nesterov's method down  l' gram l - 2 along' l,  from where the last ones ended."""
+        rate = 1 / gram.abs().sum(-1).amax(-1, keepdim=True).clamp_min(torch.finfo(gram.dtype).tiny)
+        ahead = self.free
+        for place in range(_PROJECTIONS):
+            new = ahead + rate * (along - (gram @ ahead[..., None])[..., 0])
+            new = new if self.attack.signed else torch.maximum(new, self.least)
+            ahead = new + place / (place + 3) * (new - self.free)
+            self.free.copy_(new)
 
     def _by_autograd(self, multipliers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         found = []

@@ -2,6 +2,7 @@ from remanence.training.in_full import UntilRest
 from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, Loss, SquaredError
 from remanence.training.optim import SGD, Adam, AdamW, Optimizer, RMSProp
 from remanence.training.privacy import DPGD
+from remanence.training.together import train_together
 from remanence.training.train import Training
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "SquaredError",
     "Training",
     "UntilRest",
+    "train_together",
 ]

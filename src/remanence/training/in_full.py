@@ -1,4 +1,4 @@
-"""Full-batch training of one MLP in place: on a CUDA device each step is the same captured graph, without a sync."""
+"""Full-batch training in place: on a CUDA device each step is the same captured graph, without a sync."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,10 +36,9 @@ def train_in_full(
     optimizer: Optimizer,
     *,
     epochs: int,
-    weight_decay: float,
     stages: Stages,
 ) -> Params:
-    """`gradient` is that of the loss; `epochs` are the most."""
+    """`gradient` is that of the loss and the decay; `epochs` are the most."""
     params = {name: p.detach().clone() for name, p in initial.items()}
     trained = {name: nn.Parameter(params[name]) for name in gradient(params)}
     mover = torch_optimizer(optimizer, list(trained.values()))
@@ -47,7 +46,7 @@ def train_in_full(
     @torch.no_grad()
     def step() -> None:
         for name, slope in gradient(params).items():
-            trained[name].grad = slope.add(params[name], alpha=weight_decay) if weight_decay else slope
+            trained[name].grad = slope
         mover.step()
 
     go = replayed(step, lambda: changed_by([mover]))

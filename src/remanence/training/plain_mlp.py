@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import final
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
@@ -22,20 +23,31 @@ class PlainMlp:
     loss: KnownLoss
 
     def gradient(self, params: Params, x: Tensor, y: Tensor) -> Params:
-        inputs = [x.flatten(1) if self.mean is None else x.flatten(1) - params[self.mean]]
+        return self.gradients(params, x.flatten(1), y)
+
+    def gradients(self, params: Params, x: Tensor, y: Tensor) -> Params:
+        """The same of flat records; those of a stack of models where weights, records and labels have a leading
+        dimension."""
+        inputs = [x if self.mean is None else x - params[self.mean].unsqueeze(-2)]
         for place, name in enumerate(self.names):
             if place:
                 inputs[-1] = inputs[-1].relu()
-            inputs.append(linear(inputs[-1], params[f"{name}.weight"], params.get(f"{name}.bias")))
-        delta, grads = self.loss.slopes(inputs.pop(), y) / len(x), {}
+            inputs.append(_linear(inputs[-1], params[f"{name}.weight"], params.get(f"{name}.bias")))
+        delta, grads = self.loss.slopes(inputs.pop(), y) / x.shape[-2], {}
         for place in reversed(range(len(self.names))):
             name, below = self.names[place], inputs[place]
             if self.biased[place]:
-                grads[f"{name}.bias"] = delta.sum(0)
-            grads[f"{name}.weight"] = delta.T @ below
+                grads[f"{name}.bias"] = delta.sum(-2)
+            grads[f"{name}.weight"] = delta.mT @ below
             if place:
                 delta = (delta @ params[f"{name}.weight"]) * (below > 0)
         return {name: grads[name] for name in params if name in grads}
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if weight.ndim == 2:
+        return linear(x, weight, bias)
+    return x @ weight.mT if bias is None else torch.baddbmm(bias[:, None], x, weight.mT)
 
 
 def of(model: nn.Module, loss: Loss) -> PlainMlp | None:

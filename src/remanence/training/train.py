@@ -47,14 +47,12 @@ class Training:
         in_full = self.batch_size is None or self.batch_size >= len(data)
         # elsewhere a pure step is as fast, or faster where the net is small
         if by_hand and in_full and (isinstance(self.stages, UntilRest) or data.x.device.type == "cuda"):
-            return train_in_full(
-                lambda params: by_hand.gradient(params, data.x, data.y),
-                initial,
-                self.optimizer,
-                epochs=self.epochs,
-                weight_decay=self.weight_decay,
-                stages=self.stages,
-            )
+
+            def gradient(params: Params) -> Params:
+                slopes = by_hand.gradient(params, data.x, data.y)
+                return {name: g.add(params[name], alpha=self.weight_decay) for name, g in slopes.items()}
+
+            return train_in_full(gradient, initial, self.optimizer, epochs=self.epochs, stages=self.stages)
         noise_seed = stream(seed, "noise")
         return self.run(model, initial, data.x, data.y, self.batches(len(data), seed), noise_seed=noise_seed)
 
