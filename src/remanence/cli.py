@@ -160,12 +160,12 @@ def audit(
     """Train small victims on your data, attack them, and write a page."""
     from remanence.data import load
     from remanence.runs import Job
-    from remanence_recipes.demo import NETS, ON_REQUEST, SPANS, TUNED_ON, audit_cells, what_spans, what_stores
+    from remanence_recipes.demo import NETS, ON_REQUEST, SPANS, audit_cells, what_spans, what_stores
     from remanence_recipes.spans import finished_study
 
     if net not in NETS:
         raise unknown("net", net, NETS)
-    cells = audit_cells(partial(load, data, label=label), net=net, tuned_on_truth=data in TUNED_ON)
+    cells = audit_cells(partial(load, data, label=label), net=net, named=data)
     names = [type(cell.attack).__name__ for cell in cells]
     for name in attack or []:
         if name not in names:
