@@ -1,4 +1,4 @@
-"""Figures 2, 4 and 5: how many classes there are, and weight decay."""
+"""Figures 2 and 4: how many classes there are, and weight decay."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -213,10 +213,6 @@ def _level(attacked: Attacked) -> float:
 
 def best(reading: Reading) -> dict[str, Tensor]:
     """The records that Equilibrium brings back best, between what each attack makes of them."""
-    return rows(reading, reading.ours.scores.values[SSIM.name].argsort(descending=True)[:ROW])
-
-
-def rows(reading: Reading, order: Tensor) -> dict[str, Tensor]:
-    """Pictures of these records, the truth first."""
+    order = reading.ours.scores.values[SSIM.name].argsort(descending=True)[:ROW]
     made = {name: each.found.x[each.scores.index[order]] for name, each in reading.attacked.items()}
     return {"truth": reading.private.x[order]} | made
