@@ -12,10 +12,11 @@ from remanence.attacks.kkt import KKT, KKTRun
 from remanence.attacks.labels import infer_labels
 from remanence.attacks.mnemonist import FittedMnemonist, Importance, Mnemonist
 from remanence.attacks.reconn import FittedRecoNN, RecoNN
+from remanence.attacks.simudy import SimuDy
 from remanence.attacks.span import Span, read_span, share_left
 from remanence.attacks.stein import Stein
 
-ATTACKS = (GradientMatching, FirstLayer, Stein, RecoNN, Mnemonist, GLM, KKT, Equilibrium)
+ATTACKS = (GradientMatching, FirstLayer, Stein, RecoNN, Mnemonist, GLM, KKT, Equilibrium, SimuDy)
 
 __all__ = [
     "ATTACKS",
@@ -35,6 +36,7 @@ __all__ = [
     "Mnemonist",
     "RecoNN",
     "ShadowAttack",
+    "SimuDy",
     "Span",
     "Stein",
     "WideLayer",

@@ -6,7 +6,7 @@ from typing import final
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from remanence.nets import Centre
+from remanence.nets import Centre, Standardise
 from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, Loss, SquaredError
 from remanence.types import Params
 
@@ -14,14 +14,18 @@ from remanence.types import Params
 @final
 @dataclass(frozen=True, kw_only=True)
 class PlainMlp:
-    """The names of the linear layers, and of the mean that is taken off in front of them."""
+    """The names of the linear layers, and of what is done to the records in front of them: of images each channel
+    less its mean and over its spread, of flat records less their mean."""
 
     names: tuple[str, ...]
     biased: tuple[bool, ...]
     mean: str | None
+    standard: str | None
     loss: KnownLoss
 
     def gradient(self, params: Params, x: Tensor, y: Tensor) -> Params:
+        if self.standard is not None:
+            x = (x - params[f"{self.standard}.mean"]) / params[f"{self.standard}.spread"]
         inputs = [x.flatten(1) if self.mean is None else x.flatten(1) - params[self.mean]]
         for place, name in enumerate(self.names):
             if place:
@@ -43,6 +47,7 @@ def of(model: nn.Module, loss: Loss) -> PlainMlp | None:
     if not isinstance(model, nn.Sequential) or not isinstance(loss, CrossEntropy | Logistic | SquaredError):
         return None
     named = list(model.named_children())
+    standard = named.pop(0)[0] if named and isinstance(named[0][1], Standardise) else None
     if not named or type(named[0][1]) is not nn.Flatten:
         return None
     centred = len(named) > 1 and isinstance(named[1][1], Centre)
@@ -54,5 +59,6 @@ def of(model: nn.Module, loss: Loss) -> PlainMlp | None:
         names=tuple(name for name, _ in layers),
         biased=tuple(m.bias is not None for _, m in layers),
         mean=f"{named[1][0]}.mean" if centred else None,
+        standard=standard,
         loss=loss,
     )
