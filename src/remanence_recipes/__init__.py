@@ -6,6 +6,7 @@ from remanence_recipes.balle2022 import cifar, membership, tables, transfer, zer
 from remanence_recipes.buzaglo2023 import figures, span
 from remanence_recipes.federated import counts, exact, searches
 from remanence_recipes.mnemonist2023 import reading, rows
+from remanence_recipes.tian2025 import linear, mlps, resnets
 from remanence_recipes.wang2023 import activations, clients, depth, embeddings, images, limits, planted, query_point
 
 RECIPES: dict[str, Recipe] = {
@@ -44,6 +45,9 @@ RECIPES: dict[str, Recipe] = {
     "buzaglo2023.figure2_binary_vs_multiclass": figures.figure2_binary_vs_multiclass,
     "buzaglo2023.figure4_weight_decay": figures.figure4_weight_decay,
     "buzaglo2023.span": span.span,
+    "tian2025.table_linearity": linear.table_linearity,
+    "tian2025.mlp_100": mlps.mlp_100,
+    "tian2025.resnet_20": resnets.resnet_20,
     "federated.architectures": searches.architectures,
     "federated.local_steps": searches.local_steps,
     "federated.first_layer": exact.first_layer,

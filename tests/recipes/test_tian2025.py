@@ -1,0 +1,33 @@
+"""Every recipe at smoke scale, from its cells to the page, and what each must show even there."""
+
+import pytest
+import torch
+from smoke import measures, records
+
+from remanence_recipes import RECIPES
+from remanence_recipes.tian2025.setting import cut
+
+NAMES = [name for name in RECIPES if name.startswith("tian2025.")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_runs_from_its_cells_to_the_page(name: str) -> None:
+    assert list(records(name)) == [cell.label for cell in RECIPES[name]("smoke")]
+
+
+def test_digits_come_back_better_than_look_alikes() -> None:
+    (record,) = records("tian2025.mlp_100").values()
+    score, nulls = record["scores"]["metrics"]["normalised_ssim"]["mean"], record["nulls"]
+    assert score > nulls["unrelated"]["metrics"]["normalised_ssim"]["mean"] + 0.1
+
+
+def test_private_records_have_as_many_of_each_class_and_follow_the_seed() -> None:
+    one, other = (cut("smoke", 20, seed, public=100) for seed in (0, 1))
+    assert one.private.y.bincount().tolist() == [2] * 10
+    assert len(one.public) == 100
+    assert not torch.equal(one.private.x, other.private.x)
+
+
+def test_wider_nets_are_more_linear() -> None:
+    found = measures(records("tian2025.table_linearity")["linearity"])
+    assert 0 < found["MLP 16"] < found["MLP 64"] < 1
