@@ -212,7 +212,7 @@ def test_layers_that_hide_what_they_did_are_refused() -> None:
 
 def test_a_rate_that_diverges_is_told_with_its_step() -> None:
     wild = replace(shown(), training=replace(EASY, optimizer=SGD(lr=1e200)))
-    with pytest.raises(BadInput, match=r"diverges at its step \d of 6, on random records"):
+    with pytest.raises(BadInput, match=r"diverges at its step \d of 6 on random records"):
         SimuDy(candidates=3, steps=5).run(wild, seed=0)
 
 

@@ -10,13 +10,14 @@ from remanence.attacks.glm import GLM
 from remanence.attacks.gradient_matching import L2, Cosine, GradientMatching
 from remanence.attacks.kkt import KKT, KKTRun
 from remanence.attacks.labels import infer_labels
+from remanence.attacks.linearised import Linearised
 from remanence.attacks.mnemonist import FittedMnemonist, Importance, Mnemonist
 from remanence.attacks.reconn import FittedRecoNN, RecoNN
 from remanence.attacks.simudy import SimuDy
 from remanence.attacks.span import Span, read_span, share_left
 from remanence.attacks.stein import Stein
 
-ATTACKS = (GradientMatching, FirstLayer, Stein, RecoNN, Mnemonist, GLM, KKT, Equilibrium, SimuDy)
+ATTACKS = (GradientMatching, FirstLayer, Stein, RecoNN, Mnemonist, GLM, KKT, Equilibrium, SimuDy, Linearised)
 
 __all__ = [
     "ATTACKS",
@@ -33,6 +34,7 @@ __all__ = [
     "GradientMatching",
     "Importance",
     "KKTRun",
+    "Linearised",
     "Mnemonist",
     "RecoNN",
     "ShadowAttack",

@@ -6,24 +6,20 @@ victim's did. Nothing is linearised, so deep networks can be read.
 """
 
 from dataclasses import dataclass, replace
-from math import cos, pi
 from typing import final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from remanence.attacks._in_place import replayed, set_rate, torch_optimizer, update
+from remanence.attacks._search import search_in_place
 from remanence.attacks._simulation import Simulation, segment_of, way
 from remanence.attacks.gradient_matching import Cosine, Distance, total_variation
 from remanence.attacks.kkt import balanced
 from remanence.errors import BadInput
-from remanence.progress import track
 from remanence.release import KnowsFixed, KnowsTraining, require
 from remanence.training import Adam, Optimizer, Training
 from remanence.types import Reconstruction
-
-_LOOK = 100  # steps between two looks at whether the search has diverged
 
 
 @final
@@ -44,7 +40,7 @@ class SimuDy:
 
     def run(self, release: KnowsTraining, *, seed: int) -> Reconstruction:
         require(release, KnowsTraining, by=type(self).__name__)
-        _check(release)
+        check_ends(release)
         generator = torch.Generator().manual_seed(seed)
         labels = self._labels(release, generator)
         target = next(iter(release.final.values()))
@@ -94,37 +90,24 @@ class SimuDy:
             ours = simulation(torch.cat([known, x]))
             return self.distance(moved, ours) + self.tv * total_variation(x)
 
-        def check(x: Tensor, when: str) -> None:
-            if (place := simulation.diverges_at(torch.cat([known, x]))) is not None:
-                raise BadInput(
-                    f"the simulated training diverges at its step {place} of {len(simulation.batches)}, {when}: is its "
-                    "learning rate that of the victim?"
-                )
-
-        x, reached = nn.Parameter(start), start.new_zeros(())
-        check(x, "on random records")
-        stepper = torch_optimizer(self.optimizer, [x])
-
-        def step() -> None:
-            value = objective(x)
-            update(stepper, value)
-            with torch.no_grad():
-                x.clamp_(0, 1)
-                reached.copy_(value)
-
-        next_step = replayed(step, [stepper])
-        label = f"simulated training ({way(len(simulation.batches), simulation.segment)})"
-        for place in track(range(self.steps), total=self.steps, label=label):
-            set_rate(stepper, self.optimizer.lr * (1 + cos(pi * place / self.steps)) / 2)
-            next_step()
-            if place % _LOOK == 0 and not reached.isfinite():
-                check(x, f"after {place} steps of the search")
-                raise BadInput(f"the search diverged within {place} steps: lower the rate of `optimizer`")
+        if (place := simulation.diverges_at(torch.cat([known, start]))) is not None:
+            raise BadInput(
+                f"the simulated training diverges at its step {place} of {len(simulation.batches)} on random records: "
+                "is its learning rate that of the victim?"
+            )
+        x = nn.Parameter(start)
+        search_in_place(
+            lambda: objective(x),
+            x,
+            optimizer=self.optimizer,
+            steps=self.steps,
+            label=f"simulated training ({way(len(simulation.batches), simulation.segment)})",
+        )
         with torch.no_grad():
             return x.detach().clone(), float(objective(x))
 
 
-def _check(release: KnowsTraining) -> None:
+def check_ends(release: KnowsTraining) -> None:
     shapes = [{name: tuple(p.shape) for name, p in params.items()} for params in (release.initial, release.final)]
     if shapes[0] != shapes[1]:
         names = sorted(name for name in shapes[0] | shapes[1] if shapes[0].get(name) != shapes[1].get(name))

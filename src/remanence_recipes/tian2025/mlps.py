@@ -1,30 +1,50 @@
-"""The paper's MLP."""
+"""The paper's MLP, read by simulating its training and by linear theories of it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
-from remanence.attacks import SimuDy
-from remanence.experiment import Cell, Claim, Scale
+from remanence.attacks import Linearised, SimuDy
+from remanence.experiment import Cell, Claim, Point, Scale
 from remanence.release import initial_and_final
 from remanence_recipes.tian2025.setting import PAPERS, cut, images_of, torch_start, wide
 
 
 def mlp_100(scale: Scale) -> Sequence[Cell]:
     """100 images from an MLP of 3072-1000-1000-10, trained for 20 epochs at full batch."""
-    records, width, steps = {"smoke": (10, 64, 150), "small": (20, 300, 300), "paper": (100, 1000, 5000)}[scale]
-    images = images_of(scale)
+    return [_simulated(scale)]
+
+
+def baselines(scale: Scale) -> Sequence[Cell]:
+    """The same MLP read by SimuDy, and by gradients at the start and the end of training or at the end alone."""
+    simulated = _simulated(scale)
+    budget = simulated.attack
+    assert isinstance(budget, SimuDy)
+    linear = Linearised(candidates=2 * budget.candidates, steps={"smoke": 40, "small": 600, "paper": 20_000}[scale])
+    attacks: dict[str, SimuDy | Linearised] = {
+        "SimuDy": budget,
+        "gradients at start and end": linear,
+        "gradients at the end": replace(linear, at_start=False),
+    }
     return [
-        Cell(
-            label=f"MLP, {records} images",
-            split=partial(cut, scale, records),
-            model=wide(width),
-            training=PAPERS,
-            start=torch_start(images),
-            reveal=initial_and_final,
-            attack=SimuDy(candidates=records, steps=steps),
-            matching=images.matching,
-            metrics=images.metrics,
-            claims=(Claim.mean(images.ssim, printed=0.3374, target=0.80, where="100 images, greedy SSIM"),),
-            tuned_on_truth=True,  # the rate of the search, on 20 images of seed 0 at `small`
-        )
+        replace(simulated, label=name, attack=attack, point=Point(axis="attack", value=name), claims=())
+        for name, attack in attacks.items()
     ]
+
+
+def _simulated(scale: Scale) -> Cell:
+    records, width, steps = {"smoke": (10, 64, 80), "small": (20, 300, 300), "paper": (100, 1000, 5000)}[scale]
+    images = images_of(scale)
+    return Cell(
+        label=f"MLP, {records} images",
+        split=partial(cut, scale, records),
+        model=wide(width),
+        training=PAPERS,
+        start=torch_start(images),
+        reveal=initial_and_final,
+        attack=SimuDy(candidates=records, steps=steps),
+        matching=images.matching,
+        metrics=images.metrics,
+        claims=(Claim.mean(images.ssim, printed=0.3374, target=0.80, where="100 images, greedy SSIM"),),
+        tuned_on_truth=True,  # the rate of the search, on 20 images of seed 0 at `small`
+    )
