@@ -34,7 +34,9 @@ def baselines(scale: Scale) -> Sequence[Cell]:
 
 def _simulated(scale: Scale) -> Cell:
     records, width, steps = {"smoke": (10, 64, 80), "small": (20, 300, 300), "paper": (100, 1000, 5000)}[scale]
-    images = images_of(scale)
+    images, attack = images_of(scale), SimuDy(candidates=records, steps=steps)
+    if scale == "smoke":
+        attack = replace(attack, optimizer=replace(attack.optimizer, lr=0.04))  # few steps must do
     return Cell(
         label=f"MLP, {records} images",
         split=partial(cut, scale, records),
@@ -42,7 +44,7 @@ def _simulated(scale: Scale) -> Cell:
         training=PAPERS,
         start=torch_start(images),
         reveal=initial_and_final,
-        attack=SimuDy(candidates=records, steps=steps),
+        attack=attack,
         matching=images.matching,
         metrics=images.metrics,
         claims=(Claim.mean(images.ssim, printed=0.3374, target=0.80, where="100 images, greedy SSIM"),),
