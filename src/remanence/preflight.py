@@ -88,18 +88,10 @@ def linearity(victim: Victim, *, seed: int = 0) -> Tensor:
     data, training, gradient = victim.private, victim.training, victim.training.gradient_of(victim.model)
     if training.epochs < 2:
         raise BadInput(f"linearity() compares epochs, and the victim was trained for {training.epochs}: train for more")
-    whole = concat([victim.fixed, data])
-    passed: list[Params] = []
-
-    def remembered(params: Params, batch: Tensor | None) -> Params:
-        passed.append(params)
-        return gradient(params, *((whole.x, whole.y) if batch is None else (whole.x[batch], whole.y[batch])))
-
-    training.descend(remembered, victim.initial, training.batches(len(whole), seed), records=len(whole), noise_seed=0)
+    passed = training.trajectory(victim.model, victim.initial, concat([victim.fixed, data]), seed=seed)
     starts = passed[:: len(passed) // training.epochs]
-    return torch.stack(
-        [_mean_cosine(gradient(p, x, y) for p in starts) for x, y in zip(data.x.split(1), data.y.split(1), strict=True)]
-    )
+    each = zip(data.x.split(1), data.y.split(1), strict=True)
+    return torch.stack([_mean_cosine(gradient(params, x, y) for params in starts) for x, y in each])
 
 
 def _mean_cosine(gradients: Iterable[Params]) -> Tensor:

@@ -16,6 +16,7 @@ from remanence.attacks.reconn import FittedRecoNN, RecoNN
 from remanence.attacks.simudy import SimuDy
 from remanence.attacks.span import Span, read_span, share_left
 from remanence.attacks.stein import Stein
+from remanence.attacks.unknown import contributions, count_by_gap, find_rate
 
 ATTACKS = (GradientMatching, FirstLayer, Stein, RecoNN, Mnemonist, GLM, KKT, Equilibrium, SimuDy, Linearised)
 
@@ -42,6 +43,9 @@ __all__ = [
     "Span",
     "Stein",
     "WideLayer",
+    "contributions",
+    "count_by_gap",
+    "find_rate",
     "hermite_coefficients",
     "infer_labels",
     "read_span",

@@ -16,7 +16,7 @@ from remanence.attacks._search import search_in_place
 from remanence.attacks._simulation import Simulation, segment_of, way
 from remanence.attacks.gradient_matching import Cosine, Distance, total_variation
 from remanence.attacks.kkt import balanced
-from remanence.errors import BadInput
+from remanence.errors import BadInput, Diverged
 from remanence.release import KnowsFixed, KnowsTraining, require
 from remanence.training import Adam, Optimizer, Training
 from remanence.types import Reconstruction
@@ -35,7 +35,7 @@ class SimuDy:
     steps: int = 5000  # the authors: 30,000, with a rate that rises and falls every 200
     optimizer: Optimizer = Adam(lr=0.01, beta1=0.8, beta2=0.9)  # at the start; its rate falls on a half cosine
     spread: float = 0.1  # of the first candidates' pixels, around the middle
-    epochs: int | None = None  # simulated ones; None: as many as the victim's. The authors' code takes 8 for 20
+    training: Training | None = None  # simulated; None: the victim's. The authors' code takes 8 of its 20 epochs
     segment: int | None = None  # simulated steps to a graph; None: by free memory
 
     def run(self, release: KnowsTraining, *, seed: int) -> Reconstruction:
@@ -62,8 +62,7 @@ class SimuDy:
         return torch.tensor(self.labels)
 
     def _simulation(self, release: KnowsTraining, labels: Tensor, seed: int) -> Simulation:
-        training = _without_noise(release.training)
-        training = replace(training, epochs=training.epochs if self.epochs is None else self.epochs)
+        training = _without_noise(self.training or release.training)
         if isinstance(release, KnowsFixed):
             labels = torch.cat([release.fixed.y, labels])
         count, like = len(labels), next(iter(release.final.values()))
@@ -91,7 +90,7 @@ class SimuDy:
             return self.distance(moved, ours) + self.tv * total_variation(x)
 
         if (place := simulation.diverges_at(torch.cat([known, start]))) is not None:
-            raise BadInput(
+            raise Diverged(
                 f"the simulated training diverges at its step {place} of {len(simulation.batches)} on random records: "
                 "is its learning rate that of the victim?"
             )

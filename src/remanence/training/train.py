@@ -85,6 +85,18 @@ class Training:
             params, state = self.step(optimizer, params, grads, state, step)
         return params
 
+    def trajectory(self, model: nn.Module, initial: Params, data: Data, *, seed: int = 0) -> list[Params]:
+        """The weights in front of each step, without the noise of DP-GD."""
+        passed, gradient = [], self.gradient_of(model)
+
+        def remembered(params: Params, batch: Tensor | None) -> Params:
+            passed.append(params)
+            return gradient(params, *((data.x, data.y) if batch is None else (data.x[batch], data.y[batch])))
+
+        quiet = replace(self, privacy=self.privacy and replace(self.privacy, noise=0.0))
+        quiet.descend(remembered, initial, self.batches(len(data), seed), records=len(data), noise_seed=0)
+        return passed
+
     def step(
         self, optimizer: Optimizer, params: Params, grads: Params, state: State, step: int
     ) -> tuple[Params, State]:
