@@ -6,7 +6,7 @@ from remanence_recipes.balle2022 import cifar, membership, tables, transfer, zer
 from remanence_recipes.buzaglo2023 import figures, span
 from remanence_recipes.federated import counts, exact, searches
 from remanence_recipes.mnemonist2023 import reading, rows
-from remanence_recipes.tian2025 import linear, mlps, resnets
+from remanence_recipes.tian2025 import linear, mlps, resnets, unknowns
 from remanence_recipes.wang2023 import activations, clients, depth, embeddings, images, limits, planted, query_point
 
 RECIPES: dict[str, Recipe] = {
@@ -49,6 +49,8 @@ RECIPES: dict[str, Recipe] = {
     "tian2025.mlp_100": mlps.mlp_100,
     "tian2025.baselines": mlps.baselines,
     "tian2025.resnet_20": resnets.resnet_20,
+    "tian2025.unknown_learning_rate": unknowns.unknown_learning_rate,
+    "tian2025.unknown_size": unknowns.unknown_size,
     "federated.architectures": searches.architectures,
     "federated.local_steps": searches.local_steps,
     "federated.first_layer": exact.first_layer,

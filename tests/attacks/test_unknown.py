@@ -21,7 +21,7 @@ from remanence import (
     mlp,
     train_victim,
 )
-from remanence.attacks import contributions, count_by_gap, find_rate
+from remanence.attacks import contributions, count_needed, find_rate
 from remanence.nets import apply
 
 TRAINING = Training(optimizer=SGD(lr=0.1), epochs=5)
@@ -64,5 +64,10 @@ def test_contributions_are_norms_of_summed_gradients(victim: Victim) -> None:
         contributions(release, Reconstruction(x=private.x))
 
 
-def test_the_count_is_above_the_widest_gap() -> None:
-    assert count_by_gap(torch.tensor([0.2, 1.5, 0.3, 1.2, 1.9])) == 3
+def test_the_needed_are_the_group_that_explains_most_of_the_variance() -> None:
+    pulls = torch.tensor([0.2, 1.5, 0.3, 1.2, 1.9, 0.25, 0.6])
+    variances = []
+    for count in range(1, 7):
+        upper, lower = pulls.sort(descending=True).values.split([count, 7 - count])
+        variances.append(float(count * upper.var(correction=0) + (7 - count) * lower.var(correction=0)))
+    assert count_needed(pulls) == 1 + variances.index(min(variances)) == 3

@@ -31,3 +31,8 @@ def test_private_records_have_as_many_of_each_class_and_follow_the_seed() -> Non
 def test_wider_nets_are_more_linear() -> None:
     found = measures(records("tian2025.table_linearity")["linearity"])
     assert 0 < found["MLP 16"] < found["MLP 64"] < 1
+
+
+def test_candidates_that_no_record_needs_pull_less() -> None:
+    found = measures(records("tian2025.unknown_size")["number of records"])
+    assert found["matched pull more than unmatched"] > 0.7

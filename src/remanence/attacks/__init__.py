@@ -16,7 +16,7 @@ from remanence.attacks.reconn import FittedRecoNN, RecoNN
 from remanence.attacks.simudy import SimuDy
 from remanence.attacks.span import Span, read_span, share_left
 from remanence.attacks.stein import Stein
-from remanence.attacks.unknown import contributions, count_by_gap, find_rate
+from remanence.attacks.unknown import contributions, count_needed, find_rate
 
 ATTACKS = (GradientMatching, FirstLayer, Stein, RecoNN, Mnemonist, GLM, KKT, Equilibrium, SimuDy, Linearised)
 
@@ -44,7 +44,7 @@ __all__ = [
     "Stein",
     "WideLayer",
     "contributions",
-    "count_by_gap",
+    "count_needed",
     "find_rate",
     "hermite_coefficients",
     "infer_labels",

@@ -55,7 +55,10 @@ def contributions(release: KnowsTraining, found: Reconstruction, *, seed: int = 
     return torch.stack(norms)
 
 
-def count_by_gap(pulls: Tensor) -> int:
-    """How many candidates lie above the widest gap between their contributions."""
-    falling = pulls.sort(descending=True).values
-    return int((falling[:-1] - falling[1:]).argmax()) + 1
+def count_needed(pulls: Tensor) -> int:
+    """How many candidates are in the upper of the two groups that explain most of the variance (Otsu 1979)."""
+    falling = pulls.double().sort(descending=True).values
+    above = torch.arange(1, len(falling), device=falling.device)
+    sums, below = falling.cumsum(0), len(falling) - above
+    apart = sums[:-1] / above - (sums[-1] - sums[:-1]) / below
+    return int((above * below * apart.square()).argmax()) + 1
