@@ -13,12 +13,14 @@ from remanence import (
     SGD,
     Adam,
     BadInput,
+    Cosine,
     Data,
     InitialAndFinalWeights,
     SimuDy,
     Training,
     Victim,
     all_but_one,
+    centred_mlp,
     cnn,
     initial_and_final,
     initial_params,
@@ -28,7 +30,9 @@ from remanence import (
     train_victim,
 )
 from remanence.attacks import _simulation
-from remanence.attacks._simulation import Simulation, segment_of
+from remanence.attacks._simulation import Coordinates, Simulation, Whole, segment_of
+from remanence.attacks._spanned import Spanned
+from remanence.attacks.gradient_matching import ByProducts
 from remanence.nets import Standardise
 from remanence.release import KnowsTraining
 
@@ -69,46 +73,73 @@ def shown(net: Net = NETS["mlp with relu"], training: Training = EASY) -> Initia
     return initial_and_final(victim(net, some(3), training)).release
 
 
-def simulated(release: KnowsTraining, labels: Tensor, segment: int) -> Simulation:
-    batches = tuple(release.training.batches(len(labels), 0))
-    return Simulation(
-        training=release.training,
-        model=release.model,
-        initial=release.initial,
-        y=labels,
-        batches=batches,
-        segment=segment,
-    )
+def simulated(made: KnowsTraining, labels: Tensor, segment: int, coordinates: Coordinates | None = None) -> Simulation:
+    training, batches = made.training, tuple(made.training.batches(len(labels), 0))
+    whole = Whole(model=made.model, training=training, initial=made.initial, final=made.final, y=labels, distance=L2())
+    return Simulation(training=training, coordinates=coordinates or whole, batches=batches, segment=segment)
 
 
 @by_net
 def test_on_the_true_records_it_ends_where_the_victim_did(net: Net) -> None:
     made = victim(net, some(10, side=12), HARD)
     simulation = simulated(made, made.private.y, 5)
-    end = simulation(made.private.x)
-    torch.testing.assert_close(end, simulation.displacement([made.final[n] for n in simulation.trained]))
-    assert end.norm() > 0.01
+    assert simulation(made.private.x) < 1e-20
+    assert simulation(1 - made.private.x) > 0.1
+
+
+def slope(simulation: Simulation, at: Tensor) -> Tensor:
+    x = at.clone().requires_grad_()
+    return torch.autograd.grad(simulation(x), x)[0]
 
 
 @by_net
 def test_the_slope_is_the_same_in_any_segments_and_that_of_differences(net: Net) -> None:
     made = victim(net, some(10, side=12), HARD)
-    moved = simulated(made, made.private.y, 1)(made.private.x)
     generator = torch.Generator().manual_seed(0)
     start, along = (torch.rand(made.private.x.shape, generator=generator, dtype=torch.float64) for _ in range(2))
+    whole, *cut = (slope(simulated(made, made.private.y, segment), start) for segment in (12, 5, 1))
+    for each in cut:
+        torch.testing.assert_close(each, whole, rtol=1e-8, atol=1e-8 * float(whole.abs().max()))
+    value, step = simulated(made, made.private.y, 12), 1e-6 * along
+    difference = float(value(start + step) - value(start - step)) / 2e-6
+    assert float((whole * along).sum()) == pytest.approx(difference, rel=1e-3)  # ELU's curvature jumps
 
-    def value(x: Tensor, segment: int) -> Tensor:
-        return L2()(moved, simulated(made, made.private.y, segment)(x))
 
-    slopes = []
-    for segment in (12, 5, 1):
-        x = start.clone().requires_grad_()
-        slopes += torch.autograd.grad(value(x, segment), x)
-    for slope in slopes[1:]:
-        torch.testing.assert_close(slope, slopes[0], rtol=1e-8, atol=1e-8 * float(slopes[0].abs().max()))
-    step = 1e-6 * along
-    difference = float(value(start + step, 12) - value(start - step, 12)) / 2e-6
-    assert float((slopes[0] * along).sum()) == pytest.approx(difference, rel=1e-3)  # ELU's curvature jumps
+@pytest.mark.parametrize("distance", [L2(), Cosine()], ids=repr)
+@pytest.mark.parametrize("training", [EASY, HARD], ids=["full batch", "mini-batches"])
+@pytest.mark.parametrize("made", ["mlp", "centred", "standardised"])
+def test_written_in_the_records_it_is_the_same_training(made: str, training: Training, distance: ByProducts) -> None:
+    data = some(10)
+    nets: dict[str, Net] = {
+        "mlp": NETS["mlp with relu"],
+        "centred": lambda data: centred_mlp(data.shape, 10, hidden=(12, 9)),
+        "standardised": lambda data: nn.Sequential(Standardise(1), *NETS["mlp with relu"](data)),
+    }
+    owner = victim(nets[made], data, training)
+    written = Spanned.of(owner.model, training, owner.initial, owner.final, data.y, distance)
+    assert written is not None
+    start = torch.rand(data.x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    usual = Whole(
+        model=owner.model, training=training, initial=owner.initial, final=owner.final, y=data.y, distance=distance
+    )
+    ours, theirs = (simulated(owner, data.y, 4, coordinates) for coordinates in (written, usual))
+    assert float(ours(data.x)) == pytest.approx(0.0, abs=1e-12)
+    assert float(ours(start)) == pytest.approx(float(theirs(start)), rel=1e-9)
+    torch.testing.assert_close(slope(ours, start), slope(theirs, start), rtol=1e-7, atol=1e-11)
+
+
+def test_what_cannot_be_written_in_the_records_is_not() -> None:
+    data = some(10)
+    owner = victim(NETS["mlp with relu"], data, EASY)
+
+    def written(training: Training, model: nn.Module = owner.model, y: Tensor = data.y) -> bool:
+        return Spanned.of(model, training, owner.initial, owner.final, y, L2()) is not None
+
+    assert written(EASY)
+    assert not written(replace(EASY, optimizer=Adam()))
+    assert not written(replace(EASY, privacy=DPGD(clip=1.0)))
+    assert not written(EASY, model=NETS["mlp with elu"](data))
+    assert not written(EASY, y=torch.zeros(64, dtype=torch.int64))  # as many records as pixels: nothing is gained
 
 
 @pytest.mark.parametrize("training", [EASY, HARD], ids=["full batch", "mini-batches in order, momentum and decay"])

@@ -10,88 +10,119 @@ from dataclasses import dataclass
 from functools import partial
 from math import ceil, sqrt
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import Any, Protocol, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
 
+from remanence.attacks.gradient_matching import Distance
 from remanence.nets import activations
 from remanence.training import Optimizer, Training
 from remanence.types import Params
 
-State: TypeAlias = tuple[Tensor, ...]  # the trained weights, then what the optimiser keeps of each
+State: TypeAlias = tuple[Tensor, ...]  # of `Coordinates` the weights, then what the optimiser keeps of each
+Read: TypeAlias = tuple[Tensor, ...]  # what steps take from the records
 _VALUES_OF_A_GRADIENT = 3  # that a graph of a gradient holds for each value of the forward pass
 _SHARE_OF_MEMORY = 0.6  # of what is free
 _WHERE_UNKNOWN = 4 << 30  # bytes taken to be free where the system does not tell
 
 
+class Coordinates(Protocol):
+    """In which the weights are moved."""
+
+    def start(self, records: Tensor) -> Params: ...
+    def read(self, x: Tensor) -> Read: ...
+    def gradient(self, weights: Params, read: Read, batch: Tensor | None) -> Params: ...
+    def apart(self, weights: Params, read: Read) -> Tensor:
+        """How far the way of these weights is from the victim's."""
+        ...
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Whole:
+    """The weights as they are, of any net."""
+
+    model: nn.Module
+    training: Training
+    initial: Params
+    final: Params
+    y: Tensor
+    distance: Distance
+
+    def start(self, records: Tensor) -> Params:
+        return {name: self.initial[name] for name, _ in self.model.named_parameters()}
+
+    def read(self, x: Tensor) -> Read:
+        return (x,)
+
+    def gradient(self, weights: Params, read: Read, batch: Tensor | None) -> Params:
+        (x,), y = read, self.y
+        x, y = (x, y) if batch is None else (x[batch], y[batch])
+        return self.training.gradient_of(self.model)(self.initial | weights, x, y)
+
+    def apart(self, weights: Params, read: Read) -> Tensor:
+        return self.distance(self._way({name: self.final[name] for name in weights}), self._way(weights))
+
+    def _way(self, weights: Params) -> Tensor:
+        return torch.cat([(end - self.initial[name]).flatten() for name, end in weights.items()])
+
+
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Simulation:
-    """The steps of `training` from `initial` on records with the labels `y`; `segment` is how many of them share a
-    graph."""
+    """The steps of `training` in some coordinates; `segment` is how many of them share a graph."""
 
     training: Training
-    model: nn.Module
-    initial: Params
-    y: Tensor
+    coordinates: Coordinates
     batches: tuple[Tensor | None, ...]
     segment: int
 
-    @property
-    def trained(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self.model.named_parameters())
-
     def __call__(self, x: Tensor) -> Tensor:
-        """How far training on `x` moves the weights, all in one row."""
-        state = self.start()
-        moves = self.moves()
+        """How far training on `x` ends from the victim's."""
+        read, moves = self.coordinates.read(x), self.moves(len(x))
+        names, state = self._begun(x)
         for first in range(0, len(moves), self.segment):
             part = moves[first : first + self.segment]
-            if len(part) == len(moves):
-                state = self.after(part, x, *state)
-            else:
-                state = _Recomputed.apply(partial(self.after, part), x, *state)  # type: ignore[no-untyped-call]
-        return self.displacement(state)
+            run = partial(self._after, names, part, len(read))
+            whole = len(part) == len(moves)
+            state = run(*read, *state) if whole else _Recomputed.apply(run, *read, *state)  # type: ignore[no-untyped-call]
+        return self.coordinates.apart(dict(zip(names, state, strict=False)), read)
 
-    def start(self) -> State:
-        weights = {name: self.initial[name] for name in self.trained}
-        kept = self.training.optimizer.init(weights)
-        return (*weights.values(), *(p for params in kept for p in params.values()))
-
-    def moves(self) -> list["Move"]:
-        optimizers = self.training.optimizers(len(self.y))
+    def moves(self, records: int) -> list["Move"]:
+        optimizers = self.training.optimizers(records)
         return [
             Move(step=step, batch=batch, optimizer=optimizer)
             for step, (batch, optimizer) in enumerate(zip(self.batches, optimizers, strict=False))
         ]
 
-    def after(self, moves: Sequence["Move"], x: Tensor, *state: Tensor) -> State:
-        """The state behind these moves."""
-        names, gradient = self.trained, self.training.gradient_of(self.model)
-        weights, *kept = (
-            dict(zip(names, state[i : i + len(names)], strict=True)) for i in range(0, len(state), len(names))
-        )
-        params, optimizer_state = self.initial | weights, tuple(kept)
-        for move in moves:
-            records = (x, self.y) if move.batch is None else (x[move.batch], self.y[move.batch])
-            grads = gradient(params, *records)
-            params, optimizer_state = self.training.step(move.optimizer, params, grads, optimizer_state, move.step)
-        last = [params, *optimizer_state]
-        return tuple(each[name] for each in last for name in names)
-
-    def displacement(self, state: Sequence[Tensor]) -> Tensor:
-        return torch.cat([(end - self.initial[n]).flatten() for n, end in zip(self.trained, state, strict=False)])
-
     @torch.no_grad()
     def diverges_at(self, x: Tensor) -> int | None:
         """The first step, counted from one, after which a weight is not finite."""
-        state = self.start()
-        for move in self.moves():
-            state = self.after([move], x, *state)
+        read = self.coordinates.read(x)
+        names, state = self._begun(x)
+        for move in self.moves(len(x)):
+            state = self._after(names, [move], len(read), *read, *state)
             if not all(bool(p.isfinite().all()) for p in state):
                 return move.step + 1
         return None
+
+    def _begun(self, x: Tensor) -> tuple[list[str], State]:
+        weights = self.coordinates.start(x)
+        kept = self.training.optimizer.init(weights)
+        return list(weights), (*weights.values(), *(p for params in kept for p in params.values()))
+
+    def _after(self, names: Sequence[str], moves: Sequence["Move"], reads: int, *tensors: Tensor) -> State:
+        """The state behind these moves, from what they read and the state before."""
+        read, state = tensors[:reads], tensors[reads:]
+        weights, *kept = (
+            dict(zip(names, state[i : i + len(names)], strict=True)) for i in range(0, len(state), len(names))
+        )
+        of_optimizer = tuple(kept)
+        for move in moves:
+            grads = self.coordinates.gradient(weights, read, move.batch)
+            weights, of_optimizer = self.training.step(move.optimizer, weights, grads, of_optimizer, move.step)
+        return tuple(each[name] for each in (weights, *of_optimizer) for name in names)
 
 
 @final
@@ -116,9 +147,9 @@ class _Recomputed(torch.autograd.Function):
         wanted = ctx.needs_input_grad[1:]
         again = [t.detach().requires_grad_(want) for t, want in zip(ctx.saved_tensors, wanted, strict=True)]
         with torch.enable_grad():
-            ends = ctx.run(*again)
-        sources = [t for t in again if t.requires_grad]
-        found = iter(torch.autograd.grad(ends, sources, slopes, allow_unused=True))
+            pairs = [(end, slope) for end, slope in zip(ctx.run(*again), slopes, strict=True) if end.requires_grad]
+        ends, pulls = zip(*pairs, strict=True)
+        found = iter(torch.autograd.grad(ends, [t for t in again if t.requires_grad], pulls, allow_unused=True))
         return None, *(next(found) if want else None for want in wanted)
 
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from remanence.attacks._search import search_in_place
-from remanence.attacks._simulation import Simulation, segment_of, way
+from remanence.attacks._simulation import Simulation, Whole, segment_of, way
+from remanence.attacks._spanned import Spanned
 from remanence.attacks.gradient_matching import Cosine, Distance, total_variation
 from remanence.attacks.kkt import balanced
 from remanence.errors import BadInput, Diverged
@@ -72,22 +73,22 @@ class SimuDy:
         segment = self.segment or segment_of(
             release.model, release.shape, steps=len(batches), batch=largest, copies=copies, like=like
         )
-        return Simulation(
-            training=training,
+        spanned = Spanned.of(release.model, training, release.initial, release.final, labels, self.distance)
+        whole = Whole(
             model=release.model,
+            training=training,
             initial=release.initial,
+            final=release.final,
             y=labels,
-            batches=batches,
-            segment=segment,
+            distance=self.distance,
         )
+        return Simulation(training=training, coordinates=spanned or whole, batches=batches, segment=segment)
 
     def _searched(self, release: KnowsTraining, simulation: Simulation, start: Tensor) -> tuple[Tensor, float]:
         known = release.fixed.x if isinstance(release, KnowsFixed) else start[:0]
-        moved = simulation.displacement([release.final[name] for name in simulation.trained])
 
         def objective(x: Tensor) -> Tensor:
-            ours = simulation(torch.cat([known, x]))
-            return self.distance(moved, ours) + self.tv * total_variation(x)
+            return simulation(torch.cat([known, x])) + self.tv * total_variation(x)
 
         if (place := simulation.diverges_at(torch.cat([known, start]))) is not None:
             raise Diverged(

@@ -24,22 +24,34 @@ class PlainMlp:
     loss: KnownLoss
 
     def gradient(self, params: Params, x: Tensor, y: Tensor) -> Params:
+        below, first = self.read(params, x), self.names[0]
+        out = linear(below, params[f"{first}.weight"], params.get(f"{first}.bias"))
+        delta, grads = self.above(params, out, y)
+        grads[f"{first}.weight"] = delta.T @ below
+        return {name: grads[name] for name in params if name in grads}
+
+    def read(self, params: Params, x: Tensor) -> Tensor:
+        """What the first linear layer gets."""
         if self.standard is not None:
             x = (x - params[f"{self.standard}.mean"]) / params[f"{self.standard}.spread"]
-        inputs = [x.flatten(1) if self.mean is None else x.flatten(1) - params[self.mean]]
-        for place, name in enumerate(self.names):
-            if place:
-                inputs[-1] = inputs[-1].relu()
+        return x.flatten(1) if self.mean is None else x.flatten(1) - params[self.mean]
+
+    def above(self, params: Params, out: Tensor, y: Tensor) -> tuple[Tensor, Params]:
+        """From what the first layer puts out: the slope by it, and all gradients but that of the first weight."""
+        inputs = [out]
+        for name in self.names[1:]:
+            inputs[-1] = inputs[-1].relu()
             inputs.append(linear(inputs[-1], params[f"{name}.weight"], params.get(f"{name}.bias")))
-        delta, grads = self.loss.slopes(inputs.pop(), y) / len(x), {}
+        delta, grads = self.loss.slopes(inputs.pop(), y) / len(y), {}
         for place in reversed(range(len(self.names))):
-            name, below = self.names[place], inputs[place]
+            name = self.names[place]
             if self.biased[place]:
                 grads[f"{name}.bias"] = delta.sum(0)
-            grads[f"{name}.weight"] = delta.T @ below
             if place:
+                below = inputs[place - 1]
+                grads[f"{name}.weight"] = delta.T @ below
                 delta = (delta @ params[f"{name}.weight"]) * (below > 0)
-        return {name: grads[name] for name in params if name in grads}
+        return delta, grads
 
 
 def of(model: nn.Module, loss: Loss) -> PlainMlp | None:
