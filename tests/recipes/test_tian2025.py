@@ -4,8 +4,10 @@ import pytest
 import torch
 from smoke import measures, records
 
+from remanence import initial_params
 from remanence_recipes import RECIPES
-from remanence_recipes.tian2025.setting import cut
+from remanence_recipes.tian2025.resnets import NETS, pretrained, residual
+from remanence_recipes.tian2025.setting import DIGITS, cut
 
 NAMES = [name for name in RECIPES if name.startswith("tian2025.")]
 
@@ -36,3 +38,17 @@ def test_wider_nets_are_more_linear() -> None:
 def test_candidates_that_no_record_needs_pull_less() -> None:
     found = measures(records("tian2025.unknown_size")["number of records"])
     assert found["matched pull more than unmatched"] > 0.7
+
+
+def test_the_start_is_pretrained_on_other_images() -> None:
+    (measure,) = records("tian2025.resnet_20")["the start"]["measures"]
+    assert measure["value"] > measure["chance"]
+    parts = cut("smoke", 10, 0, public=100)
+    model = residual(NETS["smoke"])(parts.public)
+    initial = DIGITS.shown(initial_params(model, seed=0))
+    before = torch.get_rng_state()
+    one, again = (pretrained(model, initial, parts.public, epochs=1, seed=0) for _ in range(2))
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(torch.equal(p, again[name]) for name, p in one.items())
+    kept = {name for name, p in one.items() if torch.equal(p, initial[name])}
+    assert kept == {"0.mean", "0.spread"}  # BatchNorm's statistics are those of the images
