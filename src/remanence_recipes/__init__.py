@@ -47,6 +47,7 @@ RECIPES: dict[str, Recipe] = {
     "buzaglo2023.span": span.span,
     "tian2025.table_linearity": linear.table_linearity,
     "tian2025.mlp_100": mlps.mlp_100,
+    "tian2025.mlp_500": mlps.mlp_500,
     "tian2025.baselines": mlps.baselines,
     "tian2025.resnet_20": resnets.resnet_20,
     "tian2025.unknown_learning_rate": unknowns.unknown_learning_rate,

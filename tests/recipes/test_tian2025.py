@@ -18,9 +18,9 @@ def test_a_recipe_runs_from_its_cells_to_the_page(name: str) -> None:
 
 
 def test_digits_come_back_better_than_look_alikes() -> None:
-    (record,) = records("tian2025.mlp_100").values()
-    score, nulls = record["scores"]["metrics"]["normalised_ssim"]["mean"], record["nulls"]
-    assert score > nulls["unrelated"]["metrics"]["normalised_ssim"]["mean"] + 0.1
+    for record in records("tian2025.mlp_100").values():
+        score, nulls = record["scores"]["metrics"]["normalised_ssim"]["mean"], record["nulls"]
+        assert score > nulls["unrelated"]["metrics"]["normalised_ssim"]["mean"] + 0.1
 
 
 def test_private_records_have_as_many_of_each_class_and_follow_the_seed() -> None:
