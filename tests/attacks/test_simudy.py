@@ -30,9 +30,11 @@ from remanence import (
     train_victim,
 )
 from remanence.attacks import _simulation
+from remanence.attacks._search import search_in_place
 from remanence.attacks._simulation import Coordinates, Simulation, Whole, segment_of
 from remanence.attacks._spanned import Spanned
 from remanence.attacks.gradient_matching import ByProducts
+from remanence.errors import Diverged
 from remanence.nets import Standardise
 from remanence.release import KnowsTraining
 
@@ -226,6 +228,9 @@ def test_what_cannot_be_simulated_is_refused() -> None:
         attack.run(replace(release, final={n: p / 0 for n, p in release.final.items()}), seed=0)
     with pytest.raises(BadInput, match=r"one of 0\.\.9 for each of the 3 candidates, got 2"):
         replace(attack, labels=(0, 1)).run(release, seed=0)
+    for wrong in ({"segment": 0}, {"candidates": 0}, {"training": replace(EASY, epochs=0)}):
+        with pytest.raises(BadInput, match="must be 1 or more, got 0"):
+            replace(attack, **wrong).run(release, seed=0)
     with pytest.raises(BadInput, match=r"got 3 with \[10\]"):
         replace(attack, labels=(0, 1, 10)).run(release, seed=0)
 
@@ -248,6 +253,12 @@ def test_a_rate_that_diverges_is_told_with_its_step() -> None:
     wild = replace(shown(), training=replace(EASY, optimizer=SGD(lr=1e200)))
     with pytest.raises(BadInput, match=r"diverges at its step \d of 6 on random records"):
         SimuDy(candidates=3, steps=5).run(wild, seed=0)
+
+
+def test_a_search_that_diverges_is_told() -> None:
+    x = nn.Parameter(torch.rand(3))
+    with pytest.raises(Diverged, match="the search diverged by its step 1:"):
+        search_in_place(lambda: (x - 2).sqrt().sum(), x, optimizer=Adam(), steps=5, label="")
 
 
 def test_images_can_be_standardised_by_the_model() -> None:

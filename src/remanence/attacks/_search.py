@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import grad, grad_and_value, vmap
 
 from remanence.attacks._in_place import replayed, set_rate, torch_optimizer, update
-from remanence.errors import BadInput
+from remanence.errors import Diverged
 from remanence.progress import track
 from remanence.training import Optimizer
 
@@ -97,8 +97,8 @@ def search_in_place(
     for place in track(range(steps), total=steps, label=label):
         set_rate(stepper, optimizer.lr * (1 + cos(pi * place / steps)) / 2)
         next_step()
-        if place % _LOOK == 0 and not reached.isfinite():
-            raise BadInput(f"the search diverged within {place + 1} steps: lower the rate of `optimizer`")
+        if (place % _LOOK == 0 or place == steps - 1) and not reached.isfinite():
+            raise Diverged(f"the search diverged by its step {place + 1}: lower the rate of `optimizer`")
 
 
 def _array(x: Tensor) -> "NDArray[np.float64]":

@@ -48,7 +48,7 @@ class Cosine:
         return 1 - cosine_similarity(sent, ours, dim=0)
 
     def by_products(self, sent: Tensor, product: Tensor, ours: Tensor) -> Tensor:
-        return 1 - product * (sent * ours).rsqrt()
+        return 1 - product * (sent * ours).clamp_min(torch.finfo(ours.dtype).tiny).rsqrt()
 
 
 @final

@@ -26,8 +26,8 @@ from remanence.types import Reconstruction
 @final
 @dataclass(frozen=True, kw_only=True)
 class SimuDy:
-    """Pixels are moved, where the authors move normalised ones: rate, spread and tv are theirs in units of pixels, for
-    a standard deviation of 0.2."""
+    """Pixels are moved, where the authors move normalised ones: `spread` and `tv` are theirs for a standard deviation of
+    0.2. Their rate would be 0.002, with six times the steps."""
 
     candidates: int = 100
     labels: tuple[int, ...] | None = None  # None: as many of each class, in an order by the seed
@@ -42,6 +42,10 @@ class SimuDy:
     def run(self, release: KnowsTraining, *, seed: int) -> Reconstruction:
         require(release, KnowsTraining, by=type(self).__name__)
         check_ends(release)
+        epochs = (self.training or release.training).epochs
+        for name, value in (("candidates", self.candidates), ("segment", self.segment), ("epochs", epochs)):
+            if value is not None and value < 1:
+                raise BadInput(f"`{name}` must be 1 or more, got {value}")
         generator = torch.Generator().manual_seed(seed)
         labels = self._labels(release, generator)
         target = next(iter(release.final.values()))
