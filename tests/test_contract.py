@@ -21,10 +21,12 @@ from remanence import (
     FirstLayer,
     GradientMatching,
     KKTRun,
+    Linearised,
     Mnemonist,
     NotEnoughKnowledge,
     RecoNN,
     ShadowAttack,
+    SimuDy,
     Stein,
     Training,
     Victim,
@@ -69,6 +71,9 @@ ROWS = [
     ),
     Row(KKT(candidates=3, iterations=5, squared=True), 3, weights_only, gradient_at_initial, "`final`"),
     Row(Equilibrium(candidates=3, steps=20), 3, weights_only, gradient_at_initial, "`final`", activation=nn.ReLU),
+    Row(SimuDy(candidates=3, steps=5), 3, initial_and_final, weights_only, "`initial`"),
+    Row(SimuDy(candidates=1, steps=5, segment=2), 1, all_but_one, weights_only, "`initial`", activation=nn.ReLU),
+    Row(Linearised(candidates=3, steps=5), 3, initial_and_final, weights_only, "`initial`"),
     Row(GLM(), 1, all_but_one, initial_and_final, "`fixed`", hidden=(), deterministic=True),
 ]
 by_attack = pytest.mark.parametrize("row", ROWS, ids=lambda row: type(row.attack).__name__)

@@ -16,6 +16,10 @@ class NotEnoughKnowledge(BadInput):
     """An attack was given a release that does not show what it needs."""
 
 
+class Diverged(BadInput):
+    """Numbers grew beyond all bounds; the message says which, and at which step."""
+
+
 def unknown(kind: str, given: str, known: Iterable[str]) -> BadInput:
     """An error that names the nearest known word, e.g. ``unknown("recipe", "demo.digit", RECIPES)``."""
     names = sorted(known)

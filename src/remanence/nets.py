@@ -60,6 +60,22 @@ class Centre(nn.Module):
         return x - self.mean
 
 
+@final
+class Standardise(nn.Module):
+    """Images less the mean of each channel, over its spread: numbers of `Params` that are shown and never trained."""
+
+    mean: Tensor
+    spread: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(channels, 1, 1))
+        self.register_buffer("spread", torch.ones(channels, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.spread
+
+
 def cnn(shape: Sequence[int], num_classes: int, *, activation: Callable[[], nn.Module] = nn.ELU) -> nn.Sequential:
     """Two valid 4x4 convolutions and two linear layers: Balle et al., table V (55,208 parameters on CIFAR-10)."""
     if len(shape) != 3 or min(shape[1:]) < 10:
@@ -224,7 +240,7 @@ def patchgan(shape: Sequence[int]) -> nn.Sequential:
 def initial_params(model: nn.Module, *, seed: int) -> Params:
     """Truncated normal weights with sigma = 1/sqrt(fan_in), cut at two sigma, and zero biases: haiku's default.
 
-    A BatchNorm starts as the identity: mean 0, variance 1, scale 1 and shift 0.
+    A BatchNorm starts as the identity: mean 0, variance 1, scale 1 and shift 0. So do `Centre` and `Standardise`.
     """
     return {name: p[0] for name, p in initial_stack(model, 1, seed=seed).items()}
 
@@ -242,10 +258,8 @@ def initial_stack(model: nn.Module, count: int, *, seed: int) -> Params:
 def _start(module: nn.Module, path: str, name: str, tensor: Tensor, count: int, generator: torch.Generator) -> Tensor:
     if isinstance(module, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
         return _draw(count, tensor, _fan_in(module), generator)
-    if isinstance(module, nn.BatchNorm2d):
-        return torch.full((count, *tensor.shape), float(name in ("weight", "running_var")))
-    if isinstance(module, Centre):
-        return torch.zeros(count, *tensor.shape)
+    if isinstance(module, nn.BatchNorm2d | Centre | Standardise):
+        return torch.full((count, *tensor.shape), float(name in ("weight", "running_var", "spread")))
     raise BadInput(
         "initial_params() knows Linear, Conv2d, ConvTranspose2d and BatchNorm2d, "
         f"got {type(module).__name__} at `{path}`: pass the initial weights yourself"

@@ -4,6 +4,7 @@ Where the objective is large at the truth, minimising it finds something else. O
 records.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
 
@@ -16,7 +17,7 @@ from remanence.checks import Caveat
 from remanence.errors import BadInput
 from remanence.release import Victim
 from remanence.training import CrossEntropy, Logistic, SquaredError
-from remanence.types import concat
+from remanence.types import Params, concat
 
 _KINK = 0.01  # of the typical pre-activation: nearer to zero a record rests on the kink
 _ON_MARGIN = 1.1  # of the smallest margin
@@ -78,6 +79,28 @@ def preflight(victim: Victim) -> Preflight:
         off_kinks=off_kinks,
         kinks=kinks,
     )
+
+
+def linearity(victim: Victim, *, seed: int = 0) -> Tensor:
+    """M_lin of Tian et al. 2025, for each private record: the mean cosine of its gradients at the starts of any two
+    epochs. At one, all epochs pull the same way, and an attack that linearises the training has a chance; well below,
+    only one that simulates it. `seed` shuffles mini-batches: the victim's own shuffle is not kept."""
+    data, training, gradient = victim.private, victim.training, victim.training.gradient_of(victim.model)
+    if training.epochs < 2:
+        raise BadInput(f"linearity() compares epochs, and the victim was trained for {training.epochs}: train for more")
+    passed = training.trajectory(victim.model, victim.initial, concat([victim.fixed, data]), seed=seed)
+    starts = passed[:: len(passed) // training.epochs]
+    each = zip(data.x.split(1), data.y.split(1), strict=True)
+    return torch.stack([_mean_cosine(gradient(params, x, y) for params in starts) for x, y in each])
+
+
+def _mean_cosine(gradients: Iterable[Params]) -> Tensor:
+    """Of all pairs: their sum has the square  count + 2 * (sum over pairs)  where each is scaled to one."""
+    count, total = 0, torch.zeros(())
+    for each in gradients:
+        flat = torch.cat([g.flatten() for g in each.values()])
+        count, total = count + 1, total.to(flat) + flat / flat.norm().clamp_min(torch.finfo(flat.dtype).tiny)
+    return (total.square().sum() - count) / (count * (count - 1))
 
 
 def _unexplained(layers: tuple[Layer, ...], seen: Forward, signs: Tensor, *, signed: bool) -> float:

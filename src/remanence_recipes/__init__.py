@@ -7,6 +7,7 @@ from remanence_recipes.buzaglo2023 import cifar100, classes, figures, gallery, m
 from remanence_recipes.federated import counts, exact, searches
 from remanence_recipes.haim2022 import binary
 from remanence_recipes.mnemonist2023 import reading, rows
+from remanence_recipes.tian2025 import linear, mlps, resnets, unknowns
 from remanence_recipes.wang2023 import activations, clients, depth, embeddings, images, limits, planted, query_point
 
 RECIPES: dict[str, Recipe] = {
@@ -54,6 +55,13 @@ RECIPES: dict[str, Recipe] = {
     "buzaglo2023.figure7_threshold": threshold.figure7_threshold,
     "buzaglo2023.figure8_fixed_500": classes.figure8_fixed_500,
     "buzaglo2023.span": span.span,
+    "tian2025.table_linearity": linear.table_linearity,
+    "tian2025.mlp_100": mlps.mlp_100,
+    "tian2025.mlp_500": mlps.mlp_500,
+    "tian2025.baselines": mlps.baselines,
+    "tian2025.resnet_20": resnets.resnet_20,
+    "tian2025.unknown_learning_rate": unknowns.unknown_learning_rate,
+    "tian2025.unknown_size": unknowns.unknown_size,
     "federated.architectures": searches.architectures,
     "federated.local_steps": searches.local_steps,
     "federated.first_layer": exact.first_layer,

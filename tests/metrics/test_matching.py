@@ -12,7 +12,7 @@ from torch import Tensor
 
 from remanence.errors import BadInput
 from remanence.metrics import matching as module
-from remanence.metrics.matching import MATCHINGS, Matching, greedy_ssim, hungarian, identity, nearest_ncc
+from remanence.metrics.matching import MATCHINGS, Matching, greedy, greedy_ssim, hungarian, identity, nearest_ncc
 from remanence.metrics.pixel import MSE, half, ncc_distance
 from remanence.metrics.ssim import SSIM
 
@@ -93,6 +93,12 @@ def test_greedy_ssim_takes_the_largest_left(m: int, n: int) -> None:
     match = greedy_ssim(candidates, truth)
     assert match.tolist() == naive_greedy(SSIM.pairwise(candidates, truth).T.numpy())
     assert int((match >= 0).sum()) == min(m, n)
+
+
+def test_greedy_takes_the_smallest_error_left() -> None:
+    candidates, truth = rand(5, 7, seed=1), rand(4, 7, seed=2)
+    match = greedy(MSE)(candidates, truth)
+    assert match.tolist() == naive_greedy(-MSE.pairwise(candidates, truth).T.double().numpy())
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 6, 9), (5,)], ids=str)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from remanence.errors import BadInput
 from remanence.metrics import ssim as module
-from remanence.metrics.base import Metric
+from remanence.metrics.base import Metric, normalised
 from remanence.metrics.ssim import SSIM, SSIM3
 
 BOTH = (SSIM, SSIM3)
@@ -137,3 +137,16 @@ def test_no_records_give_no_scores(metric: Metric) -> None:
 def test_a_metric_can_be_pickled(metric: Metric) -> None:
     x = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     assert torch.equal(pickle.loads(pickle.dumps(metric)).paired(x, x), metric.paired(x, x))
+
+
+def test_normalised_images_are_scored_as_scikit_image_does() -> None:
+    """SimuDy's numbers: the range is that of the normalised training image."""
+    candidates, truth = images(4, 3, 32, 32)
+    mean, spread = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
+    metric = normalised(SSIM, mean=mean, spread=spread)
+    shift, scale = (torch.tensor(values, dtype=torch.float64).view(3, 1, 1) for values in (mean, spread))
+    a, b = ((x - shift) / scale for x in (candidates, truth))
+    assert metric.name == "normalised_ssim"
+    assert np.allclose(metric.paired(candidates, truth), [skimage(*pair) for pair in zip(a, b, strict=True)])
+    assert np.allclose(metric.pairwise(candidates, truth)[1, 2], skimage(a[1], b[2]))
+    assert not np.allclose(metric.paired(candidates, truth), SSIM.paired(candidates, truth), atol=0.01)

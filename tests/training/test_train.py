@@ -56,6 +56,11 @@ def test_agrees_with_torch_optim(
         assert torch.allclose(ours[name], value, atol=1e-10), name
 
 
+def test_mini_batches_can_come_in_the_order_of_the_records() -> None:
+    batches = list(Training(epochs=2, batch_size=4, shuffled=False).batches(10, seed=0))
+    assert [batch.tolist() for batch in batches if batch is not None] == 2 * [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
 def test_autograd_runs_through_the_training(parts: Split) -> None:
     """The derivative of the final weights with respect to a record, against finite differences."""
     data = parts.fixed.take(slice(0, 4)).to("cpu", torch.float64)

@@ -10,12 +10,15 @@ from remanence.attacks.glm import GLM
 from remanence.attacks.gradient_matching import L2, Cosine, GradientMatching
 from remanence.attacks.kkt import KKT, KKTRun
 from remanence.attacks.labels import infer_labels
+from remanence.attacks.linearised import Linearised
 from remanence.attacks.mnemonist import FittedMnemonist, Importance, Mnemonist
 from remanence.attacks.reconn import FittedRecoNN, RecoNN
+from remanence.attacks.simudy import SimuDy
 from remanence.attacks.span import Span, read_span, share_left
 from remanence.attacks.stein import Stein
+from remanence.attacks.unknown import contributions, count_needed, find_rate
 
-ATTACKS = (GradientMatching, FirstLayer, Stein, RecoNN, Mnemonist, GLM, KKT, Equilibrium)
+ATTACKS = (GradientMatching, FirstLayer, Stein, RecoNN, Mnemonist, GLM, KKT, Equilibrium, SimuDy, Linearised)
 
 __all__ = [
     "ATTACKS",
@@ -32,12 +35,17 @@ __all__ = [
     "GradientMatching",
     "Importance",
     "KKTRun",
+    "Linearised",
     "Mnemonist",
     "RecoNN",
     "ShadowAttack",
+    "SimuDy",
     "Span",
     "Stein",
     "WideLayer",
+    "contributions",
+    "count_needed",
+    "find_rate",
     "hermite_coefficients",
     "infer_labels",
     "read_span",

@@ -1,20 +1,24 @@
 """Candidates in the box [0, 1] with a small objective, from several starts that know nothing of each other."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import cos, pi
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad, grad_and_value, vmap
 
+from remanence.errors import Diverged
 from remanence.progress import track
 from remanence.training import Optimizer
-from remanence.training.in_place import torch_optimizer
+from remanence.training.in_place import changed_by, replayed, set_rate, torch_optimizer, update
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+_LOOK = 100  # steps between two looks at whether a search has diverged
 
 Objective: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # of the candidates of one start, and their labels
 
@@ -67,6 +71,34 @@ def _curved(objective: Objective, start: Tensor, labels: Tensor, optimizer: LBFG
     options: dict[str, Any] = {"maxiter": steps, "maxcor": optimizer.history, "ftol": 0.0, "gtol": 0.0}
     found = minimize(evaluate, _array(start), jac=True, method="L-BFGS-B", bounds=Bounds(0, 1), options=options)
     return _tensor(found.x, start).clamp(0, 1)
+
+
+def search_in_place(
+    objective: Callable[[], Tensor],
+    x: nn.Parameter,
+    others: Sequence[nn.Parameter] = (),
+    *,
+    optimizer: Optimizer,
+    steps: int,
+    label: str,
+) -> None:
+    """From one start, for objectives that are large: `x` is moved within the box and `others` freely. The rate falls on
+    a half cosine; on a CUDA device a step is captured once."""
+    stepper, reached = torch_optimizer(optimizer, [x, *others]), x.detach().new_zeros(())
+
+    def step() -> None:
+        value = objective()
+        update(stepper, value)
+        with torch.no_grad():
+            x.clamp_(0, 1)
+            reached.copy_(value)
+
+    next_step = replayed(step, lambda: [*changed_by([stepper]), reached])
+    for place in track(range(steps), total=steps, label=label):
+        set_rate(stepper, optimizer.lr * (1 + cos(pi * place / steps)) / 2)
+        next_step()
+        if (place % _LOOK == 0 or place == steps - 1) and not reached.isfinite():
+            raise Diverged(f"the search diverged by its step {place + 1}: lower the rate of `optimizer`")
 
 
 def _array(x: Tensor) -> "NDArray[np.float64]":

@@ -57,9 +57,9 @@ class Left:
 
 
 def layers_of(model: nn.Module, final: Params) -> tuple[Layer, ...] | None:
-    """None where the model is no plain MLP with ReLU."""
+    """None where the model is no plain MLP with ReLU that reads records as they are, or less a mean."""
     plain = plain_mlp.of(model, CrossEntropy())
-    if plain is None:
+    if plain is None or plain.standard is not None:
         return None
     weights = [final[f"{name}.weight"] for name in plain.names]
     biases = [final.get(f"{name}.bias") for name in plain.names]

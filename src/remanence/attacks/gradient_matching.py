@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
-from typing import Any, Protocol, final
+from typing import Any, Protocol, final, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -33,6 +33,13 @@ class Distance(Protocol):
     def __call__(self, sent: Tensor, ours: Tensor) -> Tensor: ...
 
 
+@runtime_checkable
+class ByProducts(Distance, Protocol):
+    """A distance that follows from the squares of both sides and their product, which may be had without the sides."""
+
+    def by_products(self, sent: Tensor, product: Tensor, ours: Tensor) -> Tensor: ...
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Cosine:
@@ -40,6 +47,9 @@ class Cosine:
 
     def __call__(self, sent: Tensor, ours: Tensor) -> Tensor:
         return 1 - cosine_similarity(sent, ours, dim=0)
+
+    def by_products(self, sent: Tensor, product: Tensor, ours: Tensor) -> Tensor:
+        return 1 - product * (sent * ours).clamp_min(torch.finfo(ours.dtype).tiny).rsqrt()
 
 
 @final
@@ -49,6 +59,9 @@ class L2:
 
     def __call__(self, sent: Tensor, ours: Tensor) -> Tensor:
         return (sent - ours).square().sum() / sent.square().sum()
+
+    def by_products(self, sent: Tensor, product: Tensor, ours: Tensor) -> Tensor:
+        return (sent - 2 * product + ours) / sent
 
 
 @final

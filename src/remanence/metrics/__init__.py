@@ -1,6 +1,6 @@
-from remanence.metrics.base import Metric
+from remanence.metrics.base import Metric, normalised
 from remanence.metrics.evaluate import Scores, default_metrics, evaluate
-from remanence.metrics.matching import MATCHINGS, Matching, greedy_ssim, hungarian, identity, nearest_ncc
+from remanence.metrics.matching import MATCHINGS, Matching, greedy, greedy_ssim, hungarian, identity, nearest_ncc
 from remanence.metrics.membership import Membership, membership
 from remanence.metrics.null import Null
 from remanence.metrics.perceptual import LPIPS
@@ -30,9 +30,11 @@ __all__ = [
     "Scores",
     "default_metrics",
     "evaluate",
+    "greedy",
     "greedy_ssim",
     "hungarian",
     "identity",
     "membership",
     "nearest_ncc",
+    "normalised",
 ]

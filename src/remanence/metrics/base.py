@@ -1,8 +1,8 @@
 """What a metric is: one name, a score per pair, a score for every pair, and which way is better."""
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias, final
 
 import torch
@@ -51,6 +51,26 @@ def pairwise(compare: Comparison) -> Comparison:
         return _compare(compare, candidates, truth)
 
     return guarded
+
+
+def normalised(metric: Metric, *, mean: Sequence[float], spread: Sequence[float]) -> Metric:
+    """The same of images less the mean of each channel, over its spread: some papers score what their nets read."""
+    return replace(
+        metric,
+        name=f"normalised_{metric.name}",
+        paired=functools.partial(_normalised, metric.paired, mean, spread),
+        pairwise=functools.partial(_normalised, metric.pairwise, mean, spread),
+    )
+
+
+def _normalised(
+    compare: Comparison, mean: Sequence[float], spread: Sequence[float], candidates: Tensor, truth: Tensor
+) -> Tensor:
+    def standard(x: Tensor) -> Tensor:
+        shift, scale = (torch.tensor(values).to(x).view(-1, 1, 1) for values in (mean, spread))
+        return (x - shift) / scale
+
+    return compare(standard(candidates), standard(truth))
 
 
 def check_records(candidates: Tensor, truth: Tensor) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from remanence.errors import BadInput
-from remanence.metrics.base import check_records
+from remanence.metrics.base import Metric, check_records
 from remanence.metrics.pixel import MSE, half, ncc_distance
 from remanence.metrics.ssim import SKIMAGE, SSIM
 
@@ -52,10 +52,20 @@ def _nearest_ncc(candidates: Tensor, truth: Tensor) -> Tensor:
     return ncc_distance(candidates, truth).nan_to_num(nan=torch.inf).argmin(0)
 
 
-def _greedy_ssim(candidates: Tensor, truth: Tensor) -> Tensor:
-    """SimuDy: the pair with the largest SSIM of those left, again and again; ties go to the first truth record."""
-    score = _similarity(candidates, truth).T.cpu().double().numpy()
-    return torch.from_numpy(_greedy(score)).to(truth.device)
+def greedy(metric: Metric) -> Matching:
+    """SimuDy: the best pair by `metric` of those left, again and again; ties go to the first truth record."""
+    return Matching(name=f"greedy_{metric.name}", pair=_BestLeft(metric))
+
+
+@final
+@dataclass(frozen=True)
+class _BestLeft:
+    metric: Metric
+
+    def __call__(self, candidates: Tensor, truth: Tensor) -> Tensor:
+        score = self.metric.pairwise(candidates, truth).double() * (1 if self.metric.higher_is_better else -1)
+        ranked = score.nan_to_num(nan=-torch.inf).T.cpu().numpy()  # a diverged candidate is NaN
+        return torch.from_numpy(_greedy(ranked)).to(truth.device)
 
 
 def _greedy(score: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -97,7 +107,7 @@ def _unmatched(truth: Tensor) -> Tensor:
 
 identity = Matching(name="identity", pair=_identity)
 nearest_ncc = Matching(name="nearest_ncc", pair=_nearest_ncc)
-greedy_ssim = Matching(name="greedy_ssim", pair=_greedy_ssim)
+greedy_ssim = greedy(SSIM)
 hungarian = Matching(name="hungarian", pair=_hungarian)
 
 MATCHINGS = (identity, nearest_ncc, greedy_ssim, hungarian)

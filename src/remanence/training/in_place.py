@@ -31,9 +31,7 @@ def torch_optimizer(optimizer: Optimizer, params: list[nn.Parameter]) -> torch.o
             )
         case RMSProp():
             return torch.optim.RMSprop(params, lr=lr, alpha=optimizer.decay, eps=optimizer.eps, capturable=cuda)
-    raise BadInput(
-        f"`optimizer` must be SGD, Adam, AdamW or RMSProp to train a reconstructor, got {type(optimizer).__name__}"
-    )
+    raise BadInput(f"`optimizer` must be SGD, Adam, AdamW or RMSProp here, got {type(optimizer).__name__}")
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

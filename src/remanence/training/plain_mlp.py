@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from remanence.nets import Centre
+from remanence.nets import Centre, Standardise
 from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, Loss, SquaredError
 from remanence.types import Params
 
@@ -15,33 +15,50 @@ from remanence.types import Params
 @final
 @dataclass(frozen=True, kw_only=True)
 class PlainMlp:
-    """The names of the linear layers, and of the mean that is taken off in front of them."""
+    """The names of the linear layers, and of what is done to the records in front of them: of images each channel
+    less its mean and over its spread, of flat records less their mean."""
 
     names: tuple[str, ...]
     biased: tuple[bool, ...]
     mean: str | None
+    standard: str | None
     loss: KnownLoss
 
     def gradient(self, params: Params, x: Tensor, y: Tensor) -> Params:
-        return self.gradients(params, x.flatten(1), y)
+        return self._of_read(params, self.read(params, x), y)
 
     def gradients(self, params: Params, x: Tensor, y: Tensor) -> Params:
-        """The same of flat records; those of a stack of models where weights, records and labels have a leading
-        dimension."""
-        inputs = [x if self.mean is None else x - params[self.mean].unsqueeze(-2)]
-        for place, name in enumerate(self.names):
-            if place:
-                inputs[-1] = inputs[-1].relu()
+        """Those of a stack of models: weights, flat records and labels have a leading dimension."""
+        return self._of_read(params, x if self.mean is None else x - params[self.mean].unsqueeze(-2), y)
+
+    def _of_read(self, params: Params, below: Tensor, y: Tensor) -> Params:
+        first = self.names[0]
+        delta, grads = self.above(params, _linear(below, params[f"{first}.weight"], params.get(f"{first}.bias")), y)
+        grads[f"{first}.weight"] = delta.mT @ below
+        return {name: grads[name] for name in params if name in grads}
+
+    def read(self, params: Params, x: Tensor) -> Tensor:
+        """What the first linear layer gets."""
+        if self.standard is not None:
+            x = (x - params[f"{self.standard}.mean"]) / params[f"{self.standard}.spread"]
+        return x.flatten(1) if self.mean is None else x.flatten(1) - params[self.mean]
+
+    def above(self, params: Params, out: Tensor, y: Tensor) -> tuple[Tensor, Params]:
+        """From what the first layer puts out: the slope by it, and all gradients but that of the first weight."""
+        inputs = [out]
+        for name in self.names[1:]:
+            inputs[-1] = inputs[-1].relu()
             inputs.append(_linear(inputs[-1], params[f"{name}.weight"], params.get(f"{name}.bias")))
-        delta, grads = self.loss.slopes(inputs.pop(), y) / x.shape[-2], {}
+        delta, grads = self.loss.slopes(inputs.pop(), y) / out.shape[-2], {}
         for place in reversed(range(len(self.names))):
-            name, below = self.names[place], inputs[place]
+            name = self.names[place]
             if self.biased[place]:
                 grads[f"{name}.bias"] = delta.sum(-2)
-            grads[f"{name}.weight"] = delta.mT @ below
             if place:
+                below = inputs[place - 1]
+                grads[f"{name}.weight"] = delta.mT @ below
                 delta = (delta @ params[f"{name}.weight"]) * (below > 0)
-        return {name: grads[name] for name in params if name in grads}
+        return delta, grads
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -55,6 +72,7 @@ def of(model: nn.Module, loss: Loss) -> PlainMlp | None:
     if not isinstance(model, nn.Sequential) or not isinstance(loss, CrossEntropy | Logistic | SquaredError):
         return None
     named = list(model.named_children())
+    standard = named.pop(0)[0] if named and isinstance(named[0][1], Standardise) else None
     if not named or type(named[0][1]) is not nn.Flatten:
         return None
     centred = len(named) > 1 and isinstance(named[1][1], Centre)
@@ -66,5 +84,6 @@ def of(model: nn.Module, loss: Loss) -> PlainMlp | None:
         names=tuple(name for name, _ in layers),
         biased=tuple(m.bias is not None for _, m in layers),
         mean=f"{named[1][0]}.mean" if centred else None,
+        standard=standard,
         loss=loss,
     )

@@ -20,7 +20,8 @@ def train_together(
     rest."""
     first, by_hand = trainings[0], plain_mlp.of(model, trainings[0].loss)
     alike = all(replace(each, weight_decay=first.weight_decay) == first for each in trainings)
-    if by_hand is None or not alike or first.privacy or first.batch_size or len({len(each) for each in data}) > 1:
+    alike = alike and len({len(each) for each in data}) == 1
+    if by_hand is None or by_hand.standard or not alike or first.privacy or first.batch_size:
         raise BadInput(
             "train_together() takes MLPs with ReLU, full batches of equally many records and a loss of ours, without "
             "DP-GD, that differ in weight decay alone: train the others one by one"

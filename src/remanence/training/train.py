@@ -6,6 +6,7 @@ A plain call trains the victim; a stack of shadows takes the same steps on anoth
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from math import ceil
 from typing import TypeAlias, final
 
@@ -19,7 +20,7 @@ from remanence.seeds import stream
 from remanence.training import plain_mlp
 from remanence.training.in_full import Stages, UntilRest, train_in_full
 from remanence.training.losses import CrossEntropy, Loss
-from remanence.training.optim import SGD, Optimizer
+from remanence.training.optim import SGD, Optimizer, State
 from remanence.training.privacy import DPGD
 from remanence.types import Data, Params
 
@@ -34,6 +35,7 @@ class Training:
     optimizer: Optimizer = SGD(lr=0.2, momentum=0.9)
     epochs: int = 100
     batch_size: int | None = None  # None: full batch
+    shuffled: bool = True  # False: every epoch takes its mini-batches in the order of the records
     weight_decay: float = 0.0
     stages: Stages = ()  # (epochs, factor): after so many epochs, the first rate times this; or a rule
     privacy: DPGD | None = None
@@ -67,9 +69,7 @@ class Training:
         noise_seed: int,
     ) -> Params:
         """The same on bare tensors and drawn batches."""
-
-        by_hand = None if self.privacy else plain_mlp.of(model, self.loss)
-        of_loss = by_hand.gradient if by_hand else partial(self.gradient, model)
+        of_loss = self.gradient_of(model)
 
         def gradient(params: Params, batch: Tensor | None) -> Params:
             return of_loss(params, *((x, y) if batch is None else (x[batch], y[batch])))
@@ -89,19 +89,39 @@ class Training:
         element alone. Nothing random happens in here but the noise of DP-GD, which is each model's own. What has no
         gradient, such as the statistics of a frozen BatchNorm, stays as it is."""
         state, noise = self.optimizer.init(params), self._noise(params, noise_seed)
-        optimizers = dict(self._lowered(records))
-        optimizer = self.optimizer
-        for step, batch in enumerate(batches):
-            optimizer = optimizers.get(step, optimizer)
+        for step, (batch, optimizer) in enumerate(zip(batches, self.optimizers(records), strict=False)):
             grads = gradient(params, batch)
             if noise:
                 scale = noise.std / (records if batch is None else len(batch))
                 grads = {name: g + scale * noise.draw(g) for name, g in grads.items()}
-            if self.weight_decay:
-                grads = {name: g + self.weight_decay * params[name] for name, g in grads.items()}
-            trained, state = optimizer.update({name: params[name] for name in grads}, grads, state, step)
-            params = params | trained
+            params, state = self.step(optimizer, params, grads, state, step)
         return params
+
+    def trajectory(self, model: nn.Module, initial: Params, data: Data, *, seed: int = 0) -> list[Params]:
+        """The weights in front of each step, without the noise of DP-GD."""
+        passed, gradient = [], self.gradient_of(model)
+
+        def remembered(params: Params, batch: Tensor | None) -> Params:
+            passed.append(params)
+            return gradient(params, *((data.x, data.y) if batch is None else (data.x[batch], data.y[batch])))
+
+        quiet = replace(self, privacy=self.privacy and replace(self.privacy, noise=0.0))
+        quiet.descend(remembered, initial, self.batches(len(data), seed), records=len(data), noise_seed=0)
+        return passed
+
+    def step(
+        self, optimizer: Optimizer, params: Params, grads: Params, state: State, step: int
+    ) -> tuple[Params, State]:
+        """Down these gradients, with weight decay."""
+        if self.weight_decay:
+            grads = {name: g + self.weight_decay * params[name] for name, g in grads.items()}
+        trained, state = optimizer.update({name: params[name] for name in grads}, grads, state, step)
+        return params | trained, state
+
+    def gradient_of(self, model: nn.Module) -> Callable[[Params, Tensor, Tensor], Params]:
+        """`gradient` of this model, written out where it can be."""
+        by_hand = None if self.privacy else plain_mlp.of(model, self.loss)
+        return by_hand.gradient if by_hand else partial(self.gradient, model)
 
     def gradient(self, model: nn.Module, params: Params, x: Tensor, y: Tensor) -> Params:
         """The gradient of the loss, without weight decay and noise: what a federated client would send."""
@@ -126,18 +146,22 @@ class Training:
             if self.batch_size is None or self.batch_size >= records:
                 yield None
             else:
-                yield from torch.randperm(records, generator=generator).split(self.batch_size)
+                order = torch.randperm(records, generator=generator) if self.shuffled else torch.arange(records)
+                yield from order.split(self.batch_size)
 
-    def _lowered(self, records: int) -> Iterator[tuple[int, Optimizer]]:
-        """The optimiser from a step on."""
+    def optimizers(self, records: int) -> Iterator[Optimizer]:
+        """That of each step in turn, without end."""
         if isinstance(self.stages, UntilRest):
             raise BadInput(
                 f"`stages` {self.stages} take a single MLP with ReLU that is trained on full batches by a loss of ours "
                 "without DP-GD, got another training: give (epochs, factor) pairs"
             )
         steps = ceil(records / (self.batch_size or records))
-        for epochs, factor in self.stages:
-            yield epochs * steps, replace(self.optimizer, lr=factor * self.optimizer.lr)
+        lowered = {epochs * steps: replace(self.optimizer, lr=f * self.optimizer.lr) for epochs, f in self.stages}
+        optimizer = self.optimizer
+        for step in count():
+            optimizer = lowered.get(step, optimizer)
+            yield optimizer
 
     def _noise(self, params: Params, seed: int) -> "_Noise | None":
         if self.privacy is None or not self.privacy.noise:

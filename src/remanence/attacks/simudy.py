@@ -1,0 +1,139 @@
+"""Training records from the weights before and after training, by simulating the training.
+
+Tian et al., "Simulating Training Dynamics to Reconstruct Training Data from Deep Neural Networks" (SimuDy, ICLR 2025).
+Dummy records are trained on from the known start, by the known recipe, and moved until their training ends where the
+victim's did. Nothing is linearised, so deep networks can be read.
+"""
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from remanence.attacks._search import search_in_place
+from remanence.attacks._simulation import Simulation, Whole, segment_of, way
+from remanence.attacks._spanned import Spanned
+from remanence.attacks.gradient_matching import Cosine, Distance, total_variation
+from remanence.attacks.kkt import balanced
+from remanence.errors import BadInput, Diverged
+from remanence.release import KnowsFixed, KnowsTraining, require
+from remanence.training import Adam, Optimizer, Training
+from remanence.types import Reconstruction
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SimuDy:
+    """Pixels are moved, where the authors move normalised ones: `spread` and `tv` are theirs for a standard deviation
+    of 0.2. Their rate would be 0.002, with six times the steps."""
+
+    candidates: int = 100
+    labels: tuple[int, ...] | None = None  # None: as many of each class, in an order by the seed
+    distance: Distance = Cosine()
+    tv: float = 0.005
+    steps: int = 5000  # the authors: 30,000, with a rate that rises and falls every 200
+    optimizer: Optimizer = Adam(lr=0.01, beta1=0.8, beta2=0.9)  # at the start; its rate falls on a half cosine
+    spread: float = 0.1  # of the first candidates' pixels, around the middle
+    training: Training | None = None  # simulated; None: the victim's. The authors' code takes 8 of its 20 epochs
+    segment: int | None = None  # simulated steps to a graph; None: by free memory
+
+    def run(self, release: KnowsTraining, *, seed: int) -> Reconstruction:
+        require(release, KnowsTraining, by=type(self).__name__)
+        check_ends(release)
+        epochs = (self.training or release.training).epochs
+        for name, value in (("candidates", self.candidates), ("segment", self.segment), ("epochs", epochs)):
+            if value is not None and value < 1:
+                raise BadInput(f"`{name}` must be 1 or more, got {value}")
+        generator = torch.Generator().manual_seed(seed)
+        labels = self._labels(release, generator)
+        target = next(iter(release.final.values()))
+        start = 0.5 + self.spread * torch.randn(self.candidates, *release.shape, generator=generator)
+        simulation = self._simulation(release, labels.to(target.device), seed)
+        x, objective = self._searched(release, simulation, start.clamp(0, 1).to(target))
+        return Reconstruction(x=x, y=labels.to(x.device), objective=objective)
+
+    def _labels(self, release: KnowsTraining, generator: torch.Generator) -> Tensor:
+        classes = release.num_classes
+        if self.labels is None:
+            return balanced(self.candidates, classes)[torch.randperm(self.candidates, generator=generator)]
+        wrong = sorted({label for label in self.labels if not 0 <= label < classes})
+        if len(self.labels) != self.candidates or wrong:
+            raise BadInput(
+                f"`labels` must hold one of 0..{classes - 1} for each of the {self.candidates} candidates, got "
+                f"{len(self.labels)}{f' with {wrong}' if wrong else ''}"
+            )
+        return torch.tensor(self.labels)
+
+    def _simulation(self, release: KnowsTraining, labels: Tensor, seed: int) -> Simulation:
+        training = _without_noise(self.training or release.training)
+        if isinstance(release, KnowsFixed):
+            labels = torch.cat([release.fixed.y, labels])
+        count, like = len(labels), next(iter(release.final.values()))
+        batches = tuple(b if b is None else b.to(like.device) for b in training.batches(count, seed))
+        largest = min(training.batch_size or count, count)
+        copies = 1 + len(training.optimizer.init({}))
+        segment = self.segment or segment_of(
+            release.model, release.shape, steps=len(batches), batch=largest, copies=copies, like=like
+        )
+        spanned = Spanned.of(release.model, training, release.initial, release.final, labels, self.distance)
+        whole = Whole(
+            model=release.model,
+            training=training,
+            initial=release.initial,
+            final=release.final,
+            y=labels,
+            distance=self.distance,
+        )
+        return Simulation(training=training, coordinates=spanned or whole, batches=batches, segment=segment)
+
+    def _searched(self, release: KnowsTraining, simulation: Simulation, start: Tensor) -> tuple[Tensor, float]:
+        known = release.fixed.x if isinstance(release, KnowsFixed) else start[:0]
+
+        def objective(x: Tensor) -> Tensor:
+            return simulation(torch.cat([known, x])) + self.tv * total_variation(x)
+
+        if (place := simulation.diverges_at(torch.cat([known, start]))) is not None:
+            raise Diverged(
+                f"the simulated training diverges at its step {place} of {len(simulation.batches)} on random records: "
+                "is its learning rate that of the victim?"
+            )
+        x = nn.Parameter(start)
+        search_in_place(
+            lambda: objective(x),
+            x,
+            optimizer=self.optimizer,
+            steps=self.steps,
+            label=f"simulated training ({way(len(simulation.batches), simulation.segment)})",
+        )
+        with torch.no_grad():
+            return x.detach().clone(), float(objective(x))
+
+
+def check_ends(release: KnowsTraining) -> None:
+    shapes = [{name: tuple(p.shape) for name, p in params.items()} for params in (release.initial, release.final)]
+    if shapes[0] != shapes[1]:
+        names = sorted(name for name in shapes[0] | shapes[1] if shapes[0].get(name) != shapes[1].get(name))
+        raise BadInput(
+            f"`initial` and `final` must hold weights of one net, and differ in {', '.join(names)}: is one of them "
+            "another model's?"
+        )
+    trained = [name for name, _ in release.model.named_parameters()]
+    if missing := [name for name in trained if name not in shapes[0]]:
+        raise BadInput(f"`initial` and `final` lack the model's {', '.join(missing)}: give the weights of this model")
+    if not all(bool(release.final[name].isfinite().all()) for name in trained):
+        raise BadInput("`final` holds weights that are not finite: the victim's training diverged")
+    if all(torch.equal(release.initial[name], release.final[name]) for name in trained):
+        raise BadInput("`initial` and `final` are the same weights: nothing was trained, and nothing can be read")
+    for path, layer in release.model.named_modules():
+        if isinstance(layer, _DropoutNd) and layer.training and layer.p:
+            raise BadInput(
+                f"the model drops out at `{path}`, and what it dropped is not shown: a training with dropout cannot be "
+                "simulated (`model.eval()` if it was switched off)"
+            )
+
+
+def _without_noise(training: Training) -> Training:
+    """The noise of DP-GD is the victim's own: the clipped steps are simulated without it."""
+    return replace(training, privacy=replace(training.privacy, noise=0.0)) if training.privacy else training

@@ -1,0 +1,128 @@
+"""What the attacker may not know: the learning rate, and the number of records."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from remanence.attacks import L2, SimuDy, contributions, count_needed, find_rate
+from remanence.experiment import Claim, Measure, Outcome, Scale, Study
+from remanence.metrics.matching import NONE
+from remanence.metrics.statistics import binomial_share, bootstrap_mean
+from remanence.progress import track
+from remanence.release import InitialAndFinalWeights, initial_and_final, train_victim
+from remanence.seeds import stream
+from remanence.training import Adam
+from remanence.types import Data, Params
+from remanence_recipes.tian2025.resnets import NETS, residual, started
+from remanence_recipes.tian2025.setting import PAPERS, Images, cut, images_of, torch_start, wide
+
+RATES: dict[Scale, tuple[float, ...]] = {
+    "smoke": (0.0025, 0.01, 0.04),
+    "small": (0.0025, 0.005, 0.01, 0.02, 0.04),
+    "paper": tuple(place / 1000 for place in range(1, 21)),
+}
+FAST = Adam(lr=0.04, beta1=0.8, beta2=0.9)  # few steps must tell rates apart
+
+
+def unknown_learning_rate(scale: Scale) -> Sequence[Study]:
+    """The learning rate from a grid, by the objective of the first steps."""
+    claim = Claim(quantity="within one step of the grid", higher_is_better=True, target=0.9, where="ours, of ten seeds")
+    about = "How often a short search at each learning rate of a grid tells the victim's, 0.01."
+    claims = (claim,) if scale == "paper" else ()
+    return [Study(label="learning rate", about=about, run=partial(_rates, scale), claims=claims)]
+
+
+def _rates(scale: Scale, seed: int, device: torch.device) -> Outcome:
+    records, width, side, steps, count = {
+        "smoke": (10, 32, None, 15, 1),
+        "small": (20, 100, 16, 40, 3),
+        "paper": (100, 1000, None, 50, 10),
+    }[scale]
+    grid, near = RATES[scale], []
+    attack = SimuDy(candidates=records, distance=L2(), steps=steps, optimizer=FAST)
+    for place in track(range(count), total=count, label="victims"):
+        own = stream(seed, "victim", place)
+        private = cut(scale, records, own, side=side).private.to(device)
+        model = wide(width)(private)
+        release = _released(private, model, torch_start(images_of(scale))(model, own))
+        rate = find_rate(attack, release, grid, seed=own)
+        near.append(abs(grid.index(rate) - grid.index(PAPERS.optimizer.lr)))
+    within, exact = (binomial_share(sum(far <= most for far in near), count) for most in (1, 0))
+    chances = [sum(abs(i - grid.index(0.01)) <= most for i in range(len(grid))) / len(grid) for most in (1, 0)]
+    meaning = f"of {count} victims, each with its own images and start, by {len(grid)} rates"
+    return Outcome(
+        measures=(
+            Measure.of("within one step of the grid", within, meaning=meaning, chance=chances[0]),
+            Measure.of("exact", exact, meaning=meaning, chance=chances[1]),
+        )
+    )
+
+
+def unknown_size(scale: Scale) -> Sequence[Study]:
+    """Half as many candidates again as there were records: which of them the training needs."""
+    about = "More candidates than records: those with the largest sums of gradients are kept, as many as records."
+    claim = Claim(
+        quantity="mean SSIM of those kept", higher_is_better=True, printed=0.2295, target=0.30, where="40 of 60"
+    )
+    claims = (claim,) if scale == "paper" else ()
+    return [Study(label="number of records", about=about, run=partial(_size, scale), claims=claims)]
+
+
+def _size(scale: Scale, seed: int, device: torch.device) -> Outcome:
+    records, images, net = {"smoke": 10, "small": 20, "paper": 40}[scale], images_of(scale), NETS[scale]
+    steps = {"smoke": 60, "small": 400, "paper": net.steps}[scale]
+    public = net.public if scale == "paper" else 0
+    parts = partial(cut, scale, records, public=public, side=16 if scale == "small" else None)
+    private, unrelated = parts(seed).private.to(device), parts(seed).test.to(device)
+    model = residual(net)(private) if scale == "paper" else wide(64)(private)
+    begun = started(net, images, parts)(seed) if scale == "paper" else torch_start(images)(model, seed)
+    release = _released(private, model, begun)
+    attack = SimuDy(candidates=records * 3 // 2, steps=steps, optimizer=FAST)
+    found = attack.run(release, seed=seed)
+    pulls = contributions(release, found)
+    kept = found.x[pulls.argsort(descending=True)[:records]]
+    return _sized(images, private, unrelated, found.x, kept, pulls, seed)
+
+
+def _sized(
+    images: Images, private: Data, unrelated: Data, found: Tensor, kept: Tensor, pulls: Tensor, seed: int
+) -> Outcome:
+    match = images.matching(kept, private.x)
+    scores = images.ssim.paired(kept[match], private.x)
+    draw = torch.randperm(len(unrelated), generator=torch.Generator().manual_seed(stream(seed, "look-alikes")))
+    others = unrelated.x[draw[: len(private)].to(unrelated.x.device)]
+    chance = float(images.ssim.paired(others[images.matching(others, private.x)], private.x).mean())
+    index = images.matching(found, private.x)
+    needed = torch.zeros(len(found), dtype=torch.bool, device=found.device)
+    needed[index[index != NONE]] = True
+    pairs = (pulls[needed][:, None] > pulls[~needed]).double().mean()
+    return Outcome(
+        measures=(
+            Measure.of(
+                "mean SSIM of those kept",
+                bootstrap_mean(scores, seed=seed),
+                meaning="greedy, of normalised images; chance: as many unrelated images",
+                chance=chance,
+            ),
+            Measure(
+                name="matched pull more than unmatched",
+                value=float(pairs),
+                meaning="share of pairs of a candidate that is matched with a record and one that is not",
+                chance=0.5,
+            ),
+            Measure(
+                name="records by two groups",
+                value=count_needed(pulls),
+                meaning=f"of {len(found)} candidates; there were {len(private)} records",
+                chance=len(found) / 2,
+            ),
+        ),
+        pictures={"truth": private.x, "kept": kept[match]},
+    )
+
+
+def _released(private: Data, model: nn.Module, start: Params) -> InitialAndFinalWeights:
+    initial = {name: p.to(private.x) for name, p in start.items()}
+    return initial_and_final(train_victim(model, PAPERS, initial, private.take(slice(0, 0)), private, seed=0)).release

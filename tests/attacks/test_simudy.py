@@ -1,0 +1,270 @@
+"""Simulated training: it is the victim's, its slope is the true one in any segments, and records come back."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from remanence import (
+    DPGD,
+    L2,
+    SGD,
+    Adam,
+    BadInput,
+    Cosine,
+    Data,
+    InitialAndFinalWeights,
+    SimuDy,
+    Training,
+    Victim,
+    all_but_one,
+    centred_mlp,
+    cnn,
+    initial_and_final,
+    initial_params,
+    load,
+    mlp,
+    resnet,
+    train_victim,
+)
+from remanence.attacks import _simulation
+from remanence.attacks._search import search_in_place
+from remanence.attacks._simulation import Coordinates, Simulation, Whole, segment_of
+from remanence.attacks._spanned import Spanned
+from remanence.attacks.gradient_matching import ByProducts
+from remanence.errors import Diverged
+from remanence.nets import Standardise
+from remanence.release import KnowsTraining
+
+Net = Callable[[Data], nn.Module]
+HARD = Training(
+    optimizer=SGD(lr=0.03, momentum=0.9),
+    epochs=4,
+    batch_size=4,
+    shuffled=False,
+    weight_decay=0.01,
+    stages=((2, 0.5), (3, 0.1)),
+)
+EASY = Training(optimizer=SGD(lr=0.1), epochs=6)
+NETS: dict[str, Net] = {
+    "mlp with relu": lambda data: mlp(data.shape, 10, hidden=(24,), activation=nn.ReLU),
+    "mlp with elu": lambda data: mlp(data.shape, 10, hidden=(24,)),
+    "cnn": lambda data: cnn(data.shape, 10),
+    "resnet": lambda data: resnet(data.shape, 10, blocks=(1, 1), width=4, activation=nn.ELU),
+}
+by_net = pytest.mark.parametrize("net", NETS.values(), ids=NETS)
+
+
+def some(count: int, *, side: int = 8) -> Data:
+    """Digits of as many classes, in float64."""
+    digits = load("digits")
+    place = torch.tensor([int((digits.y == label).nonzero()[0, 0]) for label in range(count)])
+    x = nn.functional.interpolate(digits.x[place].double(), size=(side, side))
+    return Data(x=x, y=digits.y[place], num_classes=10)
+
+
+def victim(net: Net, data: Data, training: Training, fixed: Data | None = None) -> Victim:
+    model = net(data)
+    initial = {name: p.double() for name, p in initial_params(model, seed=0).items()}
+    return train_victim(model, training, initial, fixed or data.take([]), data, seed=0)
+
+
+def shown(net: Net = NETS["mlp with relu"], training: Training = EASY) -> InitialAndFinalWeights:
+    return initial_and_final(victim(net, some(3), training)).release
+
+
+def simulated(made: KnowsTraining, labels: Tensor, segment: int, coordinates: Coordinates | None = None) -> Simulation:
+    training, batches = made.training, tuple(made.training.batches(len(labels), 0))
+    whole = Whole(model=made.model, training=training, initial=made.initial, final=made.final, y=labels, distance=L2())
+    return Simulation(training=training, coordinates=coordinates or whole, batches=batches, segment=segment)
+
+
+@by_net
+def test_on_the_true_records_it_ends_where_the_victim_did(net: Net) -> None:
+    made = victim(net, some(10, side=12), HARD)
+    simulation = simulated(made, made.private.y, 5)
+    assert simulation(made.private.x) < 1e-20
+    assert simulation(1 - made.private.x) > 0.1
+
+
+def slope(simulation: Simulation, at: Tensor) -> Tensor:
+    x = at.clone().requires_grad_()
+    return torch.autograd.grad(simulation(x), x)[0]
+
+
+@by_net
+def test_the_slope_is_the_same_in_any_segments_and_that_of_differences(net: Net) -> None:
+    made = victim(net, some(10, side=12), HARD)
+    generator = torch.Generator().manual_seed(0)
+    start, along = (torch.rand(made.private.x.shape, generator=generator, dtype=torch.float64) for _ in range(2))
+    whole, *cut = (slope(simulated(made, made.private.y, segment), start) for segment in (12, 5, 1))
+    for each in cut:
+        torch.testing.assert_close(each, whole, rtol=1e-8, atol=1e-8 * float(whole.abs().max()))
+    value, step = simulated(made, made.private.y, 12), 1e-6 * along
+    difference = float(value(start + step) - value(start - step)) / 2e-6
+    assert float((whole * along).sum()) == pytest.approx(difference, rel=1e-3)  # ELU's curvature jumps
+
+
+@pytest.mark.parametrize("distance", [L2(), Cosine()], ids=repr)
+@pytest.mark.parametrize("training", [EASY, HARD], ids=["full batch", "mini-batches"])
+@pytest.mark.parametrize("made", ["mlp", "centred", "standardised"])
+def test_written_in_the_records_it_is_the_same_training(made: str, training: Training, distance: ByProducts) -> None:
+    data = some(10)
+    nets: dict[str, Net] = {
+        "mlp": NETS["mlp with relu"],
+        "centred": lambda data: centred_mlp(data.shape, 10, hidden=(12, 9)),
+        "standardised": lambda data: nn.Sequential(Standardise(1), *NETS["mlp with relu"](data)),
+    }
+    owner = victim(nets[made], data, training)
+    written = Spanned.of(owner.model, training, owner.initial, owner.final, data.y, distance)
+    assert written is not None
+    start = torch.rand(data.x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    usual = Whole(
+        model=owner.model, training=training, initial=owner.initial, final=owner.final, y=data.y, distance=distance
+    )
+    ours, theirs = (simulated(owner, data.y, 4, coordinates) for coordinates in (written, usual))
+    assert float(ours(data.x)) == pytest.approx(0.0, abs=1e-12)
+    assert float(ours(start)) == pytest.approx(float(theirs(start)), rel=1e-9)
+    torch.testing.assert_close(slope(ours, start), slope(theirs, start), rtol=1e-7, atol=1e-11)
+
+
+def test_what_cannot_be_written_in_the_records_is_not() -> None:
+    data = some(10)
+    owner = victim(NETS["mlp with relu"], data, EASY)
+
+    def written(training: Training, model: nn.Module = owner.model, y: Tensor = data.y) -> bool:
+        return Spanned.of(model, training, owner.initial, owner.final, y, L2()) is not None
+
+    assert written(EASY)
+    assert not written(replace(EASY, optimizer=Adam()))
+    assert not written(replace(EASY, privacy=DPGD(clip=1.0)))
+    assert not written(EASY, model=NETS["mlp with elu"](data))
+    assert not written(EASY, y=torch.zeros(64, dtype=torch.int64))  # as many records as pixels: nothing is gained
+
+
+@pytest.mark.parametrize("training", [EASY, HARD], ids=["full batch", "mini-batches in order, momentum and decay"])
+def test_digits_come_back(training: Training) -> None:
+    data = some(6)
+    release = initial_and_final(victim(NETS["mlp with elu"], data, training)).release
+    attack = SimuDy(candidates=6, labels=tuple(data.y.tolist()), distance=L2(), tv=0.0, steps=100)
+    found = replace(attack, optimizer=Adam(lr=0.05, beta1=0.8, beta2=0.9)).run(release, seed=0)
+    assert found.y is not None
+    assert found.y.tolist() == data.y.tolist()
+    assert found.objective is not None
+    assert found.objective < 0.02
+    distances = torch.cdist(data.x.flatten(1), found.x.flatten(1))
+    assert distances.argmin(1).tolist() == list(range(6))  # each its own, by its label
+    assert (found.x - data.x).square().mean() < 0.005
+
+
+def test_known_records_are_simulated_too() -> None:
+    data, training = some(10), replace(EASY, epochs=3)
+    made = victim(NETS["mlp with relu"], data.take([9]), training, data.take(slice(0, 9)))
+    attack = SimuDy(candidates=1, labels=(9,), distance=L2(), tv=0.0, steps=120, optimizer=Adam(lr=0.05))
+    found = attack.run(all_but_one(made).release, seed=0)
+    assert (found.x - data.x[9:]).square().mean() < 0.005
+
+
+def test_dp_gd_is_simulated_without_its_noise() -> None:
+    private = replace(EASY, privacy=DPGD(clip=0.5, noise=1e-9))
+    found = SimuDy(candidates=3, labels=(0, 1, 2), steps=10, tv=0.0).run(shown(training=private), seed=0)
+    clipped = replace(EASY, privacy=DPGD(clip=0.5))
+    same = SimuDy(candidates=3, labels=(0, 1, 2), steps=10, tv=0.0).run(shown(training=clipped), seed=0)
+    torch.testing.assert_close(found.x, same.x, rtol=0.0, atol=1e-3)
+
+
+def test_labels_are_guessed_evenly() -> None:
+    found = SimuDy(candidates=20, steps=1).run(shown(), seed=0)
+    assert found.y is not None
+    assert found.y.bincount().tolist() == [2] * 10
+    assert found.y.tolist() != sorted(found.y.tolist())  # or a mini-batch would hold one class
+
+
+def test_another_training_can_be_simulated() -> None:
+    attack = SimuDy(candidates=3, steps=30)
+    whole, same, fewer = (
+        replace(attack, training=training).run(shown(), seed=0).x for training in (None, EASY, replace(EASY, epochs=2))
+    )
+    assert torch.equal(whole, same)
+    assert not torch.equal(whole, fewer)
+
+
+def test_memory_decides_how_many_steps_share_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, like = mlp((784,), 10, hidden=(100,)), torch.zeros(1)
+
+    def chosen(free: int, *, steps: int = 100, batch: int = 10) -> int:
+        monkeypatch.setattr(_simulation, "free_memory", lambda _: free)
+        return segment_of(model, (784,), steps=steps, batch=batch, copies=2, like=like)
+
+    assert chosen(1 << 40) == 100
+    assert chosen(1 << 20) == 10  # a graph of a step holds two copies of the weights, as a cut does
+    assert chosen(1 << 20, batch=1_000_000) == 1  # activations outweigh the weights: replay single steps
+    assert chosen(1 << 20, steps=1) == 1
+
+
+def test_free_memory_is_what_the_system_tells() -> None:
+    assert 1 << 20 < _simulation.free_memory(torch.device("cpu")) < 1 << 50
+
+
+@pytest.mark.parametrize("segment", [1, 4])
+def test_an_attack_in_segments_is_the_same_attack(segment: int) -> None:
+    attack = SimuDy(candidates=3, labels=(0, 1, 2), steps=20)
+    whole, cut = (replace(attack, segment=n).run(shown(), seed=0).x for n in (None, segment))
+    torch.testing.assert_close(whole, cut, rtol=0.0, atol=1e-6)
+
+
+def test_what_cannot_be_simulated_is_refused() -> None:
+    release, attack = shown(), SimuDy(candidates=3, steps=2)
+    with pytest.raises(BadInput, match=r"of one net, and differ in 3\.bias"):
+        attack.run(replace(release, final=release.final | {"3.bias": torch.zeros(4)}), seed=0)
+    short = {name: p for name, p in release.final.items() if name != "3.bias"}
+    with pytest.raises(BadInput, match=r"lack the model's 3\.bias"):
+        attack.run(replace(release, initial=short, final=short), seed=0)
+    with pytest.raises(BadInput, match="the same weights"):
+        attack.run(replace(release, final=release.initial), seed=0)
+    with pytest.raises(BadInput, match="not finite"):
+        attack.run(replace(release, final={n: p / 0 for n, p in release.final.items()}), seed=0)
+    with pytest.raises(BadInput, match=r"one of 0\.\.9 for each of the 3 candidates, got 2"):
+        replace(attack, labels=(0, 1)).run(release, seed=0)
+    for wrong in ({"segment": 0}, {"candidates": 0}, {"training": replace(EASY, epochs=0)}):
+        with pytest.raises(BadInput, match="must be 1 or more, got 0"):
+            replace(attack, **wrong).run(release, seed=0)
+    with pytest.raises(BadInput, match=r"got 3 with \[10\]"):
+        replace(attack, labels=(0, 1, 10)).run(release, seed=0)
+
+
+def test_layers_that_hide_what_they_did_are_refused() -> None:
+    attack = SimuDy(candidates=3, steps=2)
+    dropping = shown()
+    dropping.model.append(nn.Dropout(0.5))
+    with pytest.raises(BadInput, match="drops out at `4`"):
+        attack.run(dropping, seed=0)
+    dropping.model.eval()
+    assert attack.run(dropping, seed=0).x.isfinite().all()
+    release = shown(NETS["resnet"])
+    release.model.train()
+    with pytest.raises(BadInput, match="a BatchNorm in training mode"):
+        attack.run(release, seed=0)
+
+
+def test_a_rate_that_diverges_is_told_with_its_step() -> None:
+    wild = replace(shown(), training=replace(EASY, optimizer=SGD(lr=1e200)))
+    with pytest.raises(BadInput, match=r"diverges at its step \d of 6 on random records"):
+        SimuDy(candidates=3, steps=5).run(wild, seed=0)
+
+
+def test_a_search_that_diverges_is_told() -> None:
+    x = nn.Parameter(torch.rand(3))
+    with pytest.raises(Diverged, match="the search diverged by its step 1:"):
+        search_in_place(lambda: (x - 2).sqrt().sum(), x, optimizer=Adam(), steps=5, label="")
+
+
+def test_images_can_be_standardised_by_the_model() -> None:
+    data = some(3)
+    model = nn.Sequential(Standardise(1), *mlp(data.shape, 10, hidden=(8,), activation=nn.ReLU))
+    params = {name: p.double() for name, p in initial_params(model, seed=0).items()}
+    params |= {"0.mean": params["0.mean"] + 0.3, "0.spread": params["0.spread"] * 0.2}
+    written = EASY.gradient_of(model)(params, data.x, data.y)
+    torch.testing.assert_close(written, EASY.gradient(model, params, data.x, data.y))

@@ -1,0 +1,73 @@
+"""What is not known: the rate is found again, and candidates that nothing needs pull least."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from remanence import (
+    L2,
+    SGD,
+    Adam,
+    BadInput,
+    Data,
+    Reconstruction,
+    SimuDy,
+    Training,
+    Victim,
+    initial_and_final,
+    initial_params,
+    mlp,
+    train_victim,
+)
+from remanence.attacks import contributions, count_needed, find_rate
+from remanence.nets import apply
+
+TRAINING = Training(optimizer=SGD(lr=0.1), epochs=5)
+
+
+@pytest.fixture(scope="module")
+def victim(digits: Data) -> Victim:
+    data = digits.take([int((digits.y == label).nonzero()[0, 0]) for label in range(4)]).to("cpu", torch.float64)
+    model = mlp(data.shape, 10, hidden=(32,))
+    initial = {name: p.double() for name, p in initial_params(model, seed=0).items()}
+    return train_victim(model, TRAINING, initial, data.take([]), data, seed=0)
+
+
+def test_the_rate_is_found_among_others_and_among_those_that_diverge(victim: Victim) -> None:
+    attack = SimuDy(
+        candidates=4, labels=(0, 1, 2, 3), distance=L2(), tv=0.0, steps=15, optimizer=Adam(lr=0.1, beta1=0.8, beta2=0.9)
+    )
+    wrong = replace(TRAINING, optimizer=SGD(lr=7.0))
+    release = replace(initial_and_final(victim).release, training=wrong)
+    assert find_rate(attack, release, (0.01, 0.1, 1.0, 1e300), seed=0) == 0.1
+    assert find_rate(attack, release, (0.5,), seed=0) == 0.5
+    with pytest.raises(BadInput, match="`rates` is empty"):
+        find_rate(attack, release, (), seed=0)
+
+
+def test_contributions_are_norms_of_summed_gradients(victim: Victim) -> None:
+    release, private = initial_and_final(victim).release, victim.private
+    found = contributions(release, Reconstruction(x=private.x, y=private.y))
+    totals = [0.0] * 4
+    for i in range(4):
+        total = torch.zeros((), dtype=torch.float64)
+        for epochs in range(TRAINING.epochs):
+            params = replace(TRAINING, epochs=epochs)(release.model, release.initial, private)
+            leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
+            loss = cross_entropy(apply(release.model, leaves, private.x[i : i + 1]), private.y[i : i + 1])
+            total = total + torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(leaves.values()))])
+        totals[i] = float(total.norm())
+    assert found.tolist() == pytest.approx(totals)
+    with pytest.raises(BadInput, match="come with labels"):
+        contributions(release, Reconstruction(x=private.x))
+
+
+def test_the_needed_are_the_group_that_explains_most_of_the_variance() -> None:
+    pulls = torch.tensor([0.2, 1.5, 0.3, 1.2, 1.9, 0.25, 0.6])
+    variances = []
+    for count in range(1, 7):
+        upper, lower = pulls.sort(descending=True).values.split([count, 7 - count])
+        variances.append(float(count * upper.var(correction=0) + (7 - count) * lower.var(correction=0)))
+    assert count_needed(pulls) == 1 + variances.index(min(variances)) == 3

@@ -1,0 +1,54 @@
+"""Every recipe at smoke scale, from its cells to the page, and what each must show even there."""
+
+import pytest
+import torch
+from smoke import measures, records
+
+from remanence import initial_params
+from remanence_recipes import RECIPES
+from remanence_recipes.tian2025.resnets import NETS, pretrained, residual
+from remanence_recipes.tian2025.setting import DIGITS, cut
+
+NAMES = [name for name in RECIPES if name.startswith("tian2025.")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_runs_from_its_cells_to_the_page(name: str) -> None:
+    assert list(records(name)) == [cell.label for cell in RECIPES[name]("smoke")]
+
+
+def test_digits_come_back_better_than_look_alikes() -> None:
+    for record in records("tian2025.mlp_100").values():
+        score, nulls = record["scores"]["metrics"]["normalised_ssim"]["mean"], record["nulls"]
+        assert score > nulls["unrelated"]["metrics"]["normalised_ssim"]["mean"] + 0.1
+
+
+def test_private_records_have_as_many_of_each_class_and_follow_the_seed() -> None:
+    one, other = (cut("smoke", 20, seed, public=100) for seed in (0, 1))
+    assert one.private.y.bincount().tolist() == [2] * 10
+    assert len(one.public) == 100
+    assert not torch.equal(one.private.x, other.private.x)
+
+
+def test_wider_nets_are_more_linear() -> None:
+    found = measures(records("tian2025.table_linearity")["linearity"])
+    assert 0 < found["MLP 16"] < found["MLP 64"] < 1
+
+
+def test_candidates_that_no_record_needs_pull_less() -> None:
+    found = measures(records("tian2025.unknown_size")["number of records"])
+    assert found["matched pull more than unmatched"] > 0.7
+
+
+def test_the_start_is_pretrained_on_other_images() -> None:
+    (measure,) = records("tian2025.resnet_20")["the start"]["measures"]
+    assert measure["value"] > measure["chance"]
+    parts = cut("smoke", 10, 0, public=100)
+    model = residual(NETS["smoke"])(parts.public)
+    initial = DIGITS.shown(initial_params(model, seed=0))
+    before = torch.get_rng_state()
+    one, again = (pretrained(model, initial, parts.public, epochs=1, seed=0) for _ in range(2))
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(torch.equal(p, again[name]) for name, p in one.items())
+    kept = {name for name, p in one.items() if torch.equal(p, initial[name])}
+    assert kept == {"0.mean", "0.spread"}  # BatchNorm's statistics are those of the images

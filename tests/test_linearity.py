@@ -1,0 +1,46 @@
+"""The linearity index against a loop over all pairs of epochs."""
+
+from itertools import combinations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity, cross_entropy
+
+from remanence import SGD, BadInput, Training, initial_params, mlp, train_victim
+from remanence.data import Split
+from remanence.nets import apply
+from remanence.preflight import linearity
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
+@pytest.mark.parametrize("batch_size", [None, 10])
+def test_it_is_the_mean_over_all_pairs_of_epochs(
+    parts: Split, activation: type[nn.Module], batch_size: int | None
+) -> None:
+    private, fixed = (part.to("cpu", torch.float64) for part in (parts.private.take(slice(0, 3)), parts.fixed))
+    model = mlp(private.shape, 10, hidden=(8,), activation=activation)
+    initial = {name: p.double() for name, p in initial_params(model, seed=0).items()}
+    training = Training(optimizer=SGD(lr=0.5), epochs=4, batch_size=batch_size, shuffled=False)
+    victim = train_victim(model, training, initial, fixed, private, seed=0)
+
+    def gradient(epochs: int, record: int) -> Tensor:
+        before = Training(optimizer=SGD(lr=0.5), epochs=epochs, batch_size=batch_size, shuffled=False)
+        params = train_victim(model, before, initial, fixed, private, seed=0).final
+        leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
+        loss = cross_entropy(apply(model, leaves, private.x[record : record + 1]), private.y[record : record + 1])
+        return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(leaves.values()))])
+
+    slow = [
+        torch.stack([cosine_similarity(gradient(a, i), gradient(b, i), dim=0) for a, b in combinations(range(4), 2)])
+        for i in range(3)
+    ]
+    torch.testing.assert_close(linearity(victim), torch.stack(slow).mean(1))
+
+
+def test_one_epoch_cannot_be_compared(parts: Split) -> None:
+    model = mlp(parts.private.shape, 10)
+    initial = initial_params(model, seed=0)
+    victim = train_victim(model, Training(epochs=1), initial, parts.fixed, parts.private, seed=0)
+    with pytest.raises(BadInput, match="compares epochs"):
+        linearity(victim)
