@@ -3,7 +3,7 @@ General Losses" (NeurIPS 2023), after Haim, Vardi, Yehudai, Shamir, Irani, "Reco
 Neural Networks" (NeurIPS 2022): what the trained weights of a network alone tell about its training images.
 
 remanence run buzaglo2023.figure2_binary_vs_multiclass --seed 1     scale small, one CPU core: about six minutes
-expected          of 50 images Equilibrium finds 42 with ten classes and 19 with two groups, KKT 14 and 5
+expected          of 50 images Equilibrium finds 42 with ten classes and 19 with two groups, KKT 14 and 10
 
                   ten over two: 0.46 more found by Equilibrium (0.32 to 0.59), none by KKT; so over four victims of
                   each and 1,500 steps, where the recipe now takes three and 1,200
