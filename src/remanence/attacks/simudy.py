@@ -26,8 +26,8 @@ from remanence.types import Reconstruction
 @final
 @dataclass(frozen=True, kw_only=True)
 class SimuDy:
-    """Pixels are moved, where the authors move normalised ones: `spread` and `tv` are theirs for a standard deviation of
-    0.2. Their rate would be 0.002, with six times the steps."""
+    """Pixels are moved, where the authors move normalised ones: `spread` and `tv` are theirs for a standard deviation
+    of 0.2. Their rate would be 0.002, with six times the steps."""
 
     candidates: int = 100
     labels: tuple[int, ...] | None = None  # None: as many of each class, in an order by the seed
