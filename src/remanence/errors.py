@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from math import inf
 
 
 class BadInput(ValueError):
@@ -18,6 +19,14 @@ class NotEnoughKnowledge(BadInput):
 
 class Diverged(BadInput):
     """Numbers grew beyond all bounds; the message says which, and at which step."""
+
+
+def at_least(whole: object, **least: float) -> None:
+    """Refuse fields that are below their least number, infinite or NaN, e.g. ``at_least(self, epochs=0)``."""
+    for name, lowest in least.items():
+        given = getattr(whole, name)
+        if given is not None and not lowest <= given < inf:
+            raise BadInput(f"`{name}` of {type(whole).__name__} must be {lowest:g} or more, got {given}")
 
 
 def unknown(kind: str, given: str, known: Iterable[str]) -> BadInput:

@@ -22,7 +22,7 @@ from remanence.attacks import _stationarity
 from remanence.attacks._stationarity import Layer
 from remanence.attacks.gradient_matching import total_variation
 from remanence.attacks.kkt import balanced, images
-from remanence.errors import BadInput
+from remanence.errors import BadInput, Diverged, at_least
 from remanence.progress import track
 from remanence.release import KnowsFinal, require
 from remanence.training import Adam, CrossEntropy, KnownLoss
@@ -54,6 +54,9 @@ class Equilibrium:
     mean: float | None = None  # added to every candidate; None: what the model takes off its records
     tf32: bool = False  # in float32, and on a CUDA device with factors of ten bits, whatever the release is in
 
+    def __post_init__(self) -> None:
+        at_least(self, candidates=1, steps=1, restarts=1, lr=0, spread=0, kink=0, box=0, tv=0)
+
     def run(self, release: KnowsFinal, *, seed: int) -> Reconstruction:
         require(release, KnowsFinal, by=type(self).__name__)
         layers = _stationarity.layers_of(release.model, release.final)
@@ -72,6 +75,8 @@ class Equilibrium:
         with precision(tf32=self.tf32):
             z, objective = self._searched(release, span.single() if self.tf32 else span, labels, seed)
         best = int(objective.argmin())
+        if not objective[best].isfinite():
+            raise Diverged("every restart of Equilibrium diverged: lower its `lr`")
         x = images(release, z[best].to(span.basis) @ span.basis, self.mean).clamp(0, 1)
         return Reconstruction(x=x, y=labels, objective=float(objective[best]))
 

@@ -20,7 +20,7 @@ from torch.nn.functional import cosine_similarity
 from remanence.attacks._search import LBFGS, search
 from remanence.attacks.base import Attack
 from remanence.attacks.labels import infer_labels
-from remanence.errors import BadInput, NotEnoughKnowledge
+from remanence.errors import NotEnoughKnowledge, at_least
 from remanence.release import KnowsUpdate, require
 from remanence.seeds import stream
 from remanence.training import Adam, Optimizer
@@ -81,11 +81,7 @@ class GradientMatching:
     start: Attack[Any] | None = None  # whose estimate the first restart begins with; others begin at random
 
     def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("restarts", 1), ("label_rounds", 0)):
-            if (given := getattr(self, name)) < least:
-                raise BadInput(f"`{name}` of GradientMatching must be {least} or more, got {given}")
-        if not 0 <= self.tv < inf:
-            raise BadInput(f"`tv` of GradientMatching must be a finite weight, 0 or more, got {self.tv}")
+        at_least(self, steps=1, restarts=1, label_rounds=0, tv=0)
 
     def run(self, release: KnowsUpdate, *, seed: int) -> Reconstruction:
         require(release, KnowsUpdate, by=type(self).__name__)

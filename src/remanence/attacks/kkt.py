@@ -16,7 +16,7 @@ from torch import Tensor
 
 from remanence.attacks import _stationarity
 from remanence.attacks._by_autograd import slopes, with_surrogate
-from remanence.errors import BadInput
+from remanence.errors import BadInput, at_least
 from remanence.nets import apply
 from remanence.progress import track
 from remanence.release import KnowsFinal, require
@@ -62,6 +62,11 @@ class KKT:
     signed: bool = False
     mean: float | None = None  # added to every candidate; None: what the model takes off its records
     tf32: bool = False  # in float32, and on a CUDA device with factors of ten bits, whatever the release is in
+
+    def __post_init__(self) -> None:
+        at_least(self, candidates=1, iterations=1, halvings=0, momentum=0)
+        if not self.runs:
+            raise BadInput("`runs` of KKT must hold one or more, got none")
 
     def run(self, release: KnowsFinal, *, seed: int) -> Reconstruction:
         require(release, KnowsFinal, by=type(self).__name__)

@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from remanence.attacks._inputs import Digest, Inputs, Scaler
 from remanence.attacks._reconstructor import Batch, Error, Judge, Reader, Step, materialised, shuffled
-from remanence.errors import BadInput
+from remanence.errors import BadInput, at_least
 from remanence.nets import deconv, initial_params, mirror, mlp
 from remanence.perceptual import load_lpips
 from remanence.progress import track
@@ -62,9 +62,7 @@ class RecoNN:
         for name in ("dropout", "held_out"):
             if not 0 <= getattr(self, name) < 1:
                 raise BadInput(f"`{name}` is a share and must lie in [0, 1), got {getattr(self, name)}")
-        for name, least in (("epochs", 0), ("batch_size", 1)):
-            if getattr(self, name) < least:
-                raise BadInput(f"`{name}` of RecoNN must be {least} or more, got {getattr(self, name)}")
+        at_least(self, epochs=0, batch_size=1)
         if self.gated and self.transposed:
             raise BadInput("`gated` and `transposed` are two ways to end a reconstructor: choose one")
         if self.digest and (not self.gated or self.pca is not None):

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias, final
 
 import torch
 
+from remanence.errors import at_least
 from remanence.types import Params
 
 State: TypeAlias = tuple[Params, ...]
@@ -31,6 +32,9 @@ class SGD:
     lr: float
     momentum: float = 0.0
 
+    def __post_init__(self) -> None:
+        at_least(self, lr=0, momentum=0)
+
     def init(self, params: Params) -> State:
         return ({name: torch.zeros_like(p) for name, p in params.items()},) if self.momentum else ()
 
@@ -50,6 +54,9 @@ class Adam:
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        at_least(self, lr=0)
 
     def init(self, params: Params) -> State:
         return tuple({name: torch.zeros_like(p) for name, p in params.items()} for _ in range(2))
@@ -73,6 +80,9 @@ class AdamW:
     beta2: float = 0.999
     eps: float = 1e-8
 
+    def __post_init__(self) -> None:
+        at_least(self, lr=0, weight_decay=0)
+
     def init(self, params: Params) -> State:
         return self._adam().init(params)
 
@@ -92,6 +102,9 @@ class RMSProp:
     lr: float = 1e-3
     decay: float = 0.9
     eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        at_least(self, lr=0)
 
     def init(self, params: Params) -> State:
         return ({name: torch.zeros_like(p) for name, p in params.items()},)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from remanence.errors import BadInput
+from remanence.errors import BadInput, at_least
 from remanence.nets import apply
 from remanence.seeds import stream
 from remanence.training import plain_mlp
@@ -42,6 +42,9 @@ class Training:
     loss: Loss = CrossEntropy()
     tf32: bool = False  # a stack's matrix products on a CUDA device round their factors to ten bits
     centred: bool = True  # with TF32, of MLPs: the factors less their mean over the stack (docs/decisions/0009)
+
+    def __post_init__(self) -> None:
+        at_least(self, epochs=0, batch_size=1, weight_decay=0)
 
     def __call__(self, model: nn.Module, initial: Params, data: Data, *, seed: int = 0) -> Params:
         """`seed` shuffles mini-batches and draws the noise of DP-GD."""
