@@ -17,7 +17,7 @@ from remanence_recipes.weights_alone.target import Effort
 CLASSES: dict[Scale, int] = {"smoke": 10, "small": 50, "paper": 100}
 PER_CLASS: dict[Scale, tuple[int, ...]] = {"smoke": (1, 2), "small": (1, 2, 4), "paper": (1, 2, 5, 10)}
 WIDE = (10_000, 10_000)
-AS_FAR_AS_TIME_CARRIES = Effort(epochs=600, steps=150, restarts=1, iterations=0, published=False)
+AS_FAR_AS_TIME_CARRIES = Effort(epochs=600, steps=150, restarts=1)
 
 
 def figure6_cifar100(scale: Scale) -> Sequence[Study]:
