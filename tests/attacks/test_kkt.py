@@ -39,7 +39,7 @@ from remanence.preflight import preflight
 from remanence.training import KnownLoss
 
 RECORDS = 10
-CALM = KKTRun(lr=1e-3, multiplier_lr=0.05, spread=0.1)  # rounding does not grow
+CALM = KKTRun(lr=2e-4, multiplier_lr=0.01, spread=0.1)  # rounding does not grow
 WHERE = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
 
@@ -96,14 +96,15 @@ def test_written_out_and_by_autograd_it_is_one_attack(
 def test_it_is_the_same_on_every_device_and_in_single_precision(
     attack: KKT | Equilibrium, tf32: bool, device: str
 ) -> None:
-    """On a CUDA device its steps are captured, once more when a run is dropped or gates begin to shift."""
+    """On a CUDA device its steps are captured, once more when a run is dropped or gates begin to shift. The ten bits of
+    TF32 shift single pixels, so root mean squares are compared: KKT's last ten iterations move the images by 1.5e-3,
+    and TF32 imitated on a CPU by 3e-5."""
     shown = release()
     there = replace(shown, final={name: p.to(device) for name, p in shown.final.items()})
     plain, found = attack.run(shown, seed=0), replace(attack, tf32=tf32).run(there, seed=0)
     assert found.x.dtype == torch.float64
-    off = 0.01 if tf32 else 1e-5
-    torch.testing.assert_close(found.x.cpu(), plain.x, rtol=off, atol=off)
-    assert found.objective == pytest.approx(plain.objective, rel=off)
+    assert (found.x.cpu() - plain.x).square().mean().sqrt() < (3e-4 if tf32 else 1e-6)
+    assert found.objective == pytest.approx(plain.objective, rel=0.03 if tf32 else 1e-5)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="captured on a CUDA device alone")

@@ -139,15 +139,15 @@ class Equilibrium:
         rest, factor = _stationarity.fitted(span.layers, _stationarity.left(span.layers, seen, pull))
         of_deltas = _stationarity.by_deltas(span.layers, seen, rest)
         of_logits = -self.loss.slopes_along(seen.logits, labels, factor[:, None, None] * of_deltas[-1])
-        of_z = _stationarity.by_inputs(span.layers, seen, rest, of_deltas, of_logits)
         x = images(release, (z @ span.basis).flatten(0, 1), self.mean)
         unlike, of_x = self._priors(x.unflatten(0, z.shape[:2]), tv)
+        of_z = of_x.flatten(2) @ span.basis.T
+        _stationarity.by_inputs(span.layers, seen, rest, of_deltas, of_logits=of_logits, onto=of_z)
         of_free = [
-            of_delta * q * bend / alpha * self.kink * (1 - own.tanh().square())
-            for of_delta, q, bend, own in zip(of_deltas, rest.carried, seen.bends, free, strict=False)
-            if bend is not None
+            of_delta * delta * (1 - slope) * self.kink * (1 - own.tanh().square())
+            for of_delta, delta, slope, own in zip(of_deltas, rest.deltas, seen.slopes, free, strict=False)
         ]
-        return rest.objective + unlike, of_z + of_x.flatten(2) @ span.basis.T, of_free
+        return rest.objective + unlike, of_z, of_free
 
     def _priors(self, x: Tensor, tv: Tensor) -> tuple[Tensor, Tensor]:
         """How far candidates (restart, i, ...) are from images, over all those of a restart, and its slope."""
