@@ -25,12 +25,14 @@ _LEAST = 1e-6  # factor of the multipliers: at zero every slope would be zero
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Layer:
-    """`target` is what the candidates should explain: the weight, or the weight in other units."""
+    """Targets are what the candidates should explain: weight and bias, or these as other coordinates have them."""
 
     weight: Tensor
     bias: Tensor | None
     target: Tensor
+    bias_target: Tensor | None
     unit: float = 1.0  # the squares of what is left are divided by it
+    bias_unit: float = 1.0
 
 
 @final
@@ -63,7 +65,7 @@ def layers_of(model: nn.Module, final: Params) -> tuple[Layer, ...] | None:
         return None
     weights = [final[f"{name}.weight"] for name in plain.names]
     biases = [final.get(f"{name}.bias") for name in plain.names]
-    return tuple(Layer(weight=w, bias=b, target=w) for w, b in zip(weights, biases, strict=True))
+    return tuple(Layer(weight=w, bias=b, target=w, bias_target=b) for w, b in zip(weights, biases, strict=True))
 
 
 def mean_of(model: nn.Module, final: Params) -> Tensor | None:
@@ -116,8 +118,9 @@ def gram(layers: Sequence[Layer], seen: Forward, deltas: Sequence[Tensor]) -> tu
     for layer, delta, below in zip(layers, deltas, seen.inputs, strict=True):
         overlap = below @ below.mT
         own = ((delta @ layer.target) * below).sum(-1)
-        if layer.bias is not None:
-            overlap, own = overlap + 1, own + delta @ layer.bias
+        if layer.bias_target is not None:
+            share = layer.unit / layer.bias_unit
+            overlap, own = overlap + share, own + share * (delta @ layer.bias_target)
         products = products + (delta @ delta.mT) * overlap / layer.unit
         along = along + own / layer.unit
     return products, along
@@ -129,10 +132,10 @@ def left(layers: Sequence[Layer], seen: Forward, top: Tensor) -> Left:
     biases: list[Tensor | None] = []
     for layer, delta, below in zip(layers, deltas, seen.inputs, strict=True):
         weights.append((torch.addmm if delta.ndim == 2 else torch.baddbmm)(layer.target, delta.mT, below, alpha=-1))
-        biases.append(None if layer.bias is None else layer.bias - delta.sum(-2))
+        biases.append(None if layer.bias_target is None else layer.bias_target - delta.sum(-2))
         with_squares(objective, weights[-1], 1 / layer.unit)
         if (lacking := biases[-1]) is not None:
-            with_squares(objective, lacking[..., None], 1 / layer.unit)
+            with_squares(objective, lacking[..., None], 1 / layer.bias_unit)
     return Left(deltas=deltas, weights=weights, biases=biases, objective=objective)
 
 
@@ -151,18 +154,18 @@ def fitted(layers: Sequence[Layer], rest: Left) -> tuple[Left, Tensor]:
         along = along + (layer.target * explained).sum((-2, -1)) / layer.unit
         length = length + explained.square().sum((-2, -1)) / layer.unit
         whole = whole + layer.target.square().sum() / layer.unit
-        if layer.bias is not None and lacking is not None:
-            explained = layer.bias - lacking
-            along = along + (layer.bias * explained).sum(-1) / layer.unit
-            length = length + explained.square().sum(-1) / layer.unit
-            whole = whole + layer.bias.square().sum() / layer.unit
+        if layer.bias_target is not None and lacking is not None:
+            explained = layer.bias_target - lacking
+            along = along + (layer.bias_target * explained).sum(-1) / layer.bias_unit
+            length = length + explained.square().sum(-1) / layer.bias_unit
+            whole = whole + layer.bias_target.square().sum() / layer.bias_unit
     factor = (along / length.clamp_min(torch.finfo(length.dtype).tiny)).clamp_min(_LEAST)
     every, row = factor[..., None, None], factor[..., None]
     left_over = Left(
         deltas=[every * delta for delta in rest.deltas],
         weights=[torch.lerp(layer.target, w, every) for layer, w in zip(layers, rest.weights, strict=True)],
         biases=[
-            None if layer.bias is None or b is None else torch.lerp(layer.bias, b, row)
+            None if layer.bias_target is None or b is None else torch.lerp(layer.bias_target, b, row)
             for layer, b in zip(layers, rest.biases, strict=True)
         ],
         objective=whole - 2 * factor * along + factor.square() * length,
@@ -179,7 +182,7 @@ def by_deltas(layers: Sequence[Layer], seen: Forward, rest: Left) -> list[Tensor
             own = _onto(None, slopes[-1] * seen.slopes[place - 1], layer.weight.T)
         own = _onto(own, seen.inputs[place], rest.weights[place].mT, factor)
         if (lacking := rest.biases[place]) is not None:
-            own.add_(lacking[..., None, :], alpha=factor)
+            own.add_(lacking[..., None, :], alpha=-2 / layer.bias_unit)
         slopes.append(own)
     return slopes
 
