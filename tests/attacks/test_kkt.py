@@ -247,6 +247,8 @@ def test_planted_records_leave_nothing_in_the_plane_of_the_bias() -> None:
     torch.testing.assert_close(z @ span.layers[0].weight.T + span.layers[0].bias, x @ weight.T + bias)
     rest = _stationarity.left(span.layers, _stationarity.forward(span.layers, z, None), multipliers)
     assert rest.objective < 1e-20
+    silent = replace(layer, bias=torch.zeros_like(bias), bias_target=torch.zeros_like(bias))
+    assert Span.of((silent,), 0.5, torch.zeros_like(x[0])).centre is None  # a bias of zeros tells nothing
 
 
 @pytest.mark.parametrize("centred", [True, False])

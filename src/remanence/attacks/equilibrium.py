@@ -185,18 +185,19 @@ class Span:
     def of(cls, layers: tuple[Layer, ...], whitening: float, grey: Tensor) -> "Span":
         weight, bias, count, centre = layers[0].weight, layers[0].bias, _count(layers[0]), None
         left, values, right = _cut_svd(weight)
-        if bias is not None and len(values) == count:
+        if bias is not None and len(values) == count and bool(bias.any()):
             level = ((bias @ left) / values) @ right
             inside = grey @ right.T @ right
             centre = inside + (1 - inside @ level) / level.square().sum() * level
             left, values, right = _cut_svd(weight - torch.outer(bias, centre), most=count - 1)
         basis, target = values[:, None] ** whitening * right, left * values ** (1 - whitening)
+        unit = float(target.square().sum())
         inner = Layer(
             weight=weight @ basis.T,
             bias=bias if bias is None or centre is None else bias + weight @ centre,
             target=target,
             bias_target=bias,
-            unit=(unit := float(target.square().sum())),
+            unit=unit,
             bias_unit=unit if bias is None or centre is None else unit * _whitened_unit(bias, centre, whitening),
         )
         units = [float(layer.weight.square().sum()) for layer in layers[1:]]
