@@ -11,9 +11,10 @@ from PIL import Image
 from tiny_cells import tiny_cell
 from torch import nn
 
-from remanence import Reconstruction, Stein, evaluate
+from remanence import SGD, Reconstruction, Stein, UntilRest, evaluate
 from remanence.data import from_image_folder
 from remanence.experiment import prepare
+from remanence.training.in_full import train_in_full
 from remanence.types import Data
 
 
@@ -31,6 +32,15 @@ def train_victims(_: Path) -> None:
     prepare(tiny_cell("one", per_victim=2))
 
 
+def train_for_long(_: Path) -> None:
+    train_in_full(lambda params: params, {"w": torch.ones(1)}, SGD(lr=0.1), epochs=1001, stages=())
+
+
+def train_until_rest(_: Path) -> None:
+    rule = UntilRest(look=2)
+    train_in_full(lambda params: params, {"w": torch.ones(1)}, SGD(lr=0.1), epochs=20, stages=rule)
+
+
 def read_images(folder: Path) -> None:
     for name in ("cats", "dogs"):
         (folder / name).mkdir()
@@ -42,6 +52,8 @@ LONG: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     "scores": (score_images, ["levels of chance", "ssim of all pairs"]),
     "Stein": (search_a_batch, ["tries", "refinements"]),
     "victims": (train_victims, ["victims", "do the victims fit?"]),
+    "a training": (train_for_long, ["training"]),
+    "a training until rest": (train_until_rest, ["training"]),
     "images": (read_images, ["sizes of images", "images"]),
 }
 

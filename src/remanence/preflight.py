@@ -107,7 +107,7 @@ def _unexplained(layers: tuple[Layer, ...], seen: Forward, signs: Tensor, *, sig
     """The squares that the best multipliers leave: least squares on the Gram matrix of the records' gradients."""
     from scipy.optimize import nnls
 
-    gram, along = _stationarity.gram(layers, seen, _stationarity.backward(layers, seen, signs)[0])
+    gram, along = _stationarity.gram(layers, seen, _stationarity.backward(layers, seen, signs))
     values, vectors = torch.linalg.eigh(gram.double())
     kept = values > values[-1] * 1e-12
     root = values[kept].sqrt()

@@ -1,7 +1,7 @@
 """The published attack and ours on weights alone: both ways to the slopes, diverged runs, the span, the refusals."""
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ from remanence.preflight import preflight
 from remanence.training import KnownLoss
 
 RECORDS = 10
-CALM = KKTRun(lr=1e-3, multiplier_lr=0.05, spread=0.1)  # rounding does not grow
+CALM = KKTRun(lr=2e-4, multiplier_lr=0.01, spread=0.1)  # rounding does not grow
 WHERE = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
 
@@ -49,13 +49,17 @@ def private(classes: int) -> Data:
     return Data(x=digits.x[place].double(), y=digits.y[place], num_classes=classes)
 
 
+GREY = torch.full((64,), 0.5, dtype=torch.float64)
+
+
 @cache
-def at_rest(loss: KnownLoss | None = None) -> Victim:
+def at_rest(loss: KnownLoss | None = None, *, centred: bool = True) -> Victim:
     """Trained with weight decay until it rests: five classes, or two with one output."""
-    data = private(5 if loss is None else 2)
-    model = centred_mlp(data.shape, 5 if loss is None else 1, hidden=(40,))
+    data, net = private(5 if loss is None else 2), centred_mlp if centred else partial(mlp, activation=nn.ReLU)
+    model = net(data.shape, 5 if loss is None else 1, hidden=(40,))
     initial = {name: p.double() for name, p in torch_params(model, seed=0).items()}
-    initial["1.mean"] = data.x.mean(0).flatten()
+    if centred:
+        initial["1.mean"] = data.x.mean(0).flatten()
     training = Training(
         optimizer=SGD(lr=0.1, momentum=0.9), epochs=1500, weight_decay=0.02, stages=((1000, 0.2), (1250, 0.04))
     )
@@ -96,14 +100,15 @@ def test_written_out_and_by_autograd_it_is_one_attack(
 def test_it_is_the_same_on_every_device_and_in_single_precision(
     attack: KKT | Equilibrium, tf32: bool, device: str
 ) -> None:
-    """On a CUDA device its steps are captured, once more when a run is dropped or gates begin to shift."""
+    """On a CUDA device its steps are captured, once more when a run is dropped or gates begin to shift. The ten bits of
+    TF32 shift single pixels, so root mean squares are compared: KKT's last ten iterations move the images by 1.5e-3,
+    and TF32 imitated on a CPU by 3e-5."""
     shown = release()
     there = replace(shown, final={name: p.to(device) for name, p in shown.final.items()})
     plain, found = attack.run(shown, seed=0), replace(attack, tf32=tf32).run(there, seed=0)
     assert found.x.dtype == torch.float64
-    off = 0.01 if tf32 else 1e-5
-    torch.testing.assert_close(found.x.cpu(), plain.x, rtol=off, atol=off)
-    assert found.objective == pytest.approx(plain.objective, rel=off)
+    assert (found.x.cpu() - plain.x).square().mean().sqrt() < (3e-4 if tf32 else 1e-6)
+    assert found.objective == pytest.approx(plain.objective, rel=0.03 if tf32 else 1e-5)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="captured on a CUDA device alone")
@@ -204,8 +209,9 @@ def test_the_first_layer_tells_how_many_records_there_were_and_what_they_span() 
     victim = at_rest()
     layers = _stationarity.layers_of(victim.model, victim.final)
     assert layers is not None
-    span = Span.of(layers, 0.5)
-    assert span.records == RECORDS
+    span = Span.of(layers, 0.5, GREY)
+    assert span.count == RECORDS
+    assert span.centre is None
     x = victim.private.x.flatten(1) - victim.final["1.mean"]
     inside = torch.linalg.lstsq(span.basis.T, x.T).solution.T @ span.basis
     assert (x - inside).norm() < 1e-6 * x.norm()
@@ -214,17 +220,50 @@ def test_the_first_layer_tells_how_many_records_there_were_and_what_they_span() 
     torch.testing.assert_close(_stationarity.forward(span.layers, z, None).logits, seen.logits, rtol=1e-6, atol=1e-6)
 
 
-def test_the_slopes_of_equilibrium_are_autograds() -> None:
-    victim, attack = at_rest(), Equilibrium()
+def test_records_that_were_not_centred_lie_in_a_plane_that_the_bias_tells() -> None:
+    victim = at_rest(centred=False)
+    layers, x = _stationarity.layers_of(victim.model, victim.final), victim.private.x.flatten(1)
+    assert layers is not None
+    span = Span.of(layers, 0.5, GREY)
+    assert span.count == RECORDS
+    assert span.centre is not None
+    assert len(span.basis) == RECORDS - 1
+    z = torch.linalg.lstsq(span.basis.T, (x - span.centre).T).solution.T
+    torch.testing.assert_close(span.records_at(z), x, rtol=0.0, atol=1e-6)
+    seen = _stationarity.forward(layers, x, None)
+    torch.testing.assert_close(_stationarity.forward(span.layers, z, None).logits, seen.logits, rtol=1e-6, atol=1e-6)
+    beside = torch.linalg.lstsq((x[1:] - x[0]).T, (GREY - x[0])[:, None]).solution[:, 0] @ (x[1:] - x[0]) + x[0]
+    torch.testing.assert_close(span.centre, beside, rtol=0.0, atol=1e-5)  # the point of the plane nearest to grey
+
+
+def test_planted_records_leave_nothing_in_the_plane_of_the_bias() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, multipliers = (torch.rand(shape, generator=generator, dtype=torch.float64) for shape in ((6, 20), (6, 15)))
+    weight, bias = multipliers.T @ x, multipliers.sum(0)
+    layer = _stationarity.Layer(weight=weight, bias=bias, target=weight, bias_target=bias)
+    span = Span.of((layer,), 0.5, torch.full((20,), 0.5, dtype=torch.float64))
+    assert span.centre is not None
+    z = torch.linalg.lstsq(span.basis.T, (x - span.centre).T).solution.T
+    torch.testing.assert_close(z @ span.layers[0].weight.T + span.layers[0].bias, x @ weight.T + bias)
+    rest = _stationarity.left(span.layers, _stationarity.forward(span.layers, z, None), multipliers)
+    assert rest.objective < 1e-20
+    silent = replace(layer, bias=torch.zeros_like(bias), bias_target=torch.zeros_like(bias))
+    assert Span.of((silent,), 0.5, torch.zeros_like(x[0])).centre is None  # a bias of zeros tells nothing
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_the_slopes_of_equilibrium_are_autograds(centred: bool) -> None:
+    victim, attack = at_rest(centred=centred), Equilibrium()
     layers = _stationarity.layers_of(victim.model, victim.final)
     assert layers is not None
-    span, generator = Span.of(layers, 0.5), torch.Generator().manual_seed(0)
+    span, generator = Span.of(layers, 0.5, GREY), torch.Generator().manual_seed(0)
     z, _ = span.coordinates(torch.randn(2, RECORDS, 64, generator=generator, dtype=torch.float64))
     z.requires_grad_()
     free = [nn.Parameter(torch.randn(2, RECORDS, 40, generator=generator, dtype=torch.float64))]
     labels = victim.private.y
     alpha = torch.tensor(attack._steepness(0.3) * span.steepness)
-    objective, of_z, of_free = attack._slopes(release(), span, z, free, labels, alpha, torch.zeros(()))
+    shown = weights_only(victim).release
+    objective, of_z, of_free = attack._slopes(shown, span, z, free, labels, alpha, torch.zeros(()))
     by_z, by_free = torch.autograd.grad(objective.sum(), (z, free[0]))
     torch.testing.assert_close(of_z, by_z)
     torch.testing.assert_close(of_free[0], by_free)

@@ -36,7 +36,7 @@ def test_the_closed_form_is_the_gradient_of_a_gradient(outputs: int, hidden: tup
     seen = _stationarity.forward(layers, x, ALPHA)
     rest = _stationarity.left(layers, seen, top)
     of_deltas = _stationarity.by_deltas(layers, seen, rest)
-    of_x = _stationarity.by_inputs(layers, seen, rest, of_deltas, None)
+    of_x = _stationarity.by_inputs(layers, seen, rest, of_deltas)
     value, by_x, by_top = _by_autograd.slopes(_by_autograd.with_surrogate(model, float(ALPHA)), params, x, top)
     torch.testing.assert_close(rest.objective, value, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(of_x, by_x, rtol=1e-10, atol=1e-10)
@@ -52,7 +52,7 @@ def test_runs_of_a_stack_know_nothing_of_each_other() -> None:
     def slope(x: Tensor, top: Tensor) -> Tensor:
         seen = _stationarity.forward(layers, x, ALPHA)
         rest = _stationarity.left(layers, seen, top)
-        return _stationarity.by_inputs(layers, seen, rest, _stationarity.by_deltas(layers, seen, rest), None)
+        return _stationarity.by_inputs(layers, seen, rest, _stationarity.by_deltas(layers, seen, rest))
 
     alone = torch.stack([slope(a, b) for a, b in zip(x, top, strict=True)])
     torch.testing.assert_close(slope(x, top), alone)

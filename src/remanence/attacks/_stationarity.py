@@ -25,32 +25,34 @@ _LEAST = 1e-6  # factor of the multipliers: at zero every slope would be zero
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Layer:
-    """`target` is what the candidates should explain: the weight, or the weight in other units."""
+    """Targets are what the candidates should explain: weight and bias, or these as other coordinates have them."""
 
     weight: Tensor
     bias: Tensor | None
     target: Tensor
+    bias_target: Tensor | None
     unit: float = 1.0  # the squares of what is left are divided by it
+    bias_unit: float = 1.0
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Forward:
-    """`inputs` of each layer; the slope of each activation, and the slope's own (None: plain ReLU has none)."""
+    """`inputs` of each layer, and the slope of each activation: a sigmoid of `alpha` times what enters it, or, with
+    None, the step of plain ReLU."""
 
     inputs: list[Tensor]
     slopes: list[Tensor]
-    bends: list[Tensor | None]
+    alpha: Tensor | None
     logits: Tensor
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Left:
-    """`deltas` D_k, `carried` D_(k+1) W_(k+1), and what of each target and bias is not explained."""
+    """`deltas` D_k, and what of each target and bias is not explained."""
 
     deltas: list[Tensor]
-    carried: list[Tensor]
     weights: list[Tensor]
     biases: list[Tensor | None]
     objective: Tensor  # one number for each run
@@ -63,7 +65,7 @@ def layers_of(model: nn.Module, final: Params) -> tuple[Layer, ...] | None:
         return None
     weights = [final[f"{name}.weight"] for name in plain.names]
     biases = [final.get(f"{name}.bias") for name in plain.names]
-    return tuple(Layer(weight=w, bias=b, target=w) for w, b in zip(weights, biases, strict=True))
+    return tuple(Layer(weight=w, bias=b, target=w, bias_target=b) for w, b in zip(weights, biases, strict=True))
 
 
 def mean_of(model: nn.Module, final: Params) -> Tensor | None:
@@ -77,9 +79,9 @@ def margin_signs(logits: Tensor, labels: Tensor, *, signed: bool) -> Tensor:
     its label's sign, or 1 where multipliers are `signed`."""
     if logits.shape[-1] == 1:
         return torch.ones_like(logits) if signed else (2 * labels.to(logits) - 1)[:, None].expand_as(logits)
-    own = labels[:, None] == torch.arange(logits.shape[-1], device=logits.device)
-    rival = logits.masked_fill(own, -torch.inf).argmax(-1, keepdim=True)
-    return own.to(logits).expand_as(logits).scatter(-1, rival, -1.0)
+    own = labels[:, None].expand(*logits.shape[:-1], 1)
+    rival = logits.scatter(-1, own, -torch.inf).argmax(-1, keepdim=True)
+    return torch.zeros_like(logits).scatter_(-1, own, 1.0).scatter_(-1, rival, -1.0)
 
 
 def forward(
@@ -87,29 +89,25 @@ def forward(
 ) -> Forward:
     """`shifts` are added to alpha a inside the surrogate: at a kink every slope from 0 to 1 is as good as another."""
     inputs, slopes = [x], []
-    bends: list[Tensor | None] = []
     for place, layer in enumerate(layers):
         out = linear(inputs[-1], layer.weight, layer.bias)
         if place == len(layers) - 1:
             break
         if alpha is None:
-            slope, bend = (out > 0).to(out), None
+            slopes.append((out > 0).to(out))
         else:
-            slope = torch.sigmoid(alpha * out if shifts is None else alpha * out + shifts[place])
-            bend = alpha * slope * (1 - slope)
-        slopes.append(slope)
-        bends.append(bend)
-        inputs.append(out.relu())
-    return Forward(inputs=inputs, slopes=slopes, bends=bends, logits=out)
+            within = alpha * out if shifts is None else torch.addcmul(shifts[place], alpha, out)
+            slopes.append(within.sigmoid_())
+        inputs.append(out.relu_())
+    return Forward(inputs=inputs, slopes=slopes, alpha=alpha, logits=out)
 
 
-def backward(layers: Sequence[Layer], seen: Forward, top: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """D_k of every layer, and D_(k+1) W_(k+1) of all but the last."""
-    deltas, carried = [top], []
+def backward(layers: Sequence[Layer], seen: Forward, top: Tensor) -> list[Tensor]:
+    """D_k of every layer."""
+    deltas = [top]
     for layer, slope in zip(reversed(layers[1:]), reversed(seen.slopes), strict=True):
-        carried.append(deltas[-1] @ layer.weight)
-        deltas.append(carried[-1] * slope)
-    return deltas[::-1], carried[::-1]
+        deltas.append((deltas[-1] @ layer.weight).mul_(slope))
+    return deltas[::-1]
 
 
 def gram(layers: Sequence[Layer], seen: Forward, deltas: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -120,26 +118,31 @@ def gram(layers: Sequence[Layer], seen: Forward, deltas: Sequence[Tensor]) -> tu
     for layer, delta, below in zip(layers, deltas, seen.inputs, strict=True):
         overlap = below @ below.mT
         own = ((delta @ layer.target) * below).sum(-1)
-        if layer.bias is not None:
-            overlap, own = overlap + 1, own + delta @ layer.bias
+        if layer.bias_target is not None:
+            share = layer.unit / layer.bias_unit
+            overlap, own = overlap + share, own + share * (delta @ layer.bias_target)
         products = products + (delta @ delta.mT) * overlap / layer.unit
         along = along + own / layer.unit
     return products, along
 
 
 def left(layers: Sequence[Layer], seen: Forward, top: Tensor) -> Left:
-    deltas, carried = backward(layers, seen, top)
-    objective = top.new_zeros(top.shape[:-2])
+    deltas, objective = backward(layers, seen, top), top.new_zeros(top.shape[:-2])
     weights: list[Tensor] = []
     biases: list[Tensor | None] = []
     for layer, delta, below in zip(layers, deltas, seen.inputs, strict=True):
-        missing = _added(layer.target, delta.mT, below, -1.0)
-        lacking = None if layer.bias is None else layer.bias - delta.sum(-2)
-        weights.append(missing)
-        biases.append(lacking)
-        squares = missing.square().sum((-2, -1))
-        objective = objective + (squares if lacking is None else squares + lacking.square().sum(-1)) / layer.unit
-    return Left(deltas=deltas, carried=carried, weights=weights, biases=biases, objective=objective)
+        weights.append((torch.addmm if delta.ndim == 2 else torch.baddbmm)(layer.target, delta.mT, below, alpha=-1))
+        biases.append(None if layer.bias_target is None else layer.bias_target - delta.sum(-2))
+        with_squares(objective, weights[-1], 1 / layer.unit)
+        if (lacking := biases[-1]) is not None:
+            with_squares(objective, lacking[..., None], 1 / layer.bias_unit)
+    return Left(deltas=deltas, weights=weights, biases=biases, objective=objective)
+
+
+def with_squares(total: Tensor, of: Tensor, factor: float = 1.0) -> Tensor:
+    """Adds, in place, the squares of each matrix of a stack: none of them is written down."""
+    norm = torch.linalg.vector_norm(of, dim=(-2, -1))
+    return total.addcmul_(norm, norm, value=factor)
 
 
 def fitted(layers: Sequence[Layer], rest: Left) -> tuple[Left, Tensor]:
@@ -151,19 +154,18 @@ def fitted(layers: Sequence[Layer], rest: Left) -> tuple[Left, Tensor]:
         along = along + (layer.target * explained).sum((-2, -1)) / layer.unit
         length = length + explained.square().sum((-2, -1)) / layer.unit
         whole = whole + layer.target.square().sum() / layer.unit
-        if layer.bias is not None and lacking is not None:
-            explained = layer.bias - lacking
-            along = along + (layer.bias * explained).sum(-1) / layer.unit
-            length = length + explained.square().sum(-1) / layer.unit
-            whole = whole + layer.bias.square().sum() / layer.unit
+        if layer.bias_target is not None and lacking is not None:
+            explained = layer.bias_target - lacking
+            along = along + (layer.bias_target * explained).sum(-1) / layer.bias_unit
+            length = length + explained.square().sum(-1) / layer.bias_unit
+            whole = whole + layer.bias_target.square().sum() / layer.bias_unit
     factor = (along / length.clamp_min(torch.finfo(length.dtype).tiny)).clamp_min(_LEAST)
     every, row = factor[..., None, None], factor[..., None]
     left_over = Left(
         deltas=[every * delta for delta in rest.deltas],
-        carried=[every * q for q in rest.carried],
         weights=[torch.lerp(layer.target, w, every) for layer, w in zip(layers, rest.weights, strict=True)],
         biases=[
-            None if layer.bias is None or b is None else torch.lerp(layer.bias, b, row)
+            None if layer.bias_target is None or b is None else torch.lerp(layer.bias_target, b, row)
             for layer, b in zip(layers, rest.biases, strict=True)
         ],
         objective=whole - 2 * factor * along + factor.square() * length,
@@ -175,31 +177,49 @@ def by_deltas(layers: Sequence[Layer], seen: Forward, rest: Left) -> list[Tensor
     """The slope of the objective by each D_k; the last is that by `top`."""
     slopes: list[Tensor] = []
     for place, layer in enumerate(layers):
-        factor = -2 / layer.unit
-        own = (slopes[-1] * seen.slopes[place - 1]) @ layer.weight.T if place else torch.zeros_like(rest.deltas[0])
+        factor, own = -2 / layer.unit, None
+        if place:
+            own = _onto(None, slopes[-1] * seen.slopes[place - 1], layer.weight.T)
+        own = _onto(own, seen.inputs[place], rest.weights[place].mT, factor)
         if (lacking := rest.biases[place]) is not None:
-            own = own.add_(lacking[..., None, :], alpha=factor)
-        slopes.append(_added(own, seen.inputs[place], rest.weights[place].mT, factor))
+            own.add_(lacking[..., None, :], alpha=-2 / layer.bias_unit)
+        slopes.append(own)
     return slopes
 
 
 def by_inputs(
-    layers: Sequence[Layer], seen: Forward, rest: Left, of_deltas: Sequence[Tensor], of_logits: Tensor | None
+    layers: Sequence[Layer],
+    seen: Forward,
+    rest: Left,
+    of_deltas: Sequence[Tensor],
+    *,
+    of_logits: Tensor | None = None,
+    onto: Tensor | None = None,
+    times: float = 1.0,
 ) -> Tensor:
-    """The slope by the candidates; `of_logits` is what comes through a `top` that depends on them."""
+    """The slope by the candidates, added in place to `times` what is given as `onto`; `of_logits` is what comes through
+    a `top` that depends on them."""
     of_out = of_logits
     for place in reversed(range(len(layers))):
-        layer, delta, missing = layers[place], rest.deltas[place], rest.weights[place]
-        of_input = torch.zeros_like(seen.inputs[place]) if of_out is None else of_out @ layer.weight
-        of_input = _added(of_input, delta, missing, -2 / layer.unit)
+        start, share = (None, 1.0) if place else (onto, times)
+        if of_out is not None:
+            start, share = _onto(start, of_out, layers[place].weight, times=share), 1.0
+        start = _onto(start, rest.deltas[place], rest.weights[place], -2 / layers[place].unit, times=share)
         if place == 0:
-            return of_input
-        of_out = of_input * seen.slopes[place - 1]
-        if (bend := seen.bends[place - 1]) is not None:
-            of_out = of_out.addcmul_(of_deltas[place - 1] * rest.carried[place - 1], bend)
+            return start
+        slope = seen.slopes[place - 1]
+        if seen.alpha is None:
+            of_out = start.mul_(slope)
+        else:  # D is a multiple of the slope s, whose own slope is alpha s (1 - s)
+            of_out = (of_deltas[place - 1] * rest.deltas[place - 1]).mul_(seen.alpha).lerp_(start, slope)
     raise AssertionError
 
 
-def _added(start: Tensor, one: Tensor, other: Tensor, factor: float) -> Tensor:
-    """start + factor one @ other, of matrices or of stacks of them, as one product."""
-    return (torch.baddbmm if one.ndim == 3 else torch.addmm)(start, one, other, alpha=factor)
+def _onto(start: Tensor | None, one: Tensor, other: Tensor, factor: float = 1.0, *, times: float = 1.0) -> Tensor:
+    """times start + factor one @ other, in place, as one product; `other` may be shared by the matrices of a stack."""
+    if start is None:
+        start, times = one.new_empty(*one.shape[:-1], other.shape[-1]), 0.0
+    if other.ndim == 3:
+        return start.baddbmm_(one, other, beta=times, alpha=factor)
+    start.view(-1, start.shape[-1]).addmm_(one.reshape(-1, one.shape[-1]), other, beta=times, alpha=factor)
+    return start

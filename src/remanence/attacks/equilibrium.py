@@ -64,8 +64,9 @@ class Equilibrium:
             raise BadInput(
                 "Equilibrium reads MLPs of linear layers with ReLU between them, and got another net: use `KKT`"
             )
-        span = Span.of(layers, self.whitening)
-        count = self.candidates or span.records
+        grey = 0.5 - images(release, layers[0].weight.new_zeros(1, prod(release.shape)), self.mean)
+        span = Span.of(layers, self.whitening, grey.flatten())
+        count = self.candidates or span.count
         if count is None:
             raise BadInput(
                 "the rank of the first layer does not tell how many records there were (it was not trained with weight "
@@ -77,7 +78,7 @@ class Equilibrium:
         best = int(objective.argmin())
         if not objective[best].isfinite():
             raise Diverged("every restart of Equilibrium diverged: lower its `lr`")
-        x = images(release, z[best].to(span.basis) @ span.basis, self.mean).clamp(0, 1)
+        x = images(release, span.records_at(z[best].to(span.basis)), self.mean).clamp(0, 1)
         return Reconstruction(x=x, y=labels, objective=float(objective[best]))
 
     def _searched(self, release: KnowsFinal, span: "Span", labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
@@ -139,15 +140,15 @@ class Equilibrium:
         rest, factor = _stationarity.fitted(span.layers, _stationarity.left(span.layers, seen, pull))
         of_deltas = _stationarity.by_deltas(span.layers, seen, rest)
         of_logits = -self.loss.slopes_along(seen.logits, labels, factor[:, None, None] * of_deltas[-1])
-        of_z = _stationarity.by_inputs(span.layers, seen, rest, of_deltas, of_logits)
-        x = images(release, (z @ span.basis).flatten(0, 1), self.mean)
+        x = images(release, span.records_at(z).flatten(0, 1), self.mean)
         unlike, of_x = self._priors(x.unflatten(0, z.shape[:2]), tv)
+        of_z = of_x.flatten(2) @ span.basis.T
+        _stationarity.by_inputs(span.layers, seen, rest, of_deltas, of_logits=of_logits, onto=of_z)
         of_free = [
-            of_delta * q * bend / alpha * self.kink * (1 - own.tanh().square())
-            for of_delta, q, bend, own in zip(of_deltas, rest.carried, seen.bends, free, strict=False)
-            if bend is not None
+            of_delta * delta * (1 - slope) * self.kink * (1 - own.tanh().square())
+            for of_delta, delta, slope, own in zip(of_deltas, rest.deltas, seen.slopes, free, strict=False)
         ]
-        return rest.objective + unlike, of_z + of_x.flatten(2) @ span.basis.T, of_free
+        return rest.objective + unlike, of_z, of_free
 
     def _priors(self, x: Tensor, tv: Tensor) -> tuple[Tensor, Tensor]:
         """How far candidates (restart, i, ...) are from images, over all those of a restart, and its slope."""
@@ -165,48 +166,68 @@ class Equilibrium:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Span:
-    """The rows of the first layer: records are  z @ basis,  and `layers` read z.
+    """The rows of the first layer: records are  z @ basis + centre,  and `layers` read z.
 
-    With W = U S V' and a whitening of p the basis is S^p V', the layer reads U S^(1+p), and what the candidates are to
-    explain is U S^(1-p).
+    With W = U S V' and a whitening of p the basis B is S^p V', the layer reads with W B', and what the candidates are
+    to explain is U S^(1-p).
+
+    Where [W b] = A [X 1] has no more rank than W, as the records were not centred, all of them lie where  x.c = 1  with
+    c = W^+ b. Of those points the nearest to `grey` then is the centre m, and W - b m' = A (X - 1 m') has the rest.
     """
 
     layers: tuple[Layer, ...]
     basis: Tensor
-    records: int | None  # None where no gap between the singular values tells the rank
+    centre: Tensor | None
+    count: int | None  # of records; None where no gap between the singular values tells the rank
     steepness: float  # one over the typical norm of a row
 
     @classmethod
-    def of(cls, layers: tuple[Layer, ...], whitening: float) -> "Span":
-        first = layers[0]
-        left, values, right = torch.linalg.svd(first.weight, full_matrices=False)
-        rank = rank_of(values) or int((values > values[0] * torch.finfo(values.dtype).eps).sum())
-        left, values, right = left[:, :rank], values[:rank], right[:rank]
-        target = left * values ** (1 - whitening)
+    def of(cls, layers: tuple[Layer, ...], whitening: float, grey: Tensor) -> "Span":
+        weight, bias, count, centre = layers[0].weight, layers[0].bias, _count(layers[0]), None
+        left, values, right = _cut_svd(weight)
+        if bias is not None and len(values) == count and bool(bias.any()):
+            level = ((bias @ left) / values) @ right
+            inside = grey @ right.T @ right
+            centre = inside + (1 - inside @ level) / level.square().sum() * level
+            left, values, right = _cut_svd(weight - torch.outer(bias, centre), most=count - 1)
+        basis, target = values[:, None] ** whitening * right, left * values ** (1 - whitening)
+        unit = float(target.square().sum())
         inner = Layer(
-            weight=left * values ** (1 + whitening), bias=first.bias, target=target, unit=float(target.square().sum())
+            weight=weight @ basis.T,
+            bias=bias if bias is None or centre is None else bias + weight @ centre,
+            target=target,
+            bias_target=bias,
+            unit=unit,
+            bias_unit=unit if bias is None or centre is None else unit * _whitened_unit(bias, centre, whitening),
         )
-        outer = [replace(layer, unit=float(layer.weight.square().sum())) for layer in layers[1:]]
-        both = first.weight if first.bias is None else torch.cat([first.weight, first.bias[:, None]], dim=1)
+        units = [float(layer.weight.square().sum()) for layer in layers[1:]]
+        outer = [replace(layer, unit=u, bias_unit=u) for layer, u in zip(layers[1:], units, strict=True)]
         return cls(
             layers=(inner, *outer),
-            basis=values[:, None] ** whitening * right,
-            records=rank_of(torch.linalg.svdvals(both)),
-            steepness=float(first.weight.square().sum(1).mean()) ** -0.5,
+            basis=basis,
+            centre=centre,
+            count=count,
+            steepness=float(values.square().sum() / len(weight)) ** -0.5,
         )
+
+    def records_at(self, z: Tensor) -> Tensor:
+        return z @ self.basis if self.centre is None else z @ self.basis + self.centre
 
     def single(self) -> "Span":
         """In float32."""
         layers = tuple(
-            replace(
-                layer,
+            Layer(
                 weight=layer.weight.float(),
                 bias=None if layer.bias is None else layer.bias.float(),
                 target=layer.target.float(),
+                bias_target=None if layer.bias_target is None else layer.bias_target.float(),
+                unit=layer.unit,
+                bias_unit=layer.bias_unit,
             )
             for layer in self.layers
         )
-        return replace(self, layers=layers, basis=self.basis.float())
+        centre = None if self.centre is None else self.centre.float()
+        return replace(self, layers=layers, basis=self.basis.float(), centre=centre)
 
     def coordinates(self, noise: Tensor) -> tuple[Tensor, float]:
         """Of images as near to `noise` as the span has them, of which pixels have the mean square one; and their own
@@ -221,3 +242,22 @@ def rank_of(values: Tensor) -> int | None:
     whole = values.clamp_min(values[0] * torch.finfo(values.dtype).eps)
     drops = whole[:-1] / whole[1:]
     return int(drops.argmax()) + 1 if len(drops) and float(drops.max()) > _GAP else None
+
+
+def _count(first: Layer) -> int | None:
+    """Of the records: the rank of the first layer with its bias, where there is one."""
+    both = first.weight if first.bias is None else torch.cat([first.weight, first.bias[:, None]], dim=1)
+    return rank_of(torch.linalg.svdvals(both))
+
+
+def _cut_svd(weight: Tensor, most: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """As far as the singular values tell the rank, or else as they are more than rounding."""
+    left, values, right = torch.linalg.svd(weight, full_matrices=False)
+    rank = most or rank_of(values) or int((values > values[0] * torch.finfo(values.dtype).eps).sum())
+    return left[:, :rank], values[:rank], right[:rank]
+
+
+def _whitened_unit(bias: Tensor, centre: Tensor, whitening: float) -> float:
+    """Of the bias, which stands for b m': one more direction of W, of this singular value, and of the length of m."""
+    reach = centre.norm()
+    return float((bias.norm() * reach) ** (2 * whitening) / reach**2)

@@ -13,6 +13,7 @@ from typing import final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softshrink
 
 from remanence.attacks import _stationarity
 from remanence.attacks._by_autograd import slopes, with_surrogate
@@ -139,34 +140,33 @@ class Search:
         """One step of SGD with momentum on candidates and multipliers, or on candidates alone."""
         attack = self.attack
         multipliers = self.free.square() + self.least if attack.squared else self.free
-        objective, of_x, of_free = (self._written_out if self.layers else self._by_autograd)(multipliers)
-        outside = self.x - self.x.clamp(-1, 1)
-        of_x = of_x.add_(outside, alpha=2)
-        objective = objective + outside.square().sum((1, 2))
-        if attack.squared:
-            of_free = 2 * self.free * of_free
-        elif not attack.signed and not attack.projected:
-            short = (self.least - self.free).relu()
-            of_free = of_free - 2 * _PENALTY * short
-            objective = objective + _PENALTY * short.square().sum(1)
-        self.objective.copy_(objective)
-        self.moved.mul_(attack.momentum).add_(of_x)
+        objective, of_free = (self._written_out if self.layers else self._by_autograd)(multipliers)
+        outside = softshrink(self.x, 1.0)
+        self.moved.add_(outside, alpha=2)
+        _stationarity.with_squares(objective, outside)
         self.x.addcmul_(self.lr, self.moved, value=-1)
-        if attack.projected:
-            return
-        self.moved_free.mul_(attack.momentum).add_(of_free)
-        self.free.addcmul_(self.multiplier_lr, self.moved_free, value=-1)
+        if attack.squared:
+            of_free.mul_(self.free).mul_(2)
+        elif not attack.signed and not attack.projected:
+            short = (self.least - self.free).relu_()
+            of_free.sub_(short, alpha=2 * _PENALTY)
+            _stationarity.with_squares(objective, short[..., None], _PENALTY)
+        self.objective.copy_(objective)
+        if not attack.projected:
+            torch.add(of_free, self.moved_free, alpha=attack.momentum, out=self.moved_free)
+            self.free.addcmul_(self.multiplier_lr, self.moved_free, value=-1)
 
-    def _written_out(self, multipliers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _written_out(self, multipliers: Tensor) -> tuple[Tensor, Tensor]:
+        """The objective and the slope by the multipliers; that by the candidates is added to what has `moved` them."""
         assert self.layers is not None
         seen = _stationarity.forward(self.layers, self.x, self.alpha)
         signs = self._signs(seen.logits)
         if self.attack.projected:  # in place: `multipliers` are then those
-            self._project(*_stationarity.gram(self.layers, seen, _stationarity.backward(self.layers, seen, signs)[0]))
+            self._project(*_stationarity.gram(self.layers, seen, _stationarity.backward(self.layers, seen, signs)))
         rest = _stationarity.left(self.layers, seen, signs * multipliers[..., None])
         of_deltas = _stationarity.by_deltas(self.layers, seen, rest)
-        of_x = _stationarity.by_inputs(self.layers, seen, rest, of_deltas, None)
-        return rest.objective, of_x, (of_deltas[-1] * signs).sum(-1)
+        _stationarity.by_inputs(self.layers, seen, rest, of_deltas, onto=self.moved, times=self.attack.momentum)
+        return rest.objective, (of_deltas[-1] * signs).sum(-1)
 
     def _project(self, gram: Tensor, along: Tensor) -> None:
         """Some steps of Nesterov's method down  l' gram l - 2 along' l,  from where the last ones ended."""
@@ -178,17 +178,18 @@ class Search:
             ahead = new + place / (place + 3) * (new - self.free)
             self.free.copy_(new)
 
-    def _by_autograd(self, multipliers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _by_autograd(self, multipliers: Tensor) -> tuple[Tensor, Tensor]:
         found = []
-        for run, x, own in zip(self.runs, self.x, multipliers, strict=True):
+        for run, x, moved, own in zip(self.runs, self.x, self.moved, multipliers, strict=True):
             records = images(self.release, x, None)
             with torch.no_grad():
                 signs = self._signs(apply(self.release.model, self.final, records))
             top = signs * own[:, None]
             value, of_x, of_top = slopes(self.surrogates[run.alpha], self.final, records, top)
-            found.append((value, of_x.flatten(1), (of_top * signs).sum(-1)))
-        values, of_x, of_multipliers = (torch.stack(parts) for parts in zip(*found, strict=True))
-        return values, of_x, of_multipliers
+            moved.mul_(self.attack.momentum).add_(of_x.flatten(1))
+            found.append((value, (of_top * signs).sum(-1)))
+        values, of_multipliers = (torch.stack(parts) for parts in zip(*found, strict=True))
+        return values, of_multipliers
 
     def _signs(self, logits: Tensor) -> Tensor:
         """Over the number of candidates, as in the authors' code: their rates and least multipliers are meant so."""

@@ -1,16 +1,19 @@
 """Full-batch training in place: on a CUDA device each step is the same captured graph, without a sync."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 from typing import TypeAlias, final
 
 import torch
 from torch import Tensor, nn
 
+from remanence.progress import track
 from remanence.training.in_place import changed_by, copied, replayed, set_rate, torch_optimizer
 from remanence.training.optim import Optimizer
 from remanence.types import Params
+
+_PART = 1000  # epochs between two updates of the progress that is shown
 
 
 @final
@@ -55,20 +58,31 @@ def train_in_full(
         set_rate(mover, factor * optimizer.lr)
 
     if isinstance(stages, UntilRest):
-        _until_rest(go, set_factor, list(trained.values()), stages, epochs)
-        return params
-    factors = dict(stages)
-    for epoch in range(epochs):
-        if epoch in factors:
-            set_factor(factors[epoch])
-        go()
+        parts, length = _until_rest(go, set_factor, list(trained.values()), stages, epochs), stages.look
+    else:
+        parts, length = _in_stages(go, set_factor, dict(stages), epochs), _PART
+    seen = track(parts, total=ceil(epochs / length), label="training") if epochs > length else parts
+    for _ in seen:
+        pass
     return params
 
 
-@torch.no_grad()
+def _in_stages(
+    go: Callable[[], None], set_factor: Callable[[float], None], factors: Mapping[int, float], epochs: int
+) -> Iterator[None]:
+    """Yields after each part."""
+    for begun in range(0, epochs, _PART):
+        for epoch in range(begun, min(begun + _PART, epochs)):
+            if epoch in factors:
+                set_factor(factors[epoch])
+            go()
+        yield
+
+
 def _until_rest(
     go: Callable[[], None], set_factor: Callable[[float], None], weights: Sequence[Tensor], rule: UntilRest, epochs: int
-) -> None:
+) -> Iterator[None]:
+    """Yields after each look."""
     left = epochs
     for factor in rule.factors:
         set_factor(factor)
@@ -78,5 +92,6 @@ def _until_rest(
             for _ in range(taken := min(rule.look, left)):
                 go()
             left -= taken
-            squares = [(now - then).square().sum() for now, then in zip(weights, before, strict=True)]
+            squares = [(now.detach() - then).square().sum() for now, then in zip(weights, before, strict=True)]
             pull = float(torch.stack(squares).sum().sqrt()) / factor
+            yield

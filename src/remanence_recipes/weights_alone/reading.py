@@ -1,6 +1,6 @@
 """One victim, attacked both ways: what is measured of it, and drawn."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import final
@@ -65,14 +65,20 @@ class Reading:
 
 
 def read(target: Target, seed: int, device: torch.device) -> Reading:
-    private, held_out = (part.to(device) for part in target.cut(seed))
-    victim = target.victim(private, seed)
-    release = weights_only(victim).release
-    attacked = {
-        name: scored(attack.run(release, seed=seed), private, held_out, seed)
-        for name, attack in target.attacks(seed).items()
-    }
-    return Reading(private=private, held_out=held_out, victim=victim, attacked=attacked)
+    return next(read_each(target, [seed], device))
+
+
+def read_each(target: Target, seeds: Sequence[int], device: torch.device) -> Iterator[Reading]:
+    """Of victims that are trained at once, and attacked one by one."""
+    private, held_out = zip(*([part.to(device) for part in target.cut(seed)] for seed in seeds), strict=True)
+    victims = target.victims(private, seeds)
+    for seed, victim, others in zip(seeds, victims, held_out, strict=True):
+        release = weights_only(victim).release
+        attacked = {
+            name: scored(attack.run(release, seed=seed), victim.private, others, seed)
+            for name, attack in target.attacks(seed).items()
+        }
+        yield Reading(private=victim.private, held_out=others, victim=victim, attacked=attacked)
 
 
 def scored(found: Reconstruction, private: Data, held_out: Data, seed: int) -> Attacked:

@@ -13,7 +13,7 @@ from remanence.metrics.evaluate import FPR
 from remanence.metrics.statistics import binomial_share, bootstrap_mean
 from remanence.progress import track
 from remanence.seeds import stream
-from remanence_recipes.weights_alone.reading import FOUND, TUNED, read, said
+from remanence_recipes.weights_alone.reading import FOUND, TUNED, read_each, said
 from remanence_recipes.weights_alone.target import Target
 
 VICTIMS: dict[Scale, int] = {"smoke": 2, "small": 3, "paper": 4}
@@ -36,10 +36,9 @@ class Surveyed:
 
 def survey(target: Target, victims: int, seed: int, device: torch.device) -> dict[str, Surveyed]:
     """By the name of the attack; victims have records and first weights of their own."""
-    read_all = [
-        read(target, stream(seed, "victim", i), device).attacked
-        for i in track(range(victims), total=victims, label="victims")
-    ]
+    seeds = [stream(seed, "victim", i) for i in range(victims)]
+    readings = track(read_each(target, seeds, device), total=victims, label="victims")
+    read_all = [reading.attacked for reading in readings]
     return {
         name: Surveyed(
             found=torch.tensor([float(each[name].scores.found.sum()) for each in read_all], dtype=torch.float64),

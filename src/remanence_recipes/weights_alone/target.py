@@ -1,20 +1,22 @@
 """The victims, and the attacks on them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal, TypeAlias, final
 
 import torch
+from torch import nn
 from torch.nn.functional import interpolate
 
 from remanence.attacks import KKT, Attack, Equilibrium, KKTRun
 from remanence.data import data_folders, distinct, load
 from remanence.experiment import Scale
 from remanence.nets import centred_mlp, torch_params
-from remanence.release import KnowsFinal, Victim, check_fit, train_victim
+from remanence.release import KnowsFinal, Victim, check_fit
 from remanence.seeds import stream
-from remanence.training import SGD, CrossEntropy, KnownLoss, SquaredError, Training
-from remanence.types import Data, concat
+from remanence.training import SGD, CrossEntropy, KnownLoss, SquaredError, Training, train_together
+from remanence.types import Data, Params, concat
 
 Source: TypeAlias = Literal["cifar10", "mnist", "cifar100"]
 HELD_OUT: dict[Scale, int] = {"smoke": 1000, "small": 2000, "paper": 5000}
@@ -138,14 +140,31 @@ class Target:
         return Training(optimizer=sgd, epochs=epochs, stages=stages, weight_decay=self.decay, loss=self.loss)
 
     def victim(self, private: Data, seed: int) -> Victim:
-        hidden = self.hidden or HIDDEN[self.scale]
-        model = centred_mlp(private.shape, 1 if self.one_output else self.classes, hidden=hidden)
+        return self.victims([private], [seed])[0]
+
+    def victims(self, private: Sequence[Data], seeds: Sequence[int]) -> list[Victim]:
+        """Trained at once, each on records of its own: of three at small scale a fifth faster on one core."""
+        hidden, training = self.hidden or HIDDEN[self.scale], self.training()
+        model = centred_mlp(private[0].shape, 1 if self.one_output else self.classes, hidden=hidden)
+        starts = [self._start(model, data, seed) for data, seed in zip(private, seeds, strict=True)]
+        alone = len(starts) == 1  # a stack of one takes longer
+        final = (
+            [training(model, starts[0], private[0])]
+            if alone
+            else train_together([training] * len(starts), model, starts, private)
+        )
+        victims = [
+            Victim(model=model, training=training, initial=start, final=end, fixed=data.take(slice(0, 0)), private=data)
+            for start, end, data in zip(starts, final, private, strict=True)
+        ]
+        for victim in victims:
+            check_fit(victim)
+        return victims
+
+    def _start(self, model: nn.Module, private: Data, seed: int) -> Params:
         first = SMALL_FIRST if self.small_first else None
         initial = {n: p.to(private.x) for n, p in torch_params(model, seed=stream(seed, "start"), first=first).items()}
-        initial["1.mean"] = private.x.mean(0).flatten()  # shown with the weights, as the paper takes it for known
-        victim = train_victim(model, self.training(), initial, private.take(slice(0, 0)), private, seed=seed)
-        check_fit(victim)
-        return victim
+        return initial | {"1.mean": private.x.mean(0).flatten()}  # shown, as the paper takes it for known
 
     def attacks(self, seed: int) -> dict[str, Attack[KnowsFinal]]:
         effort, signed = self.effort, isinstance(self.loss, SquaredError)
