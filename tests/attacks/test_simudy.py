@@ -229,7 +229,7 @@ def test_what_cannot_be_simulated_is_refused() -> None:
     with pytest.raises(BadInput, match=r"one of 0\.\.9 for each of the 3 candidates, got 2"):
         replace(attack, labels=(0, 1)).run(release, seed=0)
     for wrong in ({"segment": 0}, {"candidates": 0}, {"training": replace(EASY, epochs=0)}):
-        with pytest.raises(BadInput, match="must be 1 or more, got 0"):
+        with pytest.raises(BadInput, match="of (SimuDy|Training) must be 1 or more, got 0"):
             replace(attack, **wrong).run(release, seed=0)
     with pytest.raises(BadInput, match=r"got 3 with \[10\]"):
         replace(attack, labels=(0, 1, 10)).run(release, seed=0)

@@ -17,7 +17,7 @@ from remanence.attacks._simulation import Simulation, Whole, segment_of, way
 from remanence.attacks._spanned import Spanned
 from remanence.attacks.gradient_matching import Cosine, Distance, total_variation
 from remanence.attacks.kkt import balanced
-from remanence.errors import BadInput, Diverged
+from remanence.errors import BadInput, Diverged, at_least
 from remanence.release import KnowsFixed, KnowsTraining, require
 from remanence.training import Adam, Optimizer, Training
 from remanence.types import Reconstruction
@@ -39,13 +39,13 @@ class SimuDy:
     training: Training | None = None  # simulated; None: the victim's. The authors' code takes 8 of its 20 epochs
     segment: int | None = None  # simulated steps to a graph; None: by free memory
 
+    def __post_init__(self) -> None:
+        at_least(self, candidates=1, tv=0, steps=1, spread=0, segment=1)
+
     def run(self, release: KnowsTraining, *, seed: int) -> Reconstruction:
         require(release, KnowsTraining, by=type(self).__name__)
         check_ends(release)
-        epochs = (self.training or release.training).epochs
-        for name, value in (("candidates", self.candidates), ("segment", self.segment), ("epochs", epochs)):
-            if value is not None and value < 1:
-                raise BadInput(f"`{name}` must be 1 or more, got {value}")
+        at_least(self.training or release.training, epochs=1)
         generator = torch.Generator().manual_seed(seed)
         labels = self._labels(release, generator)
         target = next(iter(release.final.values()))
