@@ -65,9 +65,25 @@ def test_contributions_are_norms_of_summed_gradients(victim: Victim) -> None:
 
 
 def test_the_needed_are_the_group_that_explains_most_of_the_variance() -> None:
-    pulls = torch.tensor([0.2, 1.5, 0.3, 1.2, 1.9, 0.25, 0.6])
+    pulls, one_class = torch.tensor([0.2, 1.5, 0.3, 1.2, 1.9, 0.25, 0.6]), torch.zeros(7, dtype=torch.int64)
     variances = []
     for count in range(1, 7):
-        upper, lower = pulls.sort(descending=True).values.split([count, 7 - count])
+        upper, lower = pulls.log().sort(descending=True).values.split([count, 7 - count])
         variances.append(float(count * upper.var(correction=0) + (7 - count) * lower.var(correction=0)))
-    assert count_needed(pulls) == 1 + variances.index(min(variances)) == 3
+    found = count_needed(pulls, one_class)
+    assert found.value == 1 + variances.index(min(variances))
+    assert 1 <= found.low <= found.value <= found.high <= 6
+    with pytest.raises(BadInput, match="2 candidates or more"):
+        count_needed(pulls[:1], one_class[:1])
+
+
+@pytest.mark.parametrize("records", [20, 40, 60])
+def test_classes_that_pull_more_do_not_count_for_more(records: int) -> None:
+    generator = torch.Generator().manual_seed(records)
+    labels = torch.arange(80) % 10
+    spread = torch.exp(0.15 * torch.randn(80, generator=generator))
+    planted = torch.where(torch.arange(80) < records, 1.0, 0.35) * spread
+    found = count_needed(planted * torch.logspace(0, 2, 10)[labels], labels)
+    assert found.low <= records <= found.high
+    assert abs(found.value - records) <= 2
+    assert found.high - found.low < 30
