@@ -113,7 +113,7 @@ def test_captured_simudy_is_simudy(
     digits: Data, net: Net, training: Training, segment: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = moved(release(digits, net, training), "cuda")
-    attack = SimuDy(candidates=4, steps=20, segment=segment, optimizer=Adam(lr=0.01))
+    attack = SimuDy(candidates=4, steps=20, segment=segment, optimizer=Adam(lr=0.01), octaves=2)
     captured = attack.run(there, seed=0)
     monkeypatch.setattr(_search, "replayed", lambda step, _: step)
     torch.testing.assert_close(captured.x, attack.run(there, seed=0).x, rtol=1e-6, atol=1e-6)
