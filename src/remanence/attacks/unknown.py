@@ -17,8 +17,8 @@ from remanence.release import KnowsTraining, LocalUpdate, require
 from remanence.training import Training
 from remanence.types import Data, Reconstruction
 
-_SAMPLES = 1000
-_NOISE = 256
+_SAMPLES = 1000  # of the candidates, for bounds
+_NOISE = 256  # records that labels are told with where nothing is known of them
 
 
 @final
@@ -41,7 +41,8 @@ def find_training(attack: SimuDy, release: KnowsTraining, trainings: Sequence[Tr
     if not left:
         raise BadInput("there is no training to choose from: give one or more")
     while len(left) > 1:
-        reached = {each: _reached(replace(attack, steps=steps, training=each), release, seed) for each in left}
+        searches = {each: replace(attack, steps=steps, start=None, training=each) for each in left}
+        reached = {each: _reached(search, release, seed) for each, search in searches.items()}
         left, steps = sorted(left, key=lambda each: reached[each])[: ceil(len(left) / 2)], 2 * steps
     return left[0]
 
