@@ -1,5 +1,6 @@
 """The linearity index against a loop over all pairs of epochs."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -10,7 +11,8 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 from remanence import SGD, BadInput, Training, initial_params, mlp, train_victim
 from remanence.data import Split
 from remanence.nets import apply
-from remanence.preflight import linearity
+from remanence.preflight import linearity, preflight
+from remanence.training import UntilRest
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
@@ -44,3 +46,16 @@ def test_one_epoch_cannot_be_compared(parts: Split) -> None:
     victim = train_victim(model, Training(epochs=1), initial, parts.fixed, parts.private, seed=0)
     with pytest.raises(BadInput, match="compares epochs"):
         linearity(victim)
+
+
+@pytest.mark.parametrize(("rate", "turns"), [(1e-3, False), (2.0, True)])
+def test_preflight_says_whether_gradients_turn(parts: Split, rate: float, turns: bool) -> None:
+    private = parts.private.take(slice(0, 5))
+    model = mlp(private.shape, 10, hidden=(16,), activation=nn.ReLU)
+    training = Training(optimizer=SGD(lr=rate), epochs=10)
+    victim = train_victim(model, training, initial_params(model, seed=0), private.take([]), private, seed=0)
+    before = preflight(victim)
+    assert before.linear == pytest.approx(float(linearity(victim).mean()))
+    assert ("gradients-turn" in {caveat.code for caveat in before.caveats()}) == turns
+    for other in (replace(training, epochs=1), replace(training, epochs=101), replace(training, stages=UntilRest())):
+        assert preflight(replace(victim, training=other)).linear is None

@@ -16,12 +16,14 @@ from remanence.attacks._stationarity import Forward, Layer, Left
 from remanence.checks import Caveat
 from remanence.errors import BadInput
 from remanence.release import Victim
-from remanence.training import CrossEntropy, Logistic, SquaredError
+from remanence.training import CrossEntropy, Logistic, SquaredError, UntilRest
 from remanence.types import Params, concat
 
 _KINK = 0.01  # of the typical pre-activation: nearer to zero a record rests on the kink
 _ON_MARGIN = 1.1  # of the smallest margin
 _TOO_MUCH = 0.1
+_LINEAR = 0.8  # MLPs of Tian et al. 2025 lie at 0.91 and above, their ResNet-18 at 0.60
+_FEW_EPOCHS = 100  # the way of longer trainings takes too long to go again
 
 
 @final
@@ -35,9 +37,11 @@ class Preflight:
     at_rest: float  # what the records and the loss's own multipliers leave, and the one factor fitted
     off_kinks: float  # the same in the first layer, of pairs of record and neuron that do not rest on a kink
     kinks: float  # share of the pairs that do
+    linear: float | None  # the mean of `linearity`; None after a single epoch, and of long trainings
 
     def caveats(self) -> tuple[Caveat, ...]:
-        found = []
+        turns = None if self.linear is None else gradients_turn(self.linear)
+        found = [turns] if turns else []
         if self.unexplained > _TOO_MUCH:
             text = (
                 f"At the true records KKT's objective leaves {self.unexplained:.0%} of the weights unexplained: other "
@@ -78,7 +82,14 @@ def preflight(victim: Victim) -> Preflight:
         at_rest=float(rest.objective) / whole,
         off_kinks=off_kinks,
         kinks=kinks,
+        linear=_linear(victim),
     )
+
+
+def _linear(victim: Victim) -> float | None:
+    training = victim.training
+    short = 2 <= training.epochs <= _FEW_EPOCHS and not isinstance(training.stages, UntilRest)
+    return float(linearity(victim).mean()) if short else None
 
 
 def linearity(victim: Victim, *, seed: int = 0) -> Tensor:
@@ -92,6 +103,17 @@ def linearity(victim: Victim, *, seed: int = 0) -> Tensor:
     starts = passed[:: len(passed) // training.epochs]
     each = zip(data.x.split(1), data.y.split(1), strict=True)
     return torch.stack([_mean_cosine(gradient(params, x, y) for params in starts) for x, y in each])
+
+
+def gradients_turn(linear: float) -> Caveat | None:
+    """Which attack on both ends of a training to expect to work, by the mean of `linearity`."""
+    if linear >= _LINEAR:
+        return None
+    text = (
+        f"A record's gradients at two epochs have a mean cosine of {linear:.2f}: training is far from linear. Expect "
+        "little of Linearised; SimuDy, which simulates it, has a chance."
+    )
+    return Caveat(code="gradients-turn", text=text)
 
 
 def _mean_cosine(gradients: Iterable[Params]) -> Tensor:

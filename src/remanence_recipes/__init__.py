@@ -7,7 +7,7 @@ from remanence_recipes.buzaglo2023 import cifar100, classes, figures, gallery, m
 from remanence_recipes.federated import counts, exact, searches
 from remanence_recipes.haim2022 import binary
 from remanence_recipes.mnemonist2023 import reading, rows
-from remanence_recipes.tian2025 import linear, mlps, resnets, unknowns
+from remanence_recipes.tian2025 import linear, mlps, resnets, scaling, unknowns
 from remanence_recipes.wang2023 import activations, clients, depth, embeddings, images, limits, planted, query_point
 
 RECIPES: dict[str, Recipe] = {
@@ -60,6 +60,9 @@ RECIPES: dict[str, Recipe] = {
     "tian2025.mlp_500": mlps.mlp_500,
     "tian2025.baselines": mlps.baselines,
     "tian2025.resnet_20": resnets.resnet_20,
+    "tian2025.resnet_50": resnets.resnet_50,
+    "tian2025.resnet_120": resnets.resnet_120,
+    "tian2025.scaling": scaling.scaling,
     "tian2025.unknown_learning_rate": unknowns.unknown_learning_rate,
     "tian2025.unknown_size": unknowns.unknown_size,
     "federated.architectures": searches.architectures,

@@ -75,3 +75,5 @@ def test_ends_that_say_nothing_are_refused(data: Data) -> None:
     release = after(1, data)
     with pytest.raises(BadInput, match="the same weights"):
         Linearised(candidates=10, steps=1, distance=L2()).run(replace(release, final=release.initial), seed=0)
+    with pytest.raises(BadInput, match="`steps` of Linearised must be 1 or more, got 0"):
+        Linearised(steps=0)

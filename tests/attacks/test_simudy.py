@@ -30,7 +30,7 @@ from remanence import (
     train_victim,
 )
 from remanence.attacks import _simulation
-from remanence.attacks._search import search_in_place
+from remanence.attacks._search import coarser, search_in_place
 from remanence.attacks._simulation import Coordinates, Simulation, Whole, segment_of
 from remanence.attacks._spanned import Spanned
 from remanence.attacks.gradient_matching import ByProducts
@@ -191,6 +191,22 @@ def test_another_training_can_be_simulated() -> None:
     assert not torch.equal(whole, fewer)
 
 
+def test_a_search_goes_on_from_a_shorter_one() -> None:
+    fewer = SimuDy(candidates=3, steps=30, training=replace(EASY, epochs=2), labels=(2, 0, 1))
+    begun = fewer.run(shown(), seed=0)
+    still = replace(fewer, start=fewer, training=None, steps=1, labels=None, optimizer=Adam(lr=0.0))
+    found = still.run(shown(), seed=0)
+    assert torch.equal(found.x, begun.x)
+    assert found.y is not None
+    assert found.y.tolist() == [2, 0, 1]
+    whole = replace(still, steps=30, optimizer=fewer.optimizer).run(shown(), seed=0)
+    assert found.objective is not None
+    assert whole.objective is not None
+    assert whole.objective < found.objective
+    with pytest.raises(BadInput, match="as many candidates as the search that goes on from it, 4, got 3"):
+        SimuDy(candidates=4, start=fewer)
+
+
 def test_memory_decides_how_many_steps_share_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     model, like = mlp((784,), 10, hidden=(100,)), torch.zeros(1)
 
@@ -229,7 +245,7 @@ def test_what_cannot_be_simulated_is_refused() -> None:
     with pytest.raises(BadInput, match=r"one of 0\.\.9 for each of the 3 candidates, got 2"):
         replace(attack, labels=(0, 1)).run(release, seed=0)
     for wrong in ({"segment": 0}, {"candidates": 0}, {"training": replace(EASY, epochs=0)}):
-        with pytest.raises(BadInput, match="must be 1 or more, got 0"):
+        with pytest.raises(BadInput, match=r"of (SimuDy|Training) must be 1 or more, got 0"):
             replace(attack, **wrong).run(release, seed=0)
     with pytest.raises(BadInput, match=r"got 3 with \[10\]"):
         replace(attack, labels=(0, 1, 10)).run(release, seed=0)
@@ -258,7 +274,31 @@ def test_a_rate_that_diverges_is_told_with_its_step() -> None:
 def test_a_search_that_diverges_is_told() -> None:
     x = nn.Parameter(torch.rand(3))
     with pytest.raises(Diverged, match="the search diverged by its step 1:"):
-        search_in_place(lambda: (x - 2).sqrt().sum(), x, optimizer=Adam(), steps=5, label="")
+        search_in_place(lambda x: (x - 2).sqrt().sum(), x, optimizer=Adam(), steps=5, label="")
+
+
+def test_octaves_move_the_coarse_parts_of_images() -> None:
+    """Where a slope is mostly noise from pixel to pixel, the mean of many pixels is what can be told."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(2, 1, 16, 16, generator=generator)
+    ramp = torch.linspace(0, 1, 16).expand(2, 1, 16, 16)
+
+    def rough(x: Tensor) -> Tensor:
+        return (x - ramp).square().sum() + 0.03 * (60 * x + 20 * noise).sin().sum()
+
+    off = []
+    for octaves in (0, 3):
+        x = nn.Parameter(torch.full((2, 1, 16, 16), 0.5))
+        search_in_place(rough, x, optimizer=Adam(lr=0.02), steps=40, label="", octaves=octaves)
+        found = x.detach()
+        assert 0 <= float(found.min()) <= float(found.max()) <= 1
+        off.append(float(nn.functional.avg_pool2d(found - ramp, 4).square().mean()))
+    assert off[1] < 0.5 * off[0]
+
+
+def test_octaves_end_at_one_pixel_and_tables_have_none() -> None:
+    assert [tuple(part.shape) for part in coarser(torch.zeros(3, 1, 8, 4), 9)] == [(3, 1, 4, 2), (3, 1, 2, 1)]
+    assert coarser(torch.zeros(3, 8), 2) == []
 
 
 def test_images_can_be_standardised_by_the_model() -> None:

@@ -21,7 +21,7 @@ from remanence import (
     mlp,
     train_victim,
 )
-from remanence.attacks import contributions, count_needed, find_rate
+from remanence.attacks import contributions, count_needed, find_labels, find_rate, find_training
 from remanence.nets import apply
 
 TRAINING = Training(optimizer=SGD(lr=0.1), epochs=5)
@@ -43,8 +43,29 @@ def test_the_rate_is_found_among_others_and_among_those_that_diverge(victim: Vic
     release = replace(initial_and_final(victim).release, training=wrong)
     assert find_rate(attack, release, (0.01, 0.1, 1.0, 1e300), seed=0) == 0.1
     assert find_rate(attack, release, (0.5,), seed=0) == 0.5
-    with pytest.raises(BadInput, match="`rates` is empty"):
+    with pytest.raises(BadInput, match="no training to choose from"):
         find_rate(attack, release, (), seed=0)
+
+
+@pytest.mark.parametrize("true", [replace(TRAINING, batch_size=2, shuffled=False), replace(TRAINING, epochs=8)])
+def test_batch_size_and_epochs_are_found(victim: Victim, true: Training) -> None:
+    owner = train_victim(victim.model, true, victim.initial, victim.fixed, victim.private, seed=0)
+    release = replace(initial_and_final(owner).release, training=replace(TRAINING, epochs=1))
+    attack = SimuDy(
+        candidates=4, labels=(0, 1, 2, 3), distance=L2(), tv=0.0, steps=15, optimizer=Adam(lr=0.1, beta1=0.8, beta2=0.9)
+    )
+    guesses = [replace(true, batch_size=b, epochs=e) for b, e in ((None, 2), (None, 8), (2, 5), (1, 8))]
+    assert find_training(attack, release, guesses, seed=0) == true
+
+
+def test_labels_are_found_with_repetition(digits: Data) -> None:
+    data = digits.take(torch.tensor([int((digits.y == label).nonzero()[0, 0]) for label in (1, 4, 4, 7)]))
+    data = data.to("cpu", torch.float64)
+    model = mlp(data.shape, 10, hidden=(32,))
+    initial = {name: p.double() for name, p in initial_params(model, seed=0).items()}
+    release = initial_and_final(train_victim(model, TRAINING, initial, data.take([]), data, seed=0)).release
+    assert find_labels(release, 4) == (1, 4, 4, 7)
+    assert find_labels(release, 4, looks_like=data.x) == (1, 4, 4, 7)
 
 
 def test_contributions_are_norms_of_summed_gradients(victim: Victim) -> None:
@@ -65,9 +86,25 @@ def test_contributions_are_norms_of_summed_gradients(victim: Victim) -> None:
 
 
 def test_the_needed_are_the_group_that_explains_most_of_the_variance() -> None:
-    pulls = torch.tensor([0.2, 1.5, 0.3, 1.2, 1.9, 0.25, 0.6])
+    pulls, one_class = torch.tensor([0.2, 1.5, 0.3, 1.2, 1.9, 0.25, 0.6]), torch.zeros(7, dtype=torch.int64)
     variances = []
     for count in range(1, 7):
-        upper, lower = pulls.sort(descending=True).values.split([count, 7 - count])
+        upper, lower = pulls.log().sort(descending=True).values.split([count, 7 - count])
         variances.append(float(count * upper.var(correction=0) + (7 - count) * lower.var(correction=0)))
-    assert count_needed(pulls) == 1 + variances.index(min(variances)) == 3
+    found = count_needed(pulls, one_class)
+    assert found.value == 1 + variances.index(min(variances))
+    assert 1 <= found.low <= found.value <= found.high <= 6
+    with pytest.raises(BadInput, match="2 candidates or more"):
+        count_needed(pulls[:1], one_class[:1])
+
+
+@pytest.mark.parametrize("records", [20, 40, 60])
+def test_classes_that_pull_more_do_not_count_for_more(records: int) -> None:
+    generator = torch.Generator().manual_seed(records)
+    labels = torch.arange(80) % 10
+    spread = torch.exp(0.15 * torch.randn(80, generator=generator))
+    planted = torch.where(torch.arange(80) < records, 1.0, 0.35) * spread
+    found = count_needed(planted * torch.logspace(0, 2, 10)[labels], labels)
+    assert found.low <= records <= found.high
+    assert abs(found.value - records) <= 2
+    assert found.high - found.low < 30

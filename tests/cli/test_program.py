@@ -52,7 +52,8 @@ def test_a_run_prints_its_records_and_nothing_else(demo_run: Finished) -> None:
     gradients = [
         f"gradient of a batch{what}" for what in ("", ", its first layer", ", at weights that the server chose")
     ]
-    assert [record["cell"] for record in records] == [*gradients, "all records but one", "trained weights alone"]
+    of_weights = ["all records but one", "trained weights alone", "weights before and after training"]
+    assert [record["cell"] for record in records] == [*gradients, *of_weights]
     assert {(record["recipe"], record["scale"], record["seed"]) for record in records} == {("demo.digits", "smoke", 0)}
     command = f"remanence run demo.digits --scale smoke --json --out {demo_run.folder}"
     assert {record["command"] for record in records} == {command}
@@ -74,9 +75,15 @@ def test_the_first_layer_and_a_server_that_chose_the_weights_give_all_away(demo_
 
 
 def test_weights_alone_give_most_records_away(demo_run: Finished) -> None:
-    scores = read_run(demo_run.folder).records[-1]["scores"]
+    scores = read_run(demo_run.folder).records[-2]["scores"]
     assert scores["records"] == 20
     assert scores["found"]["count"] >= 8  # chance finds 20 of 100 times one
+
+
+def test_both_ends_of_a_training_give_most_records_away(demo_run: Finished) -> None:
+    scores = read_run(demo_run.folder).records[-1]["scores"]
+    assert scores["records"] == 10
+    assert scores["found"]["count"] >= 7
 
 
 def test_a_page_is_drawn_again_to_the_byte(demo_run: Finished, call: Call, tmp_path: Path) -> None:

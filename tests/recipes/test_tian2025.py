@@ -1,13 +1,16 @@
 """Every recipe at smoke scale, from its cells to the page, and what each must show even there."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from smoke import measures, records
 
-from remanence import initial_params
+from remanence import SimuDy, initial_params
 from remanence_recipes import RECIPES
-from remanence_recipes.tian2025.resnets import NETS, pretrained, residual
-from remanence_recipes.tian2025.setting import DIGITS, cut
+from remanence_recipes.tian2025.resnets import NETS, deep, pretrained, residual
+from remanence_recipes.tian2025.scaling import scaling
+from remanence_recipes.tian2025.setting import DIGITS, PAPERS, cut
 
 NAMES = [name for name in RECIPES if name.startswith("tian2025.")]
 
@@ -38,6 +41,26 @@ def test_wider_nets_are_more_linear() -> None:
 def test_candidates_that_no_record_needs_pull_less() -> None:
     found = measures(records("tian2025.unknown_size")["number of records"])
     assert found["matched pull more than unmatched"] > 0.7
+
+
+def test_scaling_changes_one_thing_at_a_time() -> None:
+    smoke, *larger = ([c for c in scaling(scale) if c.point] for scale in ("smoke", "small", "paper"))
+    for cells in larger:
+        places = {(c.point.series, c.point.axis, c.point.value) for c in cells if c.point}
+        assert len(places) == len(cells)
+        for series in ("MLP", "ResNet"):
+            assert {axis for name, axis, _ in places if name == series} == {"images", "epochs", "width", "batch"}
+    for cell in smoke:
+        assert isinstance(cell.attack, SimuDy)
+        assert len(cell.split(0).private) == cell.attack.candidates
+
+
+def test_deep_nets_are_simulated_in_short_first_and_in_full_at_last() -> None:
+    full = deep(20, 400, PAPERS)
+    assert full.start is not None
+    assert full.start.training is not None
+    assert (full.start.training.epochs, full.start.steps, full.training, full.steps) == (8, 400, None, 10)
+    assert deep(20, 400, replace(PAPERS, epochs=4)).start is None
 
 
 def test_the_start_is_pretrained_on_other_images() -> None:

@@ -16,7 +16,7 @@ from remanence.attacks.reconn import FittedRecoNN, RecoNN
 from remanence.attacks.simudy import SimuDy
 from remanence.attacks.span import Span, read_span, share_left
 from remanence.attacks.stein import Stein
-from remanence.attacks.unknown import contributions, count_needed, find_rate
+from remanence.attacks.unknown import Count, contributions, count_needed, find_labels, find_rate, find_training
 
 ATTACKS = (GradientMatching, FirstLayer, Stein, RecoNN, Mnemonist, GLM, KKT, Equilibrium, SimuDy, Linearised)
 
@@ -28,6 +28,7 @@ __all__ = [
     "LBFGS",
     "Attack",
     "Cosine",
+    "Count",
     "Equilibrium",
     "FirstLayer",
     "FittedMnemonist",
@@ -45,7 +46,9 @@ __all__ = [
     "WideLayer",
     "contributions",
     "count_needed",
+    "find_labels",
     "find_rate",
+    "find_training",
     "hermite_coefficients",
     "infer_labels",
     "read_span",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 import torch
 from torch import Tensor, nn
 from torch.func import grad, grad_and_value, vmap
+from torch.nn.functional import interpolate
 
 from remanence.errors import Diverged
 from remanence.progress import track
@@ -74,23 +75,31 @@ def _curved(objective: Objective, start: Tensor, labels: Tensor, optimizer: LBFG
 
 
 def search_in_place(
-    objective: Callable[[], Tensor],
+    objective: Callable[[Tensor], Tensor],
     x: nn.Parameter,
     others: Sequence[nn.Parameter] = (),
     *,
     optimizer: Optimizer,
     steps: int,
     label: str,
+    octaves: int = 0,
 ) -> None:
     """From one start, for objectives that are large: `x` is moved within the box and `others` freely. The rate falls on
-    a half cosine; on a CUDA device a step is captured once."""
-    stepper, reached = torch_optimizer(optimizer, [x, *others]), x.detach().new_zeros(())
+    a half cosine; on a CUDA device a step is captured once.
+
+    Images are also moved as wholes: with `octaves` a step has coarser parts, each of half the side of the one before,
+    that the optimiser scales for themselves. A slope by single pixels is mostly noise to it in deep nets.
+    """
+    parts = [nn.Parameter(part) for part in coarser(x, octaves)]
+    stepper, reached = torch_optimizer(optimizer, [x, *parts, *others]), x.detach().new_zeros(())
 
     def step() -> None:
-        value = objective()
+        value = objective(_with_parts(x, parts))
         update(stepper, value)
         with torch.no_grad():
-            x.clamp_(0, 1)
+            x.copy_(_with_parts(x, parts).clamp(0, 1))
+            for part in parts:
+                part.zero_()
             reached.copy_(value)
 
     next_step = replayed(step, lambda: [*changed_by([stepper]), reached])
@@ -99,6 +108,18 @@ def search_in_place(
         next_step()
         if (place % _LOOK == 0 or place == steps - 1) and not reached.isfinite():
             raise Diverged(f"the search diverged by its step {place + 1}: lower the rate of `optimizer`")
+
+
+def coarser(x: Tensor, octaves: int) -> list[Tensor]:
+    """Zeros for each octave below these images; what is no image has none."""
+    sides = [[side >> k for side in x.shape[2:]] for k in range(1, octaves + 1)] if x.ndim == 4 else []
+    return [x.detach().new_zeros(*x.shape[:2], *side) for side in sides if min(side)]
+
+
+def _with_parts(x: Tensor, parts: Sequence[Tensor]) -> Tensor:
+    for part in parts:
+        x = x + interpolate(part, size=x.shape[2:], mode="bilinear")
+    return x
 
 
 def _array(x: Tensor) -> "NDArray[np.float64]":

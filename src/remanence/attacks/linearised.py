@@ -17,6 +17,7 @@ from remanence.attacks._search import search_in_place
 from remanence.attacks.gradient_matching import Cosine, Distance, total_variation
 from remanence.attacks.kkt import balanced
 from remanence.attacks.simudy import check_ends
+from remanence.errors import at_least
 from remanence.nets import apply
 from remanence.release import KnowsTraining, require
 from remanence.training import Adam, Loss, Optimizer
@@ -36,6 +37,10 @@ class Linearised:
     steps: int = 5000
     optimizer: Optimizer = Adam(lr=0.01, beta1=0.8, beta2=0.9)  # its rate falls on a half cosine
     spread: float = 0.1  # of the first candidates' pixels, around the middle
+    octaves: int = 0  # coarser parts of the images that are moved beside their pixels
+
+    def __post_init__(self) -> None:
+        at_least(self, candidates=1, tv=0, steps=1, spread=0, octaves=0)
 
     def run(self, release: KnowsTraining, *, seed: int) -> Reconstruction:
         require(release, KnowsTraining, by=type(self).__name__)
@@ -48,15 +53,21 @@ class Linearised:
         x, names = nn.Parameter(start.clamp(0, 1).to(like)), [name for name, _ in release.model.named_parameters()]
         moved = torch.cat([(release.initial[name] - release.final[name]).flatten() for name in names])
 
-        def objective() -> Tensor:
+        def objective(x: Tensor) -> Tensor:
             explained = pulls(release.model, release.training.loss, names, ends, multipliers, x, labels)
             return self.distance(moved, explained) + self.tv * total_variation(x)
 
         search_in_place(
-            objective, x, [multipliers], optimizer=self.optimizer, steps=self.steps, label="linearised training"
+            objective,
+            x,
+            [multipliers],
+            optimizer=self.optimizer,
+            steps=self.steps,
+            octaves=self.octaves,
+            label="linearised training",
         )
         with torch.no_grad():
-            return Reconstruction(x=x.detach().clone(), y=labels, objective=float(objective()))
+            return Reconstruction(x=x.detach().clone(), y=labels, objective=float(objective(x)))
 
 
 def pulls(
@@ -74,8 +85,8 @@ def pulls(
         logits = apply(model, end | trained, x)
         return (multipliers * vmap(lambda z, y: loss(z[None], y[None]))(logits, labels)).sum()
 
-    total = torch.zeros(())
-    for end, own in zip(ends, multipliers, strict=True):
-        gradient = grad(weighted)({name: end[name] for name in names}, end, own)
-        total = total.to(x) + torch.cat([gradient[name].flatten() for name in names])
-    return total
+    gradients = [
+        grad(weighted)({name: end[name] for name in names}, end, own)
+        for end, own in zip(ends, multipliers, strict=True)
+    ]
+    return torch.stack([torch.cat([each[name].flatten() for name in names]) for each in gradients]).sum(0)

@@ -17,9 +17,10 @@ from remanence.attacks._simulation import Simulation, Whole, segment_of, way
 from remanence.attacks._spanned import Spanned
 from remanence.attacks.gradient_matching import Cosine, Distance, total_variation
 from remanence.attacks.kkt import balanced
-from remanence.errors import BadInput, Diverged
+from remanence.errors import BadInput, Diverged, at_least
 from remanence.release import KnowsFixed, KnowsTraining, require
 from remanence.training import Adam, Optimizer, Training
+from remanence.training.precision import precision
 from remanence.types import Reconstruction
 
 
@@ -36,23 +37,40 @@ class SimuDy:
     steps: int = 5000  # the authors: 30,000, with a rate that rises and falls every 200
     optimizer: Optimizer = Adam(lr=0.01, beta1=0.8, beta2=0.9)  # at the start; its rate falls on a half cosine
     spread: float = 0.1  # of the first candidates' pixels, around the middle
+    octaves: int = 0  # coarser parts of the images that are moved beside their pixels; not in the paper
+    start: "SimuDy | None" = None  # whose candidates the search begins with, such as one that simulates fewer epochs
     training: Training | None = None  # simulated; None: the victim's. The authors' code takes 8 of its 20 epochs
     segment: int | None = None  # simulated steps to a graph; None: by free memory
+    tf32: bool = False  # products on a CUDA device with factors of ten bits
+
+    def __post_init__(self) -> None:
+        at_least(self, candidates=1, tv=0, steps=1, spread=0, octaves=0, segment=1)
+        if self.start is not None and self.start.candidates != self.candidates:
+            raise BadInput(
+                f"`start` must have as many candidates as the search that goes on from it, {self.candidates}, got "
+                f"{self.start.candidates}"
+            )
 
     def run(self, release: KnowsTraining, *, seed: int) -> Reconstruction:
         require(release, KnowsTraining, by=type(self).__name__)
         check_ends(release)
-        epochs = (self.training or release.training).epochs
-        for name, value in (("candidates", self.candidates), ("segment", self.segment), ("epochs", epochs)):
-            if value is not None and value < 1:
-                raise BadInput(f"`{name}` must be 1 or more, got {value}")
+        at_least(self.training or release.training, epochs=1)
+        like = next(iter(release.final.values()))
+        x, labels = (part.to(like.device) for part in self._begun(release, seed))
+        with precision(tf32=self.tf32):
+            x, objective = self._searched(release, self._simulation(release, labels, seed), x.to(like))
+        return Reconstruction(x=x, y=labels, objective=objective)
+
+    def _begun(self, release: KnowsTraining, seed: int) -> tuple[Tensor, Tensor]:
+        """The first candidates and their labels."""
+        if self.start is not None:
+            begun = self.start.run(release, seed=seed)
+            assert begun.y is not None
+            return begun.x, begun.y
         generator = torch.Generator().manual_seed(seed)
         labels = self._labels(release, generator)
-        target = next(iter(release.final.values()))
-        start = 0.5 + self.spread * torch.randn(self.candidates, *release.shape, generator=generator)
-        simulation = self._simulation(release, labels.to(target.device), seed)
-        x, objective = self._searched(release, simulation, start.clamp(0, 1).to(target))
-        return Reconstruction(x=x, y=labels.to(x.device), objective=objective)
+        pixels = 0.5 + self.spread * torch.randn(self.candidates, *release.shape, generator=generator)
+        return pixels.clamp(0, 1), labels
 
     def _labels(self, release: KnowsTraining, generator: torch.Generator) -> Tensor:
         classes = release.num_classes
@@ -101,10 +119,11 @@ class SimuDy:
             )
         x = nn.Parameter(start)
         search_in_place(
-            lambda: objective(x),
+            objective,
             x,
             optimizer=self.optimizer,
             steps=self.steps,
+            octaves=self.octaves,
             label=f"simulated training ({way(len(simulation.batches), simulation.segment)})",
         )
         with torch.no_grad():

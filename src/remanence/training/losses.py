@@ -71,8 +71,8 @@ class SquaredError:
 
 @cache
 def _table(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Made once: a step that is captured cannot copy it to the device."""
-    return torch.tensor(values, dtype=dtype, device=device)
+    """Made once, and on the device: a step that is captured cannot copy it there."""
+    return torch.stack([torch.full((), value, dtype=dtype, device=device) for value in values])
 
 
 KnownLoss: TypeAlias = CrossEntropy | Logistic | SquaredError

@@ -1,6 +1,7 @@
 """How far a training is from linear, by width and architecture: why linearised attacks fail on deep nets."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 from remanence.data import Split
 from remanence.experiment import Claim, Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics.statistics import bootstrap_mean
-from remanence.preflight import linearity
+from remanence.preflight import gradients_turn, linearity
 from remanence.release import train_victim
 from remanence.seeds import stream
 from remanence.types import Data, Params
@@ -52,6 +53,11 @@ def _indices(nets: dict[str, Net], seed: int, device: torch.device) -> Outcome:
     return Outcome(
         measures=tuple(Measure.of(name, each, meaning=MEANING, chance=0.0) for name, each in found.items()),
         figures=(Figure(title="Linearity", x_label="net", y_label="M_lin", series=tuple(series), kind="bars"),),
+        caveats=tuple(
+            replace(turns, text=f"{name}: {turns.text}")
+            for name, each in found.items()
+            if (turns := gradients_turn(each.value))
+        ),
     )
 
 

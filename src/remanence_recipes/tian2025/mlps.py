@@ -13,7 +13,7 @@ from remanence_recipes.tian2025.setting import PAPERS, cut, images_of, torch_sta
 
 def mlp_100(scale: Scale) -> Sequence[Cell]:
     """100 images from an MLP of 3072-1000-1000-10 at full batch, trained for 20 epochs and to convergence."""
-    short = _simulated(scale)
+    short = simulated(scale)
     epochs = {"smoke": 20, "small": 60, "paper": 200}[scale]
     claim = Claim.mean(images_of(scale).ssim, target=0.6, where="ours")
     converged = replace(
@@ -28,7 +28,7 @@ def mlp_100(scale: Scale) -> Sequence[Cell]:
 def mlp_500(scale: Scale) -> Sequence[Cell]:
     """500 images from the same MLP, trained for 20 epochs at full batch."""
     records, steps = {"smoke": (20, 60), "small": (50, 600), "paper": (500, 10_000)}[scale]
-    one = _simulated(scale)
+    one = simulated(scale)
     assert isinstance(one.attack, SimuDy)
     claim = Claim.mean(images_of(scale).ssim, target=0.6, where="ours")
     return [
@@ -44,27 +44,29 @@ def mlp_500(scale: Scale) -> Sequence[Cell]:
 
 def baselines(scale: Scale) -> Sequence[Cell]:
     """The same MLP read by SimuDy, and by gradients at the start and the end of training or at the end alone."""
-    simulated = _simulated(scale)
-    budget = simulated.attack
+    usual = simulated(scale)
+    budget = usual.attack
     assert isinstance(budget, SimuDy)
-    linear = Linearised(candidates=2 * budget.candidates, steps={"smoke": 40, "small": 600, "paper": 20_000}[scale])
+    steps = {"smoke": 40, "small": 600, "paper": 20_000}[scale]
+    linear = Linearised(candidates=2 * budget.candidates, steps=steps, octaves=budget.octaves)
     attacks: dict[str, SimuDy | Linearised] = {
         "SimuDy": budget,
         "gradients at start and end": linear,
         "gradients at the end": replace(linear, at_start=False),
     }
     return [
-        replace(simulated, label=name, attack=attack, point=Point(axis="attack", value=name), claims=())
+        replace(usual, label=name, attack=attack, point=Point(axis="attack", value=name), claims=())
         for name, attack in attacks.items()
     ]
 
 
-def _simulated(scale: Scale) -> Cell:
+def simulated(scale: Scale) -> Cell:
     records, width, steps = {"smoke": (10, 64, 80), "small": (20, 300, 300), "paper": (100, 1000, 5000)}[scale]
-    images, attack = images_of(scale), SimuDy(candidates=records, steps=steps)
+    images, attack = images_of(scale), SimuDy(candidates=records, steps=steps, octaves=4)
     claim = Claim.mean(images.ssim, printed=0.3374, target=0.80, where="100 images, greedy SSIM")
     if scale == "smoke":
-        attack = replace(attack, optimizer=replace(attack.optimizer, lr=0.04))  # few steps must do
+        few = replace(attack.optimizer, lr=0.04)  # steps must do, and digits of 8x8 are black and white
+        attack = replace(attack, optimizer=few, octaves=0)
     return Cell(
         label=f"MLP, {records} images",
         split=partial(cut, scale, records),
@@ -76,5 +78,5 @@ def _simulated(scale: Scale) -> Cell:
         matching=images.matching,
         metrics=images.metrics,
         claims=(claim,) if scale == "paper" else (),
-        tuned_on_truth=True,  # the rate of the search, on 20 images of seed 0 at `small`
+        tuned_on_truth=True,  # rate and octaves of the search, on 20 images of seed 0 at `small`
     )

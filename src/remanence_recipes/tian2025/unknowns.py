@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks import L2, SimuDy, contributions, count_needed, find_rate
+from remanence.attacks import L2, Count, SimuDy, contributions, count_needed, find_rate
 from remanence.experiment import Claim, Measure, Outcome, Scale, Study
 from remanence.metrics.matching import NONE
 from remanence.metrics.statistics import binomial_share, bootstrap_mean
@@ -15,7 +15,7 @@ from remanence.release import InitialAndFinalWeights, initial_and_final, train_v
 from remanence.seeds import stream
 from remanence.training import Adam
 from remanence.types import Data, Params
-from remanence_recipes.tian2025.resnets import NETS, residual, started
+from remanence_recipes.tian2025.resnets import NETS, deep, residual, started
 from remanence_recipes.tian2025.setting import PAPERS, Images, cut, images_of, torch_start, wide
 
 RATES: dict[Scale, tuple[float, ...]] = {
@@ -72,22 +72,33 @@ def unknown_size(scale: Scale) -> Sequence[Study]:
 
 def _size(scale: Scale, seed: int, device: torch.device) -> Outcome:
     records, images, net = {"smoke": 10, "small": 20, "paper": 40}[scale], images_of(scale), NETS[scale]
-    steps = {"smoke": 60, "small": 400, "paper": net.steps}[scale]
+    steps = {"smoke": 60, "small": 400, "paper": 600}[scale]
     public = net.public if scale == "paper" else 0
     parts = partial(cut, scale, records, public=public, side=16 if scale == "small" else None)
     private, unrelated = parts(seed).private.to(device), parts(seed).test.to(device)
     model = residual(net)(private) if scale == "paper" else wide(64)(private)
     begun = started(net, images, parts)(seed) if scale == "paper" else torch_start(images)(model, seed)
     release = _released(private, model, begun)
-    attack = SimuDy(candidates=records * 3 // 2, steps=steps, optimizer=FAST)
+    dummies = records * 3 // 2
+    shallow = SimuDy(candidates=dummies, steps=steps, optimizer=FAST)
+    attack = deep(dummies, steps, PAPERS) if scale == "paper" else shallow
     found = attack.run(release, seed=seed)
     pulls = contributions(release, found)
     kept = found.x[pulls.argsort(descending=True)[:records]]
-    return _sized(images, private, unrelated, found.x, kept, pulls, seed)
+    assert found.y is not None
+    counted = count_needed(pulls, found.y, seed=stream(seed, "count"))
+    return _sized(images, private, unrelated, found.x, kept, pulls, counted, seed)
 
 
 def _sized(
-    images: Images, private: Data, unrelated: Data, found: Tensor, kept: Tensor, pulls: Tensor, seed: int
+    images: Images,
+    private: Data,
+    unrelated: Data,
+    found: Tensor,
+    kept: Tensor,
+    pulls: Tensor,
+    counted: Count,
+    seed: int,
 ) -> Outcome:
     match = images.matching(kept, private.x)
     scores = images.ssim.paired(kept[match], private.x)
@@ -114,7 +125,9 @@ def _sized(
             ),
             Measure(
                 name="records by two groups",
-                value=count_needed(pulls),
+                value=counted.value,
+                low=counted.low,
+                high=counted.high,
                 meaning=f"of {len(found)} candidates; there were {len(private)} records",
                 chance=len(found) / 2,
             ),
