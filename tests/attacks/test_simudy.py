@@ -37,6 +37,7 @@ from remanence.attacks.gradient_matching import ByProducts
 from remanence.errors import Diverged
 from remanence.nets import Standardise
 from remanence.release import KnowsTraining
+from remanence.seeds import stream
 
 Net = Callable[[Data], nn.Module]
 HARD = Training(
@@ -205,6 +206,16 @@ def test_a_search_goes_on_from_a_shorter_one() -> None:
     assert whole.objective < found.objective
     with pytest.raises(BadInput, match="as many candidates as the search that goes on from it, 4, got 3"):
         SimuDy(candidates=4, start=fewer)
+
+
+def test_of_several_starts_the_lowest_objective_counts() -> None:
+    attack, made = SimuDy(candidates=3, steps=10), shown()
+    single = [attack.run(made, seed=seed) for seed in (0, stream(0, "restart", 1), stream(0, "restart", 2))]
+    best = min(single, key=lambda found: found.objective or 0.0)
+    found = replace(attack, restarts=3).run(made, seed=0)
+    assert torch.equal(found.x, best.x)
+    assert len({each.objective for each in single}) == 3
+    assert found.objective == best.objective
 
 
 def test_memory_decides_how_many_steps_share_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from remanence.attacks.gradient_matching import Cosine, Distance, total_variatio
 from remanence.attacks.kkt import balanced
 from remanence.errors import BadInput, Diverged, at_least
 from remanence.release import KnowsFixed, KnowsTraining, require
+from remanence.seeds import stream
 from remanence.training import Adam, Optimizer, Training
 from remanence.training.precision import precision
 from remanence.types import Reconstruction
@@ -38,13 +39,14 @@ class SimuDy:
     optimizer: Optimizer = Adam(lr=0.01, beta1=0.8, beta2=0.9)  # at the start; its rate falls on a half cosine
     spread: float = 0.1  # of the first candidates' pixels, around the middle
     octaves: int = 0  # coarser parts of the images that are moved beside their pixels; not in the paper
+    restarts: int = 1  # from other first candidates; those with the lowest objective count
     start: "SimuDy | None" = None  # whose candidates the search begins with, such as one that simulates fewer epochs
     training: Training | None = None  # simulated; None: the victim's. The authors' code takes 8 of its 20 epochs
     segment: int | None = None  # simulated steps to a graph; None: by free memory
     tf32: bool = False  # products on a CUDA device with factors of ten bits
 
     def __post_init__(self) -> None:
-        at_least(self, candidates=1, tv=0, steps=1, spread=0, octaves=0, segment=1)
+        at_least(self, candidates=1, tv=0, steps=1, spread=0, octaves=0, restarts=1, segment=1)
         if self.start is not None and self.start.candidates != self.candidates:
             raise BadInput(
                 f"`start` must have as many candidates as the search that goes on from it, {self.candidates}, got "
@@ -55,6 +57,10 @@ class SimuDy:
         require(release, KnowsTraining, by=type(self).__name__)
         check_ends(release)
         at_least(self.training or release.training, epochs=1)
+        seeds = [seed, *(stream(seed, "restart", place) for place in range(1, self.restarts))]
+        return min((self._run(release, each) for each in seeds), key=lambda found: found.objective or 0.0)
+
+    def _run(self, release: KnowsTraining, seed: int) -> Reconstruction:
         like = next(iter(release.final.values()))
         x, labels = (part.to(like.device) for part in self._begun(release, seed))
         with precision(tf32=self.tf32):
