@@ -144,6 +144,11 @@ def no_gap(span: Span) -> Caveat | None:
     return Caveat(code="no-gap", text=text)
 
 
+def tuned_on_truth(how: str) -> Caveat:
+    """Of a recipe that says so itself, not of a finding."""
+    return Caveat(code="tuned-on-truth", text=how)
+
+
 CHECKS: tuple[Callable[[Finding], Caveat | None], ...] = (
     nothing_found,
     few_records,

@@ -11,7 +11,7 @@ from torch import nn
 
 from remanence.attacks import Attack, ShadowAttack
 from remanence.audit import Finding, audit
-from remanence.checks import Caveat, caveats
+from remanence.checks import Caveat, caveats, tuned_on_truth
 from remanence.data import Split
 from remanence.errors import BadInput
 from remanence.execution import Backend
@@ -155,7 +155,7 @@ def run_cell(
         text = (
             "The attack's settings were chosen by looking at true records of this data set: elsewhere it may do worse."
         )
-        doubts.append(Caveat(code="tuned-on-truth", text=text))
+        doubts.append(tuned_on_truth(text))
     seconds, device = perf_counter() - start, stage.public.x.device
     return CellResult(cell=cell, finding=finding, caveats=tuple(doubts), seconds=seconds, device=device)
 

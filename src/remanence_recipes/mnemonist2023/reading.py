@@ -12,7 +12,17 @@ from remanence.metrics.statistics import binomial_share, bootstrap_mean, rank_co
 from remanence.progress import track
 from remanence.release import all_but_one
 from remanence.seeds import stream
-from remanence_recipes.mnemonist2023.setting import cut, mean_image, mnemonist, net, reader, runs, start_of, training
+from remanence_recipes.mnemonist2023.setting import (
+    TUNED,
+    cut,
+    mean_image,
+    mnemonist,
+    net,
+    reader,
+    runs,
+    start_of,
+    training,
+)
 
 RELU, CHOSEN, SIGMOID = "RecoNN, ReLU", "Mnemonist-RecoNN, ReLU", "RecoNN, sigmoid"
 AT_MEAN, DRAWN = "Mnemonist-RecoNN, rejected rows at the mean", "as many rows, drawn"
@@ -44,6 +54,7 @@ def _readings(scale: Scale, place: int) -> list[Cell]:
             attack=attack,
             matching=identity,
             metrics=(MAE_MSE, MSE, MAE, PSNR, SSIM),
+            tuned_on_truth=True,  # the victims' rate, on seed 1
             point=Point(axis="first weights", value=f"run {place + 1}", series=name),
         )
         for name, attack in (
@@ -92,6 +103,7 @@ def _many(scale: Scale, seed: int, device: torch.device) -> Outcome:
             _agreement(torch.tensor(agreement), seed),
         ),
         figures=(_by_start(errors, level, seed),),
+        caveats=(TUNED,),
     )
 
 
@@ -179,4 +191,5 @@ def _gallery(scale: Scale, seed: int, device: torch.device) -> Outcome:
             ),
         ),
         pictures=pictures,
+        caveats=(TUNED,),
     )

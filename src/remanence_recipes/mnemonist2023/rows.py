@@ -10,7 +10,7 @@ from remanence.attacks import Importance
 from remanence.experiment import Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics.statistics import bootstrap_statistic, rank_correlation
 from remanence.seeds import stream
-from remanence_recipes.mnemonist2023.setting import STEPS, cut, net, runs, training
+from remanence_recipes.mnemonist2023.setting import STEPS, TUNED, cut, net, runs, training
 from remanence_recipes.storage import storage_study
 
 _SEEN = 1.96  # standard errors on either side of a 95 % interval
@@ -38,6 +38,7 @@ def _importance(scale: Scale, seed: int, device: torch.device) -> Outcome:
     return Outcome(
         measures=(_agreement(found, stored, seed), _surrogate(found)),
         figures=(_bars(found), _storage(stored), _masks(found), _by_count(found)),
+        caveats=(TUNED,),
     )
 
 

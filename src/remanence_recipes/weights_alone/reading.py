@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from remanence.checks import Caveat
+from remanence.checks import tuned_on_truth
 from remanence.experiment import Claim, Figure, Measure, Outcome, Series, Study
 from remanence.metrics import SSIM, SSIM3, Scores, evaluate, nearest_ncc
 from remanence.metrics.null import matched
@@ -26,9 +26,8 @@ ROW = 10  # images of a row of pictures
 DRAWS = 5  # of unrelated images, to count how many reach it
 FOUND, RATIO = "share found", "SSIM above 0.4 as published, times chance"
 ACCURACY = "accuracy on held-out records"
-TUNED = Caveat(
-    code="tuned-on-truth",
-    text="The defaults of Equilibrium were chosen by looking at true records of seed 0: quote another seed.",
+TUNED = tuned_on_truth(
+    "The defaults of Equilibrium were chosen by looking at true records of seed 0: quote another seed."
 )
 
 
