@@ -5,7 +5,7 @@ from math import inf, nan
 
 import pytest
 
-from remanence import KKT, SGD, BadInput, Equilibrium, GradientMatching, RecoNN, Training
+from remanence import KKT, SGD, BadInput, Equilibrium, GradientMatching, KKTRun, Mnemonist, RecoNN, Training
 from remanence.training import Adam, AdamW, RMSProp
 
 WRONG: list[tuple[Callable[..., object], str, float]] = [
@@ -23,6 +23,9 @@ WRONG: list[tuple[Callable[..., object], str, float]] = [
     (Equilibrium, "restarts", 0),
     (GradientMatching, "steps", 0),
     (RecoNN, "batch_size", 0),
+    (RecoNN, "clip", -1),
+    (KKTRun, "alpha", nan),
+    (Mnemonist, "masks", -1),
 ]
 
 

@@ -42,6 +42,9 @@ class KKTRun:
     alpha: float = 39.5174  # of the surrogate activation
     spread: float = 6.2277e-5  # of the first candidates
 
+    def __post_init__(self) -> None:
+        at_least(self, lr=0, multiplier_lr=0, alpha=0, spread=0)
+
 
 @final
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from remanence.attacks._inputs import Scaler
 from remanence.attacks._masks import MaskedReader, Superparameters, masks_of, reading_error
 from remanence.attacks.reconn import FittedRecoNN, RecoNN
-from remanence.errors import BadInput
+from remanence.errors import BadInput, at_least
 from remanence.progress import track
 from remanence.release import KnowsRest, require
 from remanence.seeds import stream
@@ -46,6 +46,7 @@ class Mnemonist:
     by_error: bool = False
 
     def __post_init__(self) -> None:
+        at_least(self, masks=1)
         if not 0 < self.held_out < 1:
             raise BadInput(f"`held_out` is a share and must lie in (0, 1), got {self.held_out}")
         if self.reader.digest:

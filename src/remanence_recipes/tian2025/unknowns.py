@@ -53,7 +53,10 @@ def _rates(scale: Scale, seed: int, device: torch.device) -> Outcome:
         near.append(abs(grid.index(rate) - grid.index(PAPERS.optimizer.lr)))
     within, exact = (binomial_share(sum(far <= most for far in near), count) for most in (1, 0))
     chances = [sum(abs(i - grid.index(0.01)) <= most for i in range(len(grid))) / len(grid) for most in (1, 0)]
-    meaning = f"of {count} victims, each with its own images and start, by {len(grid)} rates"
+    meaning = (
+        f"of {count} victims, each with its own images and start, by {len(grid)} rates; chance: one of them drawn. All "
+        "victims had the same rate, near the middle of the grid: always to answer that would be right"
+    )
     return Outcome(
         measures=(
             Measure.of("within one step of the grid", within, meaning=meaning, chance=chances[0]),
