@@ -17,6 +17,7 @@ from remanence_recipes.mnemonist2023.setting import (
     cut,
     mean_image,
     mnemonist,
+    neighbour,
     net,
     reader,
     runs,
@@ -94,22 +95,24 @@ def _many(scale: Scale, seed: int, device: torch.device) -> Outcome:
         kept.append(len(fitted.kept))
     for run in track(runs(scale, nn.Sigmoid, smooth, seed, device), total=smooth, label="starts, sigmoid"):
         errors[SIGMOID].append(run.error(run.reconn()))
-    level = mean_image(run.parts)
+    level, near = mean_image(run.parts), neighbour(run.parts)
     means = {name: torch.stack(each).double().mean(1).cpu() for name, each in errors.items()}
     return Outcome(
         measures=(
-            *(_over_starts(name, means[name], level, seed) for name in (RELU, CHOSEN, SIGMOID)),
+            *(_over_starts(name, means[name], level, near, seed) for name in (RELU, CHOSEN, SIGMOID)),
             *_gains(means, kept, seed),
             _agreement(torch.tensor(agreement), seed),
         ),
-        figures=(_by_start(errors, level, seed),),
+        figures=(_by_start(errors, {"mean image": level, "nearest neighbour": near}, seed),),
         caveats=(TUNED,),
     )
 
 
-def _over_starts(name: str, means: Tensor, level: float, seed: int) -> Measure:
+def _over_starts(name: str, means: Tensor, level: float, near: float, seed: int) -> Measure:
     spread = f"between {float(means.min()):.4f} and {float(means.max()):.4f}"
-    meaning = f"mean MAE + MSE over the starts, which lie {spread}; chance is the mean image"
+    meaning = (
+        f"mean MAE + MSE over the starts, which lie {spread}; chance is the mean image, a neighbour has {near:.4f}"
+    )
     return Measure.of(name, bootstrap_mean(means, seed=stream(seed, name)), meaning=meaning, chance=level)
 
 
@@ -145,7 +148,7 @@ def _agreement(found: Tensor, seed: int) -> Measure:
     return Measure.of(AGREES, bootstrap_mean(found, seed=stream(seed, AGREES)), meaning=meaning, chance=0.0)
 
 
-def _by_start(errors: dict[str, list[Tensor]], level: float, seed: int) -> Figure:
+def _by_start(errors: dict[str, list[Tensor]], levels: dict[str, float], seed: int) -> Figure:
     """In the order of RecoNN's error with ReLU, as figure 1 of the paper has it by start."""
     order = torch.stack(errors[RELU]).mean(1).argsort().tolist()
     starts = tuple(float(i + 1) for i in range(len(order)))
@@ -156,12 +159,12 @@ def _by_start(errors: dict[str, list[Tensor]], level: float, seed: int) -> Figur
         low, high = tuple(f.low for f in found), tuple(f.high for f in found)
         return Series(name=name, x=tuple(x for x, _ in places), y=tuple(f.value for f in found), low=low, high=high)
 
-    chance = Series(name="mean image", x=starts, y=(level,) * len(starts), role="chance")
+    chances = [Series(name=n, x=starts, y=(level,) * len(starts), role="chance") for n, level in levels.items()]
     return Figure(
         title="Error by first weights",
         x_label="first weights, in the order of RecoNN's error with ReLU",
         y_label="mean MAE + MSE",
-        series=(*(series(name, each) for name, each in errors.items()), chance),
+        series=(*(series(name, each) for name, each in errors.items()), *chances),
     )
 
 

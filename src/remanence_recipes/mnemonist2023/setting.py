@@ -14,6 +14,7 @@ from remanence.data import Split, load, split
 from remanence.experiment import Scale
 from remanence.metrics import MAE_MSE
 from remanence.metrics.null import mean_image as null_of_mean
+from remanence.metrics.null import nearest_neighbour
 from remanence.nets import initial_params, mlp
 from remanence.release import AllButOne, all_but_one, train_victims
 from remanence.seeds import stream
@@ -136,6 +137,12 @@ def runs(
     parts = replace(whole, **{name: getattr(whole, name).to(device) for name in ("private", "fixed", "public", "test")})
     for place in range(count):
         yield Run(scale=scale, activation=activation, parts=parts, place=place, seed=seed)
+
+
+def neighbour(parts: Split) -> float:
+    """The error of the nearest record that the attacker owns, given as each reconstruction."""
+    _, null = nearest_neighbour(parts.private, concat([parts.public, parts.fixed]), (MAE_MSE,))
+    return float(null.values[MAE_MSE.name].mean())
 
 
 def mean_image(parts: Split) -> float:
