@@ -53,10 +53,10 @@ GREY = torch.full((64,), 0.5, dtype=torch.float64)
 
 
 @cache
-def at_rest(loss: KnownLoss | None = None, *, centred: bool = True) -> Victim:
+def at_rest(loss: KnownLoss | None = None, *, centred: bool = True, hidden: tuple[int, ...] = (40,)) -> Victim:
     """Trained with weight decay until it rests: five classes, or two with one output."""
     data, net = private(5 if loss is None else 2), centred_mlp if centred else partial(mlp, activation=nn.ReLU)
-    model = net(data.shape, 5 if loss is None else 1, hidden=(40,))
+    model = net(data.shape, 5 if loss is None else 1, hidden=hidden)
     initial = {name: p.double() for name, p in torch_params(model, seed=0).items()}
     if centred:
         initial["1.mean"] = data.x.mean(0).flatten()
@@ -65,6 +65,12 @@ def at_rest(loss: KnownLoss | None = None, *, centred: bool = True) -> Victim:
     )
     training = training if loss is None else replace(training, loss=loss)
     return train_victim(model, training, initial, data.take(slice(0, 0)), data, seed=0)
+
+
+def layers_of(victim: Victim) -> tuple[_stationarity.Layer, ...]:
+    layers = _stationarity.layers_of(victim.model, victim.final)
+    assert layers is not None
+    return layers
 
 
 def release(loss: KnownLoss | None = None) -> WeightsOnly:
@@ -94,6 +100,7 @@ def test_written_out_and_by_autograd_it_is_one_attack(
         KKT(candidates=10, runs=(replace(CALM, lr=1e9), CALM), iterations=110),
         Equilibrium(steps=30, restarts=2),
         Equilibrium(steps=30, restarts=2, tv=0.1),
+        Equilibrium(steps=20, restarts=2, kept=(0.3, 0.5)),
     ],
     ids=lambda attack: type(attack).__name__,
 )
@@ -206,9 +213,7 @@ def test_the_mean_can_be_told() -> None:
 
 
 def test_the_first_layer_tells_how_many_records_there_were_and_what_they_span() -> None:
-    victim = at_rest()
-    layers = _stationarity.layers_of(victim.model, victim.final)
-    assert layers is not None
+    victim, layers = at_rest(), layers_of(at_rest())
     span = Span.of(layers, 0.5, GREY)
     assert span.count == RECORDS
     assert span.centre is None
@@ -221,9 +226,8 @@ def test_the_first_layer_tells_how_many_records_there_were_and_what_they_span() 
 
 
 def test_records_that_were_not_centred_lie_in_a_plane_that_the_bias_tells() -> None:
-    victim = at_rest(centred=False)
-    layers, x = _stationarity.layers_of(victim.model, victim.final), victim.private.x.flatten(1)
-    assert layers is not None
+    victim, layers = at_rest(centred=False), layers_of(at_rest(centred=False))
+    x = victim.private.x.flatten(1)
     span = Span.of(layers, 0.5, GREY)
     assert span.count == RECORDS
     assert span.centre is not None
@@ -251,12 +255,38 @@ def test_planted_records_leave_nothing_in_the_plane_of_the_bias() -> None:
     assert Span.of((silent,), 0.5, torch.zeros_like(x[0])).centre is None  # a bias of zeros tells nothing
 
 
+def test_where_no_gap_tells_the_rank_the_candidates_do() -> None:
+    model = mlp((64,), 5, hidden=(40,), activation=nn.ReLU)
+    layers = _stationarity.layers_of(model, torch_params(model, seed=0))
+    assert layers is not None
+    assert len(Span.of(layers, 0.5, GREY.float()).basis) == 40
+    assert len(Span.of(layers, 0.5, GREY.float(), most=7).basis) == 7
+    assert len(Span.of(layers_of(at_rest()), 0.5, GREY, most=7).basis) == RECORDS - 1  # whose gap is clear
+
+
+def test_true_records_are_doubted_less_than_others() -> None:
+    victim, attack, digits = at_rest(hidden=(60, 60)), Equilibrium(), load("digits")
+    span = Span.of(layers_of(victim), 0.5, GREY)
+    last = (digits.y < 5).nonzero()[-RECORDS:, 0]
+    x = torch.cat([victim.private.x, digits.x[last].double()]).flatten(1) - victim.final["1.mean"]
+    z, labels = torch.linalg.lstsq(span.basis.T, x.T).solution.T, torch.cat([victim.private.y, digits.y[last]])
+    doubts = []
+    for rows in torch.arange(2 * RECORDS).split(RECORDS):
+        free = [GREY.new_zeros(1, RECORDS, 60) for _ in range(2)]
+        doubts.append(attack._doubt(span, z[None, rows], free, labels[rows])[0])
+    assert (doubts[0][:, None] < doubts[1]).double().mean() > 0.95
+
+
+def test_further_rounds_keep_a_share_of_the_candidates() -> None:
+    still = Equilibrium(steps=1, restarts=1, lr=0.0, spread=0.1)
+    once, twice = (replace(still, kept=kept).run(release(), seed=0).x for kept in ((), (0.3,)))
+    assert int((once == twice).flatten(1).all(1).sum()) == 3
+
+
 @pytest.mark.parametrize("centred", [True, False])
 def test_the_slopes_of_equilibrium_are_autograds(centred: bool) -> None:
     victim, attack = at_rest(centred=centred), Equilibrium()
-    layers = _stationarity.layers_of(victim.model, victim.final)
-    assert layers is not None
-    span, generator = Span.of(layers, 0.5, GREY), torch.Generator().manual_seed(0)
+    span, generator = Span.of(layers_of(victim), 0.5, GREY), torch.Generator().manual_seed(0)
     z, _ = span.coordinates(torch.randn(2, RECORDS, 64, generator=generator, dtype=torch.float64))
     z.requires_grad_()
     free = [nn.Parameter(torch.randn(2, RECORDS, 40, generator=generator, dtype=torch.float64))]

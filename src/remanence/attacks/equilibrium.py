@@ -31,7 +31,9 @@ from remanence.training.precision import precision
 from remanence.types import Reconstruction
 
 _GAP = 30.0  # between two singular values, where the rank ends
+_MOST = 0.9  # of a layer's directions, that are said to hold the records
 _SHIFT_LR = 0.05
+_SLOWLY = 0.3  # candidates that are kept move by so much of what the others do
 _EPS = 1e-20  # of Adam: at the start the slopes are tiny, and only their direction counts
 
 
@@ -51,11 +53,14 @@ class Equilibrium:
     kink: float = 3.0  # how far a gate can be shifted, in units of its width; 0: not at all
     box: float = 0.1  # weight of pixels outside [0, 1]
     tv: float = 0.0  # weight of how much neighbouring pixels differ, in the second half of the steps
+    kept: tuple[float, ...] = ()  # shares of the candidates that further rounds keep; the others begin anew
     mean: float | None = None  # added to every candidate; None: what the model takes off its records
     tf32: bool = False  # in float32, and on a CUDA device with factors of ten bits, whatever the release is in
 
     def __post_init__(self) -> None:
         at_least(self, candidates=1, steps=1, restarts=1, lr=0, spread=0, kink=0, box=0, tv=0)
+        if not all(0 < share < 1 for share in self.kept):
+            raise BadInput(f"`kept` must hold shares between 0 and 1, got {self.kept}")
 
     def run(self, release: KnowsFinal, *, seed: int) -> Reconstruction:
         require(release, KnowsFinal, by=type(self).__name__)
@@ -65,7 +70,7 @@ class Equilibrium:
                 "Equilibrium reads MLPs of linear layers with ReLU between them, and got another net: use `KKT`"
             )
         grey = 0.5 - images(release, layers[0].weight.new_zeros(1, prod(release.shape)), self.mean)
-        span = Span.of(layers, self.whitening, grey.flatten())
+        span = Span.of(layers, self.whitening, grey.flatten(), most=self.candidates)
         count = self.candidates or span.count
         if count is None:
             raise BadInput(
@@ -85,22 +90,49 @@ class Equilibrium:
         """Coordinates (restart, candidate, direction) and the objective each restart reached."""
         generator = torch.Generator().manual_seed(seed)
         shape = (self.restarts, len(labels), prod(release.shape))
-        start, unit = span.coordinates(torch.randn(shape, generator=generator).to(span.basis))
-        z = nn.Parameter(self.spread * start)
-        free = [nn.Parameter(start.new_zeros(*shape[:2], len(each.weight))) for each in span.layers[:-1]]
+        free = [span.basis.new_zeros(*shape[:2], len(each.weight)) for each in span.layers[:-1]]
+        z, anew = span.basis.new_zeros(*shape[:2], len(span.basis)), torch.ones_like(free[0][..., :1], dtype=torch.bool)
+        for share in (0.0, *self.kept):
+            if share:
+                doubt = self._doubt(span, z, free, labels)
+                anew = (doubt.argsort(-1).argsort(-1) >= int(share * len(labels)))[..., None]
+            start, unit = span.coordinates(torch.randn(shape, generator=generator).to(span.basis))
+            z = torch.where(anew, self.spread * start, z)
+            free = [torch.where(anew, 0.0, own) for own in free]
+            z, free, objective = self._round(release, span, z, free, anew, labels, unit)
+        return z, objective.nan_to_num(nan=torch.inf)
+
+    def _round(
+        self,
+        release: KnowsFinal,
+        span: "Span",
+        start: Tensor,
+        shifts: Sequence[Tensor],
+        anew: Tensor,
+        labels: Tensor,
+        unit: float,
+    ) -> tuple[Tensor, list[Tensor], Tensor]:
+        """Candidates, their shifts and the objective. Those that begin `anew` have gates that grow steep; the others'
+        are, and they move slowly."""
+        z, free = nn.Parameter(start), [nn.Parameter(own) for own in shifts]
         mover = torch_optimizer(Adam(lr=self.lr * unit, eps=_EPS), [z])
         shifter = torch_optimizer(Adam(lr=_SHIFT_LR, eps=_EPS), free)
-        objective, alpha, tv = start.new_zeros(self.restarts), start.new_zeros(()), start.new_zeros(())
-        moving = [mover]
+        objective, alpha, tv = start.new_zeros(self.restarts), torch.zeros_like(start[..., :1]), start.new_zeros(())
+        before, held = start.clone(), torch.where(anew, 0.0, 1 - _SLOWLY).to(start)
+        some_kept, shifted = not bool(anew.all()), ~anew
+        moving = [mover, shifter] if some_kept and self.kink else [mover]
 
         @torch.no_grad()
         def step() -> None:
             reached, z.grad, of_free = self._slopes(release, span, z, free, labels, alpha, tv)
             objective.copy_(reached)
             for own, slope in zip(free, of_free, strict=True):
-                own.grad = slope
+                own.grad = slope * shifted
+            before.copy_(z)
             for optimizer in moving:
                 optimizer.step()
+            if some_kept:
+                z.lerp_(before, held)
 
         def captured() -> Callable[[], None]:
             return replayed(step, lambda: changed_by(moving))
@@ -108,16 +140,33 @@ class Equilibrium:
         begun, go = self.steps // 2, captured()  # gates that are still wide need no shift
         for place in track(range(self.steps), total=self.steps, label="equilibrium"):
             if self.kink and place == begun:
-                moving.append(shifter)
+                shifted.fill_(True)
+                shifter = torch_optimizer(Adam(lr=_SHIFT_LR, eps=_EPS), free)
+                moving = [mover, shifter]
                 go = captured()
             done = place / self.steps
             fall = (1 + cos(pi * done)) / 2
             set_rate(mover, fall * self.lr * unit)
             set_rate(shifter, fall * _SHIFT_LR)
-            alpha.fill_(self._steepness(done) * span.steepness)
+            alpha.copy_(torch.where(anew, self._steepness(done), self.sharpness[1]) * span.steepness)
             tv.fill_(self.tv if place >= begun else 0.0)  # before, it would pull harder than all else and even them out
             go()
-        return z.detach(), objective.nan_to_num(nan=torch.inf)
+        return z.detach(), [own.detach() for own in free], objective
+
+    @torch.no_grad()
+    def _doubt(self, span: "Span", z: Tensor, free: Sequence[Tensor], labels: Tensor) -> Tensor:
+        """Of each candidate, whatever the others are: what enters a layer, and what its loss sends back to one, should
+        lie in the rows and the columns of the layer's weights, as those of the true records do."""
+        alpha = torch.full_like(z[..., :1], self.sharpness[1] * span.steepness)
+        seen = _stationarity.forward(span.layers, z, alpha, [self.kink * own.tanh() for own in free])
+        deltas = _stationarity.backward(span.layers, seen, -self.loss.slopes(seen.logits, labels))
+        doubt, count = torch.zeros_like(z[..., 0]), len(labels)
+        for place, layer in enumerate(span.layers[:-1]):
+            bias = [] if layer.bias_target is None else [layer.bias_target[:, None]]
+            doubt += _outside(deltas[place], torch.cat([layer.target, *bias], 1), count).log()
+            if place:
+                doubt += _outside(seen.inputs[place], layer.weight.T, count).log()
+        return doubt
 
     def _steepness(self, done: float) -> float:
         """Over that of the layer: from the first sharpness to the last, in equal ratios."""
@@ -182,14 +231,15 @@ class Span:
     steepness: float  # one over the typical norm of a row
 
     @classmethod
-    def of(cls, layers: tuple[Layer, ...], whitening: float, grey: Tensor) -> "Span":
+    def of(cls, layers: tuple[Layer, ...], whitening: float, grey: Tensor, *, most: int | None = None) -> "Span":
+        """`most` is the rank where no gap tells it."""
         weight, bias, count, centre = layers[0].weight, layers[0].bias, _count(layers[0]), None
-        left, values, right = _cut_svd(weight)
+        left, values, right = _cut_svd(weight, most if count is None else None)
         if bias is not None and len(values) == count and bool(bias.any()):
             level = ((bias @ left) / values) @ right
             inside = grey @ right.T @ right
             centre = inside + (1 - inside @ level) / level.square().sum() * level
-            left, values, right = _cut_svd(weight - torch.outer(bias, centre), most=count - 1)
+            left, values, right = _cut_svd(weight - torch.outer(bias, centre), count - 1)
         basis, target = values[:, None] ** whitening * right, left * values ** (1 - whitening)
         unit = float(target.square().sum())
         inner = Layer(
@@ -235,6 +285,13 @@ class Span:
         z = noise @ self.basis.T / self.basis.square().sum(1)  # whose rows are orthogonal
         z = z / (z @ self.basis).square().mean(-1, keepdim=True).sqrt()
         return z, float(z.square().mean().sqrt())
+
+
+def _outside(rows: Tensor, weight: Tensor, rank: int) -> Tensor:
+    """The share of each row's length outside the leading columns of a weight."""
+    left: Tensor = torch.linalg.svd(weight, full_matrices=False)[0][:, : min(rank, int(_MOST * len(weight)))]
+    lacking = (rows - rows @ left @ left.mT).square().sum(-1)
+    return (lacking / rows.square().sum(-1).clamp_min(torch.finfo(rows.dtype).tiny)).sqrt()
 
 
 def rank_of(values: Tensor) -> int | None:

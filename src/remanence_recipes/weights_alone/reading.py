@@ -104,7 +104,7 @@ def study(label: str, about: str, target: Target, *, claims: Sequence[Claim] = (
 
 def said(about: str, target: Target) -> str:
     """With what a run at paper scale leaves out of the paper's."""
-    return f"{about} Shorter than published: {target.effort.words()}." if target.scale == "paper" else about
+    return f"{about} Shorter than published: {target.words()}." if target.scale == "paper" else about
 
 
 def _run(target: Target, seed: int, device: torch.device) -> Outcome:
