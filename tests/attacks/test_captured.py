@@ -25,6 +25,7 @@ from remanence import (
     mlp,
     resnet,
     train_victim,
+    vgg,
 )
 from remanence.attacks import _search
 from remanence.attacks._simulation import Coordinates, Simulation, Whole
@@ -39,8 +40,9 @@ BATCHES = Training(optimizer=SGD(lr=0.05, momentum=0.9), epochs=2, batch_size=2,
 NETS: dict[str, Net] = {
     "mlp": lambda data: mlp(data.shape, 10, hidden=(16,), activation=nn.ReLU),
     "resnet": lambda data: resnet(data.shape, 10, blocks=(1, 1), width=4),
+    "vgg": lambda data: vgg(data.shape, 10, blocks=(1, 1), width=4),
 }
-WAYS = ["written in the records", "mlp", "resnet"]
+WAYS = ["written in the records", *NETS]
 on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="captured on a CUDA device alone")
 in_segments = pytest.mark.parametrize("segment", [4, 1], ids=["one graph", "step by step"])
 by_training = pytest.mark.parametrize("training", [FULL, BATCHES], ids=["full batch", "mini-batches"])

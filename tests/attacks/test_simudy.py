@@ -28,6 +28,7 @@ from remanence import (
     mlp,
     resnet,
     train_victim,
+    vgg,
 )
 from remanence.attacks import _simulation
 from remanence.attacks._search import coarser, search_in_place
@@ -54,6 +55,7 @@ NETS: dict[str, Net] = {
     "mlp with elu": lambda data: mlp(data.shape, 10, hidden=(24,)),
     "cnn": lambda data: cnn(data.shape, 10),
     "resnet": lambda data: resnet(data.shape, 10, blocks=(1, 1), width=4, activation=nn.ELU),
+    "vgg": lambda data: vgg(data.shape, 10, blocks=(1, 2), width=4, activation=nn.ELU),
 }
 by_net = pytest.mark.parametrize("net", NETS.values(), ids=NETS)
 

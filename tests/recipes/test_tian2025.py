@@ -8,7 +8,7 @@ from smoke import measures, records
 
 from remanence import SimuDy, initial_params
 from remanence_recipes import RECIPES
-from remanence_recipes.tian2025.resnets import NETS, deep, pretrained, residual
+from remanence_recipes.tian2025.resnets import NETS, built, deep, pretrained
 from remanence_recipes.tian2025.scaling import scaling
 from remanence_recipes.tian2025.setting import DIGITS, PAPERS, cut
 from remanence_recipes.tian2025.unknowns import RATES, drawn_rate, told
@@ -79,7 +79,7 @@ def test_the_start_is_pretrained_on_other_images() -> None:
     (measure,) = records("tian2025.resnet_20")["the start"]["measures"]
     assert measure["value"] > measure["chance"]
     parts = cut("smoke", 10, 0, public=100)
-    model = residual(NETS["smoke"])(parts.public)
+    model = built(NETS["smoke"])(parts.public)
     initial = DIGITS.shown(initial_params(model, seed=0))
     before = torch.get_rng_state()
     one, again = (pretrained(model, initial, parts.public, epochs=1, seed=0) for _ in range(2))

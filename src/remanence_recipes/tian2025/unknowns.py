@@ -17,7 +17,7 @@ from remanence.release import InitialAndFinalWeights, initial_and_final, train_v
 from remanence.seeds import stream
 from remanence.training import Adam, Training
 from remanence.types import Data, Params
-from remanence_recipes.tian2025.resnets import NETS, deep, residual, started
+from remanence_recipes.tian2025.resnets import NETS, built, deep, started
 from remanence_recipes.tian2025.setting import PAPERS, Images, cut, images_of, torch_start, wide
 
 RATES: dict[Scale, tuple[float, ...]] = {
@@ -99,7 +99,7 @@ def _size(scale: Scale, seed: int, device: torch.device) -> Outcome:
     public = net.public if scale == "paper" else 0
     parts = partial(cut, scale, records, public=public, side=16 if scale == "small" else None)
     private, unrelated = parts(seed).private.to(device), parts(seed).test.to(device)
-    model = residual(net)(private) if scale == "paper" else wide(64)(private)
+    model = built(net)(private) if scale == "paper" else wide(64)(private)
     begun = started(net, images, parts)(seed) if scale == "paper" else torch_start(images)(model, seed)
     release = _released(private, model, begun, PAPERS)
     dummies = records * 3 // 2
