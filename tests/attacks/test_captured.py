@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from remanence import (
     vgg,
 )
 from remanence.attacks import _search
+from remanence.attacks._kept import keep
 from remanence.attacks._simulation import Coordinates, Simulation, Whole
 from remanence.attacks._spanned import Spanned
 from remanence.attacks.gradient_matching import total_variation
@@ -119,6 +121,25 @@ def test_captured_simudy_is_simudy(
     captured = attack.run(there, seed=0)
     monkeypatch.setattr(_search, "replayed", lambda step, _: step)
     torch.testing.assert_close(captured.x, attack.run(there, seed=0).x, rtol=1e-6, atol=1e-6)
+
+
+@on_cuda
+def test_a_captured_search_goes_on_where_it_was(digits: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = moved(release(digits, NETS["mlp"], FULL), "cuda")
+    attack = SimuDy(candidates=4, steps=20, optimizer=Adam(lr=0.01), octaves=2)
+    whole, kept = attack.run(there, seed=0), replace(attack, checkpoints=tmp_path)
+
+    def broken(path: Path, stepper: torch.optim.Optimizer, done: int) -> None:
+        keep(path, stepper, done)
+        if done == 7:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as often:
+        often.setattr(_search, "_KEPT_EVERY", 0.0)
+        often.setattr(_search, "keep", broken)
+        with pytest.raises(KeyboardInterrupt):
+            kept.run(there, seed=0)
+    torch.testing.assert_close(kept.run(there, seed=0).x, whole.x, rtol=1e-6, atol=1e-6)
 
 
 @on_cuda
