@@ -49,7 +49,7 @@ class SimuDy:
     checkpoints: Path | None = field(default=None, repr=False, compare=False)  # where a stopped search goes on
 
     def __post_init__(self) -> None:
-        at_least(self, candidates=1, tv=0, steps=1, spread=0, octaves=0, restarts=1, segment=1)
+        at_least(self, candidates=1, labels=0, tv=0, steps=1, spread=0, octaves=0, restarts=1, segment=1)
         if self.start is not None and self.start.candidates != self.candidates:
             raise BadInput(
                 f"`start` must have as many candidates as the search that goes on from it, {self.candidates}, got "
