@@ -73,7 +73,8 @@ class SimuDy:
     def _begun(self, release: KnowsTraining, seed: int) -> tuple[Tensor, Tensor]:
         """The first candidates and their labels."""
         if self.start is not None:
-            begun = replace(self.start, checkpoints=self.checkpoints).run(release, seed=seed)
+            kept = replace(self.start, checkpoints=self.checkpoints or self.start.checkpoints)
+            begun = kept.run(release, seed=seed)
             assert begun.y is not None
             return begun.x, begun.y
         generator = torch.Generator().manual_seed(seed)
