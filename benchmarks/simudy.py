@@ -5,12 +5,24 @@
     python benchmarks/simudy.py --mlp 1000 --records 100 --epochs 20
     python benchmarks/simudy.py --mlp 300 --side 16 --epochs 5 --count 2
 
-The slopes of all ways are compared before anything is printed. With `--tf32` ours rounds the factors of products.
+The slopes of all ways are compared before anything is printed: in float64, as training amplifies rounding, and over
+half the epochs, which then take the memory of all of them in float32. With `--tf32` ours rounds the factors of
+products; the reference keeps torch's defaults, which round those of convolutions.
+
+On an H200, `--mlp 1000 --records 100 --epochs 20 --tf32`, in steps a second:
+
+    unrolled eager autograd      13.8
+    one graph                   137
+    replayed step by step       101.8
+    segments of 4               102.8
+    written in the records      174.4    12.6 times the first
 """
 
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from math import ceil
 
 import torch
 from torch import Tensor, nn
@@ -39,14 +51,31 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=20, help="steps timed of each way")
     parser.add_argument("--tf32", action="store_true")
     args = parser.parse_args()
-    device, shape = "cuda" if torch.cuda.is_available() else "cpu", (3, args.side, args.side)
+    device, shape = torch.device("cuda" if torch.cuda.is_available() else "cpu"), (3, args.side, args.side)
     model: nn.Module = centred_mlp(shape, 10, hidden=(args.mlp, args.mlp)) if args.mlp else resnet18(shape, 10)
     training = Training(optimizer=SGD(lr=RATE), epochs=args.epochs, batch_size=args.batch, shuffled=False)
-    generator = torch.Generator().manual_seed(0)
-    truth, x = (torch.rand(args.records, *shape, generator=generator).to(device) for _ in range(2))
-    y = (torch.arange(args.records) % 10).to(device)
-    initial = {name: p.to(device) for name, p in initial_params(model, seed=0).items()}
-    batches = [b if b is None else b.to(device) for b in training.batches(args.records, 0)]
+    truth, x = torch.rand(2, args.records, *shape, generator=torch.Generator().manual_seed(0)).to(device)
+    compare(model, replace(training, epochs=ceil(args.epochs / 2)), truth.double(), x.double())
+    eager, ours = ways(model, training, truth)
+    reference = measured("unrolled eager autograd", eager, x, args.count, sync=True)
+    with precision(tf32=args.tf32):
+        rates = [measured(name, way, x, args.count, reference=reference) for name, way in ours.items()]
+    print(f"ratio {max(rates) / reference:.1f}")
+
+
+def compare(model: nn.Module, training: Training, truth: Tensor, x: Tensor) -> None:
+    eager, ours = ways(model, training, truth)
+    expected = slope(eager, x)
+    for name, way in ours.items():
+        off = float((slope(way, x) - expected).norm() / expected.norm())
+        assert off < 1e-6, f"{name}: its slope is off by {off:.1e}"
+
+
+def ways(model: nn.Module, training: Training, truth: Tensor) -> tuple[Way, dict[str, Way]]:
+    """The authors' and ours, for a victim that was trained on `truth`."""
+    y = (torch.arange(len(truth)) % 10).to(truth.device)
+    initial = {name: p.to(truth) for name, p in initial_params(model, seed=0).items()}
+    batches = [b if b is None else b.to(truth.device) for b in training.batches(len(truth), 0)]
     final = training.run(model, initial, truth, y, batches, noise_seed=0)
     whole = Whole(model=model, training=training, initial=initial, final=final, y=y, distance=Cosine())
     spanned = Spanned.of(model, training, initial, final, y, Cosine())
@@ -54,18 +83,11 @@ def main() -> None:
     def ours(coordinates: Coordinates, segment: int) -> Way:
         return Simulation(training=training, coordinates=coordinates, batches=tuple(batches), segment=segment)
 
-    steps = len(batches)
-    ways = {"one graph": ours(whole, steps), "replayed step by step": ours(whole, 1)}
-    ways |= {f"segments of {round(steps**0.5)}": ours(whole, round(steps**0.5))}
-    ways |= {"written in the records": ours(spanned, steps)} if spanned else {}
-    eager = by_autograd(model, initial, final, y, batches)
-    expected = slope(eager, x)
-    for way in ways.values():
-        assert (slope(way, x) - expected).norm() < 1e-2 * expected.norm()
-    reference = measured("unrolled eager autograd", eager, x, args.count, sync=True)
-    with precision(tf32=args.tf32):
-        rates = [measured(name, way, x, args.count, reference=reference) for name, way in ways.items()]
-    print(f"ratio {max(rates) / reference:.1f}")
+    steps, few = len(batches), round(len(batches) ** 0.5)
+    found = {"one graph": ours(whole, steps), "replayed step by step": ours(whole, 1)}
+    found |= {f"segments of {few}": ours(whole, few)}
+    found |= {"written in the records": ours(spanned, steps)} if spanned else {}
+    return by_autograd(model, initial, final, y, batches), found
 
 
 def by_autograd(model: nn.Module, initial: Params, final: Params, y: Tensor, batches: list[Tensor | None]) -> Way:

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from math import inf, nan
+from typing import cast
 
+import numpy as np
 import pytest
 
-from remanence import KKT, SGD, BadInput, Equilibrium, GradientMatching, KKTRun, Mnemonist, RecoNN, Training
+from remanence import KKT, SGD, BadInput, Equilibrium, GradientMatching, KKTRun, Mnemonist, RecoNN, SimuDy, Training
 from remanence.training import Adam, AdamW, RMSProp
 
 WRONG: list[tuple[Callable[..., object], str, float]] = [
@@ -33,6 +35,33 @@ WRONG: list[tuple[Callable[..., object], str, float]] = [
 def test_a_number_below_its_least_is_refused(kind: Callable[..., object], field: str, value: float) -> None:
     with pytest.raises(BadInput, match=rf"`{field}` of \w+ must be [01] or more, got {value}"):
         kind(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        (Training, "epochs", 1.5),
+        (Training, "batch_size", 2.0),
+        (SimuDy, "steps", "10"),
+        (SimuDy, "segment", nan),
+        (SimuDy, "labels", (0, 1.5, 2)),
+        (RecoNN, "hidden", (8, 0.5)),
+        (RecoNN, "pca", inf),
+    ],
+)
+def test_what_is_counted_must_be_whole(kind: Callable[..., object], field: str, value: object) -> None:
+    wrong = value[1] if isinstance(value, tuple) else value
+    with pytest.raises(BadInput, match=rf"`{field}` of \w+ must be a whole number, [01] or more, got {wrong}"):
+        kind(**{field: value})
+
+
+def test_entries_and_numbers_of_numpy_are_looked_at_alike() -> None:
+    with pytest.raises(BadInput, match="`hidden` of RecoNN must be 1 or more, got 0"):
+        RecoNN(hidden=(8, 0))
+    with pytest.raises(BadInput, match="`labels` of SimuDy must be 0 or more, got -1"):
+        SimuDy(labels=(0, -1))
+    assert Training(epochs=cast(int, np.int64(3))).epochs == 3
+    assert SGD(lr=1).lr == 1
 
 
 def test_kkt_needs_a_run() -> None:

@@ -1,7 +1,10 @@
+from collections.abc import Callable
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d
+from torch.nn.functional import conv2d, max_pool2d
 
 from remanence import BadInput, Data, Params, Training
 from remanence.nets import (
@@ -16,6 +19,7 @@ from remanence.nets import (
     patchgan,
     resnet,
     resnet18,
+    vgg,
 )
 
 
@@ -104,6 +108,42 @@ def test_the_parameters_of_resnet_18() -> None:
     assert not model.training
 
 
+@pytest.mark.parametrize(
+    ("blocks", "channels", "parameters"),
+    [
+        ((1, 1, 2, 2, 2), (64, 128, *[256] * 2, *[512] * 4), 9_228_362),
+        ((2, 2, 3, 3, 3), (*[64] * 2, *[128] * 2, *[256] * 3, *[512] * 6), 14_724_042),
+    ],
+    ids=["VGG-11", "VGG-16"],
+)
+def test_the_parameters_of_vgg(blocks: tuple[int, ...], channels: tuple[int, ...], parameters: int) -> None:
+    model = vgg((3, 32, 32), 10, blocks=blocks)
+    convolutions = [
+        (layer.in_channels, layer.out_channels) for layer in model.modules() if isinstance(layer, nn.Conv2d)
+    ]
+    assert convolutions == list(pairwise((3, *channels)))
+    assert count(model) == parameters == 9 * sum(a * b for a, b in convolutions) + 2 * sum(channels) + 5130
+    assert not model.training
+
+
+@pytest.mark.parametrize("side", [32, 64])
+@pytest.mark.parametrize("net", [resnet18, vgg], ids=["ResNet-18", "VGG-16"])
+def test_deep_nets_take_images_of_both_sides(net: Callable[..., nn.Module], side: int) -> None:
+    model, x = net((3, side, side), 10, width=2), torch.rand(2, 3, side, side)
+    assert apply(model, initial_params(model, seed=0), x).shape == (2, 10)
+
+
+def test_a_vgg_is_the_plain_forward_pass() -> None:
+    model, x = vgg((2, 9, 8), 3, blocks=(1, 2), width=4), torch.rand(3, 2, 9, 8)
+    generator = torch.Generator().manual_seed(0)
+    p = {name: torch.rand(w.shape, generator=generator) - 0.4 for name, w in initial_params(model, seed=0).items()}
+    p |= {name: w.abs() + 0.1 for name, w in p.items() if name.endswith("running_var")}
+    x1 = max_pool2d(norm(p, "1", conv(p, "0", x)).relu(), 2)
+    x2 = norm(p, "8", conv(p, "7", norm(p, "5", conv(p, "4", x1)).relu())).relu()
+    by_hand = max_pool2d(x2, 2).mean(dim=(2, 3)) @ p["13.weight"].T + p["13.bias"]
+    assert torch.allclose(apply(model, p, x), by_hand, rtol=1e-4)
+
+
 def conv(p: Params, name: str, x: Tensor, stride: int = 1) -> Tensor:
     return conv2d(x, p[f"{name}.weight"], stride=stride, padding=p[f"{name}.weight"].shape[-1] // 2)
 
@@ -160,3 +200,5 @@ def test_unknown_layers_and_small_images_are_refused() -> None:
         patchgan((3, 16, 16))
     with pytest.raises(BadInput, match=r"resnet\(\) needs images"):
         resnet18((64,), 10)
+    with pytest.raises(BadInput, match=r"of 5 stages needs images .* of at least 32x32, got \(3, 32, 28\)"):
+        vgg((3, 32, 28), 10)

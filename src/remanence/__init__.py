@@ -42,7 +42,17 @@ from remanence.experiment import (
 )
 from remanence.loading import load_weights, save_weights
 from remanence.metrics import Matching, Membership, Metric, Scores, evaluate, membership
-from remanence.nets import centred_mlp, cnn, initial_params, mlp, resnet, resnet18, server_params, torch_params
+from remanence.nets import (
+    centred_mlp,
+    cnn,
+    initial_params,
+    mlp,
+    resnet,
+    resnet18,
+    server_params,
+    torch_params,
+    vgg,
+)
 from remanence.release import (
     AllButOne,
     AllButOneAndTheStart,
@@ -175,5 +185,6 @@ __all__ = [
     "train_together",
     "train_victim",
     "train_victims",
+    "vgg",
     "weights_only",
 ]

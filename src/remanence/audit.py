@@ -1,14 +1,14 @@
 """Releases and an attack in, a finding out: the attack sees the releases, then the truth is opened and scored."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isinf
 from time import perf_counter
 from typing import Any, final
 
 import torch
 
-from remanence.attacks import Attack, ShadowAttack
+from remanence.attacks import Attack, Linearised, ShadowAttack, SimuDy
 from remanence.data.splits import check_disjoint
 from remanence.errors import BadInput
 from remanence.execution import Backend
@@ -53,7 +53,8 @@ def audit(
     """Run `attack` on every release and score all reconstructions together against all that was withheld.
 
     `public` are the records the attacker owns (a learning attack trains its shadows on them unless it is given their
-    `bank`), `unrelated` records that nobody trained on, for the null levels.
+    `bank`), `unrelated` records that nobody trained on, for the null levels. What a broken run left in `store`, shadow
+    models or searches, is gone on from.
     """
     if not cases:
         raise BadInput("`cases` is empty: there is no release to attack")
@@ -62,6 +63,8 @@ def audit(
         check_disjoint({"truth": truth, "public": public})
     start = perf_counter()
     ready = attack
+    if store is not None and isinstance(attack, SimuDy | Linearised):
+        ready = replace(attack, checkpoints=store.folder)
     if isinstance(attack, ShadowAttack):
         _check_alike([case.release for case in cases], by=type(attack).__name__)
         bank = bank or build_bank(cases[0].release, public, seed=seed, backend=backend, store=store)

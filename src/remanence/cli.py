@@ -49,7 +49,9 @@ Backend = Annotated[str, typer.Option("--backend", help="Where shadow models are
 RayAddress = Annotated[
     str | None, typer.Option("--ray-address", help="A running cluster.  [default: one started here]")
 ]
-Store = Annotated[Path | None, typer.Option("--store", help="Folder of shadow models; a broken run goes on from it.")]
+Store = Annotated[
+    Path | None, typer.Option("--store", help="Folder of shadow models and searches; a broken run goes on.")
+]
 Scale = Annotated[str, typer.Option("--scale", help="smoke (seconds), small (a laptop) or paper (one GPU).")]
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 from math import inf
+from numbers import Integral
+from typing import get_args
 
 
 class BadInput(ValueError):
@@ -21,12 +23,21 @@ class Diverged(BadInput):
     """Numbers grew beyond all bounds; the message says which, and at which step."""
 
 
-def at_least(whole: object, **least: float) -> None:
-    """Refuse fields that are below their least number, infinite or NaN, e.g. ``at_least(self, epochs=0)``."""
+def at_least(holder: object, **least: float) -> None:
+    """Refuse fields, or entries of them, that are below their least number, infinite or NaN, and where they are
+    annotated as `int` those that are not whole, e.g. ``at_least(self, epochs=0)``."""
     for name, lowest in least.items():
-        given = getattr(whole, name)
-        if given is not None and not lowest <= given < inf:
-            raise BadInput(f"`{name}` of {type(whole).__name__} must be {lowest:g} or more, got {given}")
+        given, counts = getattr(holder, name), _counts(type(holder).__annotations__[name])
+        for value in given if isinstance(given, tuple | list) else (given,):
+            whole = not counts or isinstance(value, Integral)
+            if value is not None and not (whole and lowest <= value < inf):
+                kind = "" if whole else "a whole number, "
+                raise BadInput(f"`{name}` of {type(holder).__name__} must be {kind}{lowest:g} or more, got {value}")
+
+
+def _counts(kind: object) -> bool:
+    """Whether this is an annotation with `int` in it."""
+    return kind is int or any(map(_counts, get_args(kind)))
 
 
 def unknown(kind: str, given: str, known: Iterable[str]) -> BadInput:

@@ -31,7 +31,7 @@ class Job:
     force: bool = False
     redact: bool = False
     backend: Backend | None = None
-    store: Path | None = None  # a sub-folder for each recipe, and in it one for the shadow models of each cell
+    store: Path | None = None  # a sub-folder for each recipe, and in it one for the shadows or searches of each cell
 
     @property
     def page(self) -> Path:
@@ -53,7 +53,7 @@ def run_job(cells: Sequence[Cell | Study], job: Job) -> Iterator[Record]:
         else:
             start = perf_counter()
             stage = stage if stage and stage.serves(cell) else _prepared(cell, job)
-            result = run_cell(cell, seed=job.seed, stage=stage)
+            result = run_cell(cell, seed=job.seed, stage=stage, store=job.store_of(cell))
             result = replace(result, seconds=perf_counter() - start)
         run = _with_result(run, result, job)
         write_run(job.folder, run)

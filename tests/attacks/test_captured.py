@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,8 +26,10 @@ from remanence import (
     mlp,
     resnet,
     train_victim,
+    vgg,
 )
 from remanence.attacks import _search
+from remanence.attacks._kept import keep
 from remanence.attacks._simulation import Coordinates, Simulation, Whole
 from remanence.attacks._spanned import Spanned
 from remanence.attacks.gradient_matching import total_variation
@@ -39,8 +42,9 @@ BATCHES = Training(optimizer=SGD(lr=0.05, momentum=0.9), epochs=2, batch_size=2,
 NETS: dict[str, Net] = {
     "mlp": lambda data: mlp(data.shape, 10, hidden=(16,), activation=nn.ReLU),
     "resnet": lambda data: resnet(data.shape, 10, blocks=(1, 1), width=4),
+    "vgg": lambda data: vgg(data.shape, 10, blocks=(1, 1), width=4),
 }
-WAYS = ["written in the records", "mlp", "resnet"]
+WAYS = ["written in the records", *NETS]
 on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="captured on a CUDA device alone")
 in_segments = pytest.mark.parametrize("segment", [4, 1], ids=["one graph", "step by step"])
 by_training = pytest.mark.parametrize("training", [FULL, BATCHES], ids=["full batch", "mini-batches"])
@@ -117,6 +121,25 @@ def test_captured_simudy_is_simudy(
     captured = attack.run(there, seed=0)
     monkeypatch.setattr(_search, "replayed", lambda step, _: step)
     torch.testing.assert_close(captured.x, attack.run(there, seed=0).x, rtol=1e-6, atol=1e-6)
+
+
+@on_cuda
+def test_a_captured_search_goes_on_where_it_was(digits: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = moved(release(digits, NETS["mlp"], FULL), "cuda")
+    attack = SimuDy(candidates=4, steps=20, optimizer=Adam(lr=0.01), octaves=2)
+    whole, kept = attack.run(there, seed=0), replace(attack, checkpoints=tmp_path)
+
+    def broken(path: Path, stepper: torch.optim.Optimizer, done: int) -> None:
+        keep(path, stepper, done)
+        if done == 7:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as often:
+        often.setattr(_search, "_KEPT_EVERY", 0.0)
+        often.setattr(_search, "keep", broken)
+        with pytest.raises(KeyboardInterrupt):
+            kept.run(there, seed=0)
+    torch.testing.assert_close(kept.run(there, seed=0).x, whole.x, rtol=1e-6, atol=1e-6)
 
 
 @on_cuda

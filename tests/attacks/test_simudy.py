@@ -27,7 +27,9 @@ from remanence import (
     load,
     mlp,
     resnet,
+    resnet18,
     train_victim,
+    vgg,
 )
 from remanence.attacks import _simulation
 from remanence.attacks._search import coarser, search_in_place
@@ -54,6 +56,7 @@ NETS: dict[str, Net] = {
     "mlp with elu": lambda data: mlp(data.shape, 10, hidden=(24,)),
     "cnn": lambda data: cnn(data.shape, 10),
     "resnet": lambda data: resnet(data.shape, 10, blocks=(1, 1), width=4, activation=nn.ELU),
+    "vgg": lambda data: vgg(data.shape, 10, blocks=(1, 2), width=4, activation=nn.ELU),
 }
 by_net = pytest.mark.parametrize("net", NETS.values(), ids=NETS)
 
@@ -158,6 +161,18 @@ def test_digits_come_back(training: Training) -> None:
     distances = torch.cdist(data.x.flatten(1), found.x.flatten(1))
     assert distances.argmin(1).tolist() == list(range(6))  # each its own, by its label
     assert (found.x - data.x).square().mean() < 0.005
+
+
+@pytest.mark.parametrize("net", [resnet18, vgg], ids=["ResNet-18", "VGG-16"])
+def test_deep_nets_are_simulated_on_images_of_64x64(net: Callable[..., nn.Module]) -> None:
+    made = victim(lambda data: net(data.shape, 10, width=2), some(2, side=64), replace(EASY, epochs=2))
+    found = SimuDy(candidates=2, labels=(0, 1), steps=2).run(initial_and_final(made).release, seed=0)
+    assert found.x.shape == (2, 1, 64, 64)
+    value = simulated(made, made.private.y, 1)
+    along = slope(value, found.x)
+    step = 1e-7 * along / along.norm()
+    difference = float(value(found.x + step) - value(found.x - step)) / 2e-7
+    assert float(along.norm()) == pytest.approx(difference, rel=1e-4)
 
 
 def test_known_records_are_simulated_too() -> None:

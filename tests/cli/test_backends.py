@@ -11,7 +11,8 @@ import pytest
 from command_line import ROOT, Call, assert_refused, contents
 from tiny_cells import tiny_cell
 
-from remanence import Cell, RecoNN, all_but_one
+from remanence import Cell, RecoNN, SimuDy, all_but_one, initial_and_final
+from remanence.attacks import _search
 from remanence.execution import Local, Ray
 from remanence.results import parse_records
 from remanence.runs import Job
@@ -42,6 +43,20 @@ def test_a_store_has_one_folder_for_the_shadow_models_of_each_cell(call: Call, s
     assert contents(tmp_path / "kept") == kept
     without = call("run", "shadows", "--out", "other", "--json")
     assert scores(first.out) == scores(again.out) == scores(without.out)
+
+
+def test_a_search_goes_on_from_the_store(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = tiny_cell("simulated", reveal=initial_and_final, attack=SimuDy(candidates=20, steps=3))
+    monkeypatch.setitem(RECIPES, "searches", lambda scale: [cell])
+    first = call("run", "searches", "--store", "kept", "--json")
+    assert (first.code, first.err) == (0, "")
+    (name,) = contents(tmp_path / "kept")
+    assert name.startswith("searches/simulated/search-")
+    assert "kept" not in parse_records(first.out, where="stdout")[0]["attack"]
+    monkeypatch.setattr(_search, "update", None)  # no step is left to be taken
+    again = call("run", "searches", "--store", "kept", "--json")
+    assert scores(first.out) == scores(again.out)
+    assert call("run", "searches").code == 1
 
 
 def test_another_recipe_in_the_store_is_refused(call: Call, shadows: None, tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from smoke import measures, records
 
 from remanence import SimuDy, initial_params
 from remanence_recipes import RECIPES
-from remanence_recipes.tian2025.resnets import NETS, deep, pretrained, residual
+from remanence_recipes.tian2025.resnets import NETS, built, deep, pretrained
 from remanence_recipes.tian2025.scaling import scaling
 from remanence_recipes.tian2025.setting import DIGITS, PAPERS, cut
+from remanence_recipes.tian2025.unknowns import RATES, drawn_rate, told
 
 NAMES = [name for name in RECIPES if name.startswith("tian2025.")]
 
@@ -36,6 +37,17 @@ def test_private_records_have_as_many_of_each_class_and_follow_the_seed() -> Non
 def test_wider_nets_are_more_linear() -> None:
     found = measures(records("tian2025.table_linearity")["linearity"])
     assert 0 < found["MLP 16"] < found["MLP 64"] < 1
+
+
+def test_victims_have_rates_of_the_whole_grid_and_chance_is_that_of_a_drawn_answer() -> None:
+    grid = RATES["small"]
+    assert {drawn_rate(grid, 0, place) for place in range(60)} == set(grid)
+    rates, found = (0.0025, 0.01, 0.04, 0.01), (0.005, 0.01, 0.01, 0.0025)
+    within, exact = told(grid, rates, found)
+    assert (within.value, exact.value) == (0.5, 0.25)
+    near = [sum(abs(i - grid.index(rate)) <= 1 for i in range(5)) for rate in rates]
+    assert within.chance == pytest.approx(sum(near) / 20)
+    assert exact.chance == pytest.approx(0.2)
 
 
 def test_candidates_that_no_record_needs_pull_less() -> None:
@@ -67,7 +79,7 @@ def test_the_start_is_pretrained_on_other_images() -> None:
     (measure,) = records("tian2025.resnet_20")["the start"]["measures"]
     assert measure["value"] > measure["chance"]
     parts = cut("smoke", 10, 0, public=100)
-    model = residual(NETS["smoke"])(parts.public)
+    model = built(NETS["smoke"])(parts.public)
     initial = DIGITS.shown(initial_params(model, seed=0))
     before = torch.get_rng_state()
     one, again = (pretrained(model, initial, parts.public, epochs=1, seed=0) for _ in range(2))

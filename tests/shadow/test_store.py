@@ -18,7 +18,7 @@ from banks import CHUNKS, build, public, records, small_release
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-import remanence.shadow.store
+import remanence.shadow.ingredients
 import remanence.training.stacked
 from remanence import Training, build_bank, initial_params, mlp
 from remanence.errors import BadInput
@@ -216,7 +216,7 @@ def test_code_of_the_user_is_known_by_its_source_not_its_address(
     nothing = Noting()
     build(tmp_path, again, backend=nothing)
     assert nothing.asked == []
-    monkeypatch.setattr(remanence.shadow.store.inspect, "getsource", lambda cls: f"class {cls.__name__}: new")
+    monkeypatch.setattr(remanence.shadow.ingredients.inspect, "getsource", lambda cls: f"class {cls.__name__}: new")
     with pytest.raises(BadInput, match=r"recipe \(`code` changed"):
         build(tmp_path, again)
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import cos, pi
+from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import grad, grad_and_value, vmap
 from torch.nn.functional import interpolate
 
+from remanence.attacks._kept import keep, resumed
 from remanence.errors import Diverged
 from remanence.progress import track
 from remanence.training import Optimizer
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LOOK = 100  # steps between two looks at whether a search has diverged
+_KEPT_EVERY = 30.0  # seconds
 
 Objective: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # of the candidates of one start, and their labels
 
@@ -83,12 +87,15 @@ def search_in_place(
     steps: int,
     label: str,
     octaves: int = 0,
+    kept: Path | None = None,
 ) -> None:
     """From one start, for objectives that are large: `x` is moved within the box and `others` freely. The rate falls on
     a half cosine; on a CUDA device a step is captured once.
 
     Images are also moved as wholes: with `octaves` a step has coarser parts, each of half the side of the one before,
     that the optimiser scales for themselves. A slope by single pixels is mostly noise to it in deep nets.
+
+    What the file `kept` holds is gone on from; it is written every half minute and at the end.
     """
     parts = [nn.Parameter(part) for part in coarser(x, octaves)]
     stepper, reached = torch_optimizer(optimizer, [x, *parts, *others]), x.detach().new_zeros(())
@@ -102,12 +109,20 @@ def search_in_place(
                 part.zero_()
             reached.copy_(value)
 
+    done, written = resumed(kept, stepper), perf_counter()
+    if done == steps:
+        return
     next_step = replayed(step, lambda: [*changed_by([stepper]), reached])
-    for place in track(range(steps), total=steps, label=label):
+    told = f"{label}, from step {done + 1} on" if done else label
+    for place in track(range(done, steps), total=steps - done, label=told):
         set_rate(stepper, optimizer.lr * (1 + cos(pi * place / steps)) / 2)
         next_step()
-        if (place % _LOOK == 0 or place == steps - 1) and not reached.isfinite():
+        last, due = place == steps - 1, kept is not None and perf_counter() - written > _KEPT_EVERY
+        if (last or due or place % _LOOK == 0) and not reached.isfinite():
             raise Diverged(f"the search diverged by its step {place + 1}: lower the rate of `optimizer`")
+        if kept is not None and (last or due):
+            keep(kept, stepper, place + 1)
+            written = perf_counter()
 
 
 def coarser(x: Tensor, octaves: int) -> list[Tensor]:

@@ -6,13 +6,15 @@ compare them: gradients of the loss, multipliers of either sign, any net.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import final
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from remanence.attacks._kept import file_of
 from remanence.attacks._search import search_in_place
 from remanence.attacks.gradient_matching import Cosine, Distance, total_variation
 from remanence.attacks.kkt import balanced
@@ -38,6 +40,7 @@ class Linearised:
     optimizer: Optimizer = Adam(lr=0.01, beta1=0.8, beta2=0.9)  # its rate falls on a half cosine
     spread: float = 0.1  # of the first candidates' pixels, around the middle
     octaves: int = 0  # coarser parts of the images that are moved beside their pixels
+    checkpoints: Path | None = field(default=None, repr=False, compare=False)  # where a stopped search goes on
 
     def __post_init__(self) -> None:
         at_least(self, candidates=1, tv=0, steps=1, spread=0, octaves=0)
@@ -65,6 +68,7 @@ class Linearised:
             steps=self.steps,
             octaves=self.octaves,
             label="linearised training",
+            kept=file_of(self.checkpoints, self, release, release.training, seed),
         )
         with torch.no_grad():
             return Reconstruction(x=x.detach().clone(), y=labels, objective=float(objective(x)))

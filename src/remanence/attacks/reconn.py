@@ -62,7 +62,8 @@ class RecoNN:
         for name in ("dropout", "held_out"):
             if not 0 <= getattr(self, name) < 1:
                 raise BadInput(f"`{name}` is a share and must lie in [0, 1), got {getattr(self, name)}")
-        at_least(self, epochs=0, batch_size=1, mse=0, mae=0, lpips=0, adversarial=0, input_noise=0, clip=0)
+        at_least(self, hidden=1, epochs=0, batch_size=1, pca=1)
+        at_least(self, mse=0, mae=0, lpips=0, adversarial=0, input_noise=0, clip=0)
         if self.gated and self.transposed:
             raise BadInput("`gated` and `transposed` are two ways to end a reconstructor: choose one")
         if self.digest and (not self.gated or self.pca is not None):

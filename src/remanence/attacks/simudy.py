@@ -5,13 +5,15 @@ Dummy records are trained on from the known start, by the known recipe, and move
 victim's did. Nothing is linearised, so deep networks can be read.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from remanence.attacks._kept import file_of
 from remanence.attacks._search import search_in_place
 from remanence.attacks._simulation import Simulation, Whole, segment_of, way
 from remanence.attacks._spanned import Spanned
@@ -44,9 +46,10 @@ class SimuDy:
     training: Training | None = None  # simulated; None: the victim's. The authors' code takes 8 of its 20 epochs
     segment: int | None = None  # simulated steps to a graph; None: by free memory
     tf32: bool = False  # products on a CUDA device with factors of ten bits
+    checkpoints: Path | None = field(default=None, repr=False, compare=False)  # where a stopped search goes on
 
     def __post_init__(self) -> None:
-        at_least(self, candidates=1, tv=0, steps=1, spread=0, octaves=0, restarts=1, segment=1)
+        at_least(self, candidates=1, labels=0, tv=0, steps=1, spread=0, octaves=0, restarts=1, segment=1)
         if self.start is not None and self.start.candidates != self.candidates:
             raise BadInput(
                 f"`start` must have as many candidates as the search that goes on from it, {self.candidates}, got "
@@ -64,13 +67,14 @@ class SimuDy:
         like = next(iter(release.final.values()))
         x, labels = (part.to(like.device) for part in self._begun(release, seed))
         with precision(tf32=self.tf32):
-            x, objective = self._searched(release, self._simulation(release, labels, seed), x.to(like))
+            x, objective = self._searched(release, self._simulation(release, labels, seed), x.to(like), seed)
         return Reconstruction(x=x, y=labels, objective=objective)
 
     def _begun(self, release: KnowsTraining, seed: int) -> tuple[Tensor, Tensor]:
         """The first candidates and their labels."""
         if self.start is not None:
-            begun = self.start.run(release, seed=seed)
+            kept = replace(self.start, checkpoints=self.checkpoints or self.start.checkpoints)
+            begun = kept.run(release, seed=seed)
             assert begun.y is not None
             return begun.x, begun.y
         generator = torch.Generator().manual_seed(seed)
@@ -112,7 +116,9 @@ class SimuDy:
         )
         return Simulation(training=training, coordinates=spanned or whole, batches=batches, segment=segment)
 
-    def _searched(self, release: KnowsTraining, simulation: Simulation, start: Tensor) -> tuple[Tensor, float]:
+    def _searched(
+        self, release: KnowsTraining, simulation: Simulation, start: Tensor, seed: int
+    ) -> tuple[Tensor, float]:
         known = release.fixed.x if isinstance(release, KnowsFixed) else start[:0]
 
         def objective(x: Tensor) -> Tensor:
@@ -131,6 +137,7 @@ class SimuDy:
             steps=self.steps,
             octaves=self.octaves,
             label=f"simulated training ({way(len(simulation.batches), simulation.segment)})",
+            kept=file_of(self.checkpoints, self, release, simulation.training, seed),
         )
         with torch.no_grad():
             return x.detach().clone(), float(objective(x))

@@ -148,6 +148,7 @@ def run_cell(
         bank=stage.bank,
         matching=cell.matching,
         metrics=cell.metrics,
+        store=store,
         seed=seed,
     )
     doubts = [*stage.caveats, *caveats(finding)]

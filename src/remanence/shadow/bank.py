@@ -14,8 +14,9 @@ from remanence.nets import apply, initial_stack
 from remanence.progress import track
 from remanence.release import KnowsFixed, KnowsRest, require
 from remanence.seeds import stream
+from remanence.shadow.ingredients import ingredients
 from remanence.shadow.rows import Rows, first_layer, stack_weights, unstack
-from remanence.shadow.store import Shards, Store, ingredients
+from remanence.shadow.store import Shards, Store
 from remanence.training import Training
 from remanence.training.stacked import chunks, train_chunk
 from remanence.types import Data, Params

@@ -14,7 +14,7 @@ from remanence.preflight import gradients_turn, linearity
 from remanence.release import train_victim
 from remanence.seeds import stream
 from remanence.types import Data, Params
-from remanence_recipes.tian2025.resnets import NETS, residual, started
+from remanence_recipes.tian2025.resnets import NETS, built, started
 from remanence_recipes.tian2025.setting import PAPERS, cut, images_of, torch_start, wide
 
 PRINTED = {"MLP 200": 0.9134, "MLP 500": 0.9165, "MLP 2000": 0.9306, "MLP 4000": 0.9535, "ResNet": 0.5988}
@@ -29,7 +29,7 @@ def table_linearity(scale: Scale) -> Sequence[Study]:
     beside = partial(cut, scale, min(records, 20), public=net.public, side=net.side)
     start = started(net, images, beside)
     wides = {f"MLP {width}": (wide(width), torch_start(images), alone) for width in widths}
-    nets = wides | {"ResNet": (residual(net), lambda _, seed: start(seed), beside)}
+    nets = wides | {"ResNet": (built(net), lambda _, seed: start(seed), beside)}
     about = (
         "Whether every epoch pulls a record's way: at one, training is linear and attacks that linearise it can work."
     )

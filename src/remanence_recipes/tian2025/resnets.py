@@ -1,4 +1,4 @@
-"""Residual nets with frozen BatchNorm, fine-tuned from a start that we pre-train: the paper's is not public."""
+"""Deep nets with frozen BatchNorm, fine-tuned from a start that we pre-train: the paper's is not public."""
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -25,9 +25,10 @@ from remanence_recipes.tian2025.setting import PAPERS, Images, cut, images_of
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Residual:
+class DeepNet:
     """A net, and how long its start is trained."""
 
+    family: Callable[..., nn.Sequential] = resnet
     blocks: tuple[int, ...]
     width: int
     side: int | None  # of the images; None: as they are
@@ -35,10 +36,10 @@ class Residual:
     epochs: int
 
 
-NETS: dict[Scale, Residual] = {
-    "smoke": Residual(blocks=(1, 1), width=4, side=None, public=400, epochs=3),
-    "small": Residual(blocks=(1, 1, 1), width=16, side=16, public=5000, epochs=4),
-    "paper": Residual(blocks=(2, 2, 2, 2), width=64, side=None, public=20_000, epochs=10),
+NETS: dict[Scale, DeepNet] = {
+    "smoke": DeepNet(blocks=(1, 1), width=4, side=None, public=400, epochs=3),
+    "small": DeepNet(blocks=(1, 1, 1), width=16, side=16, public=5000, epochs=4),
+    "paper": DeepNet(blocks=(2, 2, 2, 2), width=64, side=None, public=20_000, epochs=10),
 }
 VICTIMS: dict[Scale, Training] = {"smoke": replace(PAPERS, epochs=4), "small": PAPERS, "paper": PAPERS}
 FEWER = 8  # epochs that most steps simulate, as the authors' code does
@@ -91,13 +92,13 @@ def deep(records: int, steps: int, training: Training) -> SimuDy:
 
 
 def fine_tuned(
-    scale: Scale, net: Residual, parts: Callable[[int], Split], start: Callable[[int], Params], attack: SimuDy
+    scale: Scale, net: DeepNet, parts: Callable[[int], Split], start: Callable[[int], Params], attack: SimuDy
 ) -> Cell:
     images = images_of(scale)
     return Cell(
         label=f"ResNet, {attack.candidates} images",
         split=parts,
-        model=residual(net),
+        model=built(net),
         training=VICTIMS[scale],
         start=lambda _, seed: start(seed),
         reveal=initial_and_final,
@@ -108,20 +109,20 @@ def fine_tuned(
     )
 
 
-def residual(net: Residual) -> Callable[[Data], nn.Module]:
+def built(net: DeepNet) -> Callable[[Data], nn.Module]:
     def made(data: Data) -> nn.Module:
-        inner = resnet(data.shape, data.num_classes, blocks=net.blocks, width=net.width)
+        inner = net.family(data.shape, data.num_classes, blocks=net.blocks, width=net.width)
         with torch.device("meta"):
             return nn.Sequential(Standardise(data.shape[0]), *inner).eval()
 
     return made
 
 
-def started(net: Residual, images: Images, parts: Callable[[int], Split]) -> Callable[[int], Params]:
+def started(net: DeepNet, images: Images, parts: Callable[[int], Split]) -> Callable[[int], Params]:
     @cache
     def start(seed: int) -> Params:
         public = parts(seed).public
-        model = residual(net)(public)
+        model = built(net)(public)
         initial = images.shown(initial_params(model, seed=stream(seed, "start")))
         return pretrained(model, initial, public, epochs=net.epochs, seed=stream(seed, "pre-training"))
 
@@ -148,12 +149,12 @@ def pretrained(model: nn.Module, initial: Params, data: Data, *, epochs: int, se
 
 
 def _accuracy(
-    start: Callable[[int], Params], net: Residual, parts: Callable[[int], Split], seed: int, device: torch.device
+    start: Callable[[int], Params], net: DeepNet, parts: Callable[[int], Split], seed: int, device: torch.device
 ) -> Outcome:
     test = parts(seed).test.to(device)
     params = {name: p.to(device) for name, p in start(seed).items()}
     with torch.no_grad():
-        guesses = [apply(residual(net)(test), params, x).argmax(1) for x in test.x.split(500)]
+        guesses = [apply(built(net)(test), params, x).argmax(1) for x in test.x.split(500)]
     share = binomial_share(int((torch.cat(guesses) == test.y).sum()), len(test))
     chance = float(test.y.bincount().max()) / len(test)
     meaning = "share of held-out images that the start classifies rightly"

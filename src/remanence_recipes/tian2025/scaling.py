@@ -1,17 +1,20 @@
-"""Where simulated training breaks: one change at a time, on the MLP and on a small residual net."""
+"""Where simulated training breaks: one change at a time, on the MLP and on small deep nets."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import final
 
+from torch import nn
+
 from remanence.attacks import SimuDy
 from remanence.data import Split
 from remanence.experiment import Cell, Point, Scale
+from remanence.nets import resnet, vgg
 from remanence.training import Training
 from remanence.types import Params
 from remanence_recipes.tian2025.mlps import simulated
-from remanence_recipes.tian2025.resnets import DEEP, NETS, Residual, fine_tuned, started
+from remanence_recipes.tian2025.resnets import DEEP, NETS, DeepNet, fine_tuned, started
 from remanence_recipes.tian2025.setting import PAPERS, cut, images_of, wide
 
 
@@ -53,11 +56,14 @@ STEPS: dict[Scale, tuple[int, int]] = {"smoke": (20, 5), "small": (200, 150), "p
 
 
 def scaling(scale: Scale) -> Sequence[Cell]:
-    """SSIM against the number of images, the epochs, the width and the batch size: MLP and a small ResNet."""
+    """SSIM against the number of images, the epochs, the width and the batch size: MLP, a small ResNet and VGG."""
     begun = cache(partial(_begun, scale))
+    middle, axes = DEEPS[scale]
+    by_epochs = {"epochs": axes["epochs"]}
     return [
         *_around("MLP", *MLPS[scale], partial(_shallow, scale)),
-        *_around("ResNet", *DEEPS[scale], partial(_deep, scale, begun)),
+        *_around("ResNet", middle, axes, partial(_deep, scale, partial(begun, resnet))),
+        *_around("VGG", middle, by_epochs, partial(_deep, scale, partial(begun, vgg))),
     ]
 
 
@@ -89,12 +95,12 @@ def _shallow(scale: Scale, setting: Setting) -> Cell:
     )
 
 
-Begun = tuple[Residual, Callable[[int], Split], Callable[[int], Params]]  # a net, the records and the start
+Begun = tuple[DeepNet, Callable[[int], Split], Callable[[int], Params]]  # a net, the records and the start
 
 
-def _begun(scale: Scale, images: int, width: int) -> Begun:
+def _begun(scale: Scale, family: Callable[..., nn.Sequential], images: int, width: int) -> Begun:
     net = replace(NETS["small"], side=None) if scale == "paper" else NETS[scale]
-    net = replace(net, width=width)
+    net = replace(net, family=family, width=width)
     parts = partial(cut, scale, images, public=net.public, side=net.side)
     return net, parts, started(net, images_of(scale), parts)
 
