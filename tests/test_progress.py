@@ -2,18 +2,23 @@
 
 import sys
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
 import torch
 from gradients import planted, unit_vectors
 from PIL import Image
-from tiny_cells import tiny_cell
+from tiny_cells import cut, made_data, tiny_cell
 from torch import nn
 
-from remanence import SGD, Reconstruction, Stein, UntilRest, evaluate
+import remanence.progress
+from remanence import SGD, Reconstruction, Stein, Training, UntilRest, evaluate, initial_params, mlp
 from remanence.data import from_image_folder
 from remanence.experiment import prepare
+from remanence.preflight import linearity
+from remanence.progress import SOON, track
+from remanence.release import train_victim
 from remanence.training.in_full import train_in_full
 from remanence.types import Data
 
@@ -36,6 +41,17 @@ def train_for_long(_: Path) -> None:
     train_in_full(lambda params: params, {"w": torch.ones(1)}, SGD(lr=0.1), epochs=1001, stages=())
 
 
+def train_by_batches(_: Path) -> None:
+    Training(epochs=2, batch_size=4)(mlp((16,), 2), initial_params(mlp((16,), 2), seed=0), made_data(8, shape=(16,)))
+
+
+def ask_how_linear(_: Path) -> None:
+    parts, model = cut(made_data, 0), mlp((1, 4, 4), 2)
+    start = initial_params(model, seed=0)
+    victim = train_victim(model, Training(epochs=2), start, parts.fixed, parts.private, seed=0)
+    assert len(linearity(victim)) == len(parts.private)
+
+
 def train_until_rest(_: Path) -> None:
     rule = UntilRest(look=2)
     train_in_full(lambda params: params, {"w": torch.ones(1)}, SGD(lr=0.1), epochs=20, stages=rule)
@@ -53,6 +69,8 @@ LONG: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     "Stein": (search_a_batch, ["tries", "refinements"]),
     "victims": (train_victims, ["victims", "do the victims fit?"]),
     "a training": (train_for_long, ["training"]),
+    "a training by mini-batches": (train_by_batches, ["training"]),
+    "linearity": (ask_how_linear, ["training", "how linear"]),
     "a training until rest": (train_until_rest, ["training"]),
     "images": (read_images, ["sizes of images", "images"]),
 }
@@ -64,7 +82,24 @@ def test_what_may_take_long_shows_how_far_it_is(
 ) -> None:
     work, labels = LONG[case]
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    ticks = count()
+    monkeypatch.setattr(remanence.progress, "monotonic", lambda: next(ticks) * SOON)  # every step takes as long
     work(tmp_path)
     shown = capsys.readouterr()
     assert shown.out == ""
     assert [label for label in labels if label not in shown.err] == []
+
+
+def test_many_short_steps_show_nothing_until_they_take_long(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    seconds = iter([0.0, 0.5, 0.9, 1.1, 0.0, 0.5])
+    monkeypatch.setattr(remanence.progress, "monotonic", lambda: next(seconds))
+    seen = track(range(4), total=4, label="steps", after=1.0)
+    assert [next(seen) for _ in range(3)] == [0, 1, 2]
+    assert capsys.readouterr().err == ""
+    assert list(seen) == [3]
+    assert "steps" in capsys.readouterr().err
+    assert list(track(range(1), total=1, label="one", after=1.0)) == [0]
+    assert capsys.readouterr().err == ""

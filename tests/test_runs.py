@@ -15,7 +15,7 @@ from tiny_cells import Guess, cut, made_data, tiny_cell, tiny_study
 import remanence.results.folder
 from remanence import SGD, Cell, Data, Split, Training
 from remanence.errors import BadInput
-from remanence.experiment import Study
+from remanence.experiment import Outcome, Study
 from remanence.report import render
 from remanence.results import Record, read_run
 from remanence.runs import Job, run_job
@@ -136,6 +136,27 @@ def test_a_bad_cell_is_refused_and_the_finished_ones_are_kept(tmp_path: Path, ca
         next(run)
     assert contents(tmp_path) == before
     assert [record["cell"] for record in read_run(tmp_path).records] == ["good"]
+
+
+def test_a_run_that_goes_on_says_why_a_cell_or_a_study_was_refused(tmp_path: Path) -> None:
+    def diverging(seed: int, device: torch.device) -> Outcome:
+        raise BadInput("the <rate> is too high")
+
+    bad = tiny_cell("bad", training=Training(optimizer=SGD(lr=0.0), epochs=3))
+    cells = [bad, tiny_cell("good"), tiny_study("worse", run=diverging), tiny_cell("better")]
+    made = done(cells, tmp_path, go_on=True)
+    assert [r["kind"] for r in made] == ["refused", "attack", "refused", "attack"]
+    assert made[0]["refusal"].startswith("the victim did not fit")
+    run, page = read_run(tmp_path), (tmp_path / "report.html").read_text()
+    assert run.records == made
+    assert {row["cell"] for row in run.rows} == {"good", "better"}
+    assert {name.split("/")[0] for name in run.images} == {"1", "3"}
+    assert "Refused: the victim did not fit" in page
+    assert "Refused: the &lt;rate&gt; is too high" in page
+    assert [r["cell"] for r in done(cells, tmp_path, go_on=True)] == [cell.label for cell in cells]
+    with pytest.raises(BadInput, match="the victim did not fit"):
+        done([bad, replace(cells[2], label="worst")], tmp_path / "other", go_on=True)
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize("device", ["nonsense", "cuda", "cuda:0"])

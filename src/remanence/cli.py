@@ -18,12 +18,13 @@ import typer
 from remanence.errors import BadInput, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from remanence.execution import Local, Ray
     from remanence.experiment import Cell, Study
     from remanence.results import Record
     from remanence.runs import Job
+    from remanence.types import Data
 
 app = typer.Typer(
     name="remanence",
@@ -141,7 +142,9 @@ def audit(
         str, typer.Option("--data", help="A named data set, an .npz, a .csv or a folder of images.")
     ] = "digits",
     label: Annotated[str | None, typer.Option("--label", help="The label column of a .csv.")] = None,
-    net: Annotated[str, typer.Option("--net", help="The victim's architecture: mlp or cnn.")] = "mlp",
+    net: Annotated[
+        str | None, typer.Option("--net", help="The victim's architecture: mlp or cnn.  [default: mlp]")
+    ] = None,
     attack: Annotated[list[str] | None, typer.Option("--attack", help="Only this attack (may be repeated).")] = None,
     weights: Annotated[
         Path | None, typer.Option("--weights", help="A finished MLP that --data trained: one SVD, no attack.")
@@ -162,27 +165,20 @@ def audit(
     """Train small victims on your data, attack them, and write a page."""
     from remanence.data import load
     from remanence.runs import Job
-    from remanence_recipes.demo import NETS, ON_REQUEST, SPANS, audit_cells, what_spans, what_stores
+    from remanence_recipes.demo import SPANS
     from remanence_recipes.spans import finished_study
 
-    if net not in NETS:
-        raise unknown("net", net, NETS)
-    cells = audit_cells(partial(load, data, label=label), net=net, named=data)
-    names = [type(cell.attack).__name__ for cell in cells]
-    for name in attack or []:
-        if name not in names:
-            raise unknown("attack", name, names)
-    wanted = attack or [name for name in names if name not in ON_REQUEST]
-    chosen: list[Cell | Study] = [cell for name, cell in zip(names, cells, strict=True) if name in wanted]
-    if net == "mlp" and not attack:
-        chosen += [what_stores(cells[-1]), what_spans(cells[-1])]
-    subject = ["--net", net]
+    records = partial(load, data, label=label)
     if weights or held_out:
-        if not (weights and held_out) or attack:
-            raise BadInput("`--weights` and `--held-out` go together, and without `--attack`: give both")
-        others = partial(load, held_out, label=label)
-        chosen = [finished_study(SPANS, partial(load, data, label=label), others, weights)]
+        if not (weights and held_out) or attack or net:
+            raise BadInput(
+                "`--weights` and `--held-out` go together, and without `--attack` and `--net`, which are for victims "
+                "that the audit trains: give both"
+            )
+        chosen: list[Cell | Study] = [finished_study(SPANS, records, partial(load, held_out, label=label), weights)]
         subject = ["--weights", str(weights), "--held-out", held_out]
+    else:
+        chosen, subject = _attacks(records, net or "mlp", attack, named=data), ["--net", net or "mlp"]
     job = Job(
         recipe=shlex.join(["audit", data, *(["--label", label] if label else []), *subject]),
         scale="small",
@@ -191,11 +187,29 @@ def audit(
         folder=out or Path("runs") / f"audit-{Path(data).stem}",
         command=_command(),
         force=force,
+        go_on=len(chosen) > 1,
         redact=redact,
         backend=_backend(backend, ray_address),
         store=store,
     )
     _run(chosen, job, as_json=as_json)
+
+
+def _attacks(records: "Callable[[], Data]", net: str, wanted: list[str] | None, *, named: str) -> "list[Cell | Study]":
+    """Those that are wanted; where none is named, those that are run unasked, and the studies."""
+    from remanence_recipes.demo import NETS, ON_REQUEST, audit_cells, what_spans, what_stores
+
+    if net not in NETS:
+        raise unknown("net", net, NETS)
+    cells = audit_cells(records, net=net, named=named)
+    names = [type(cell.attack).__name__ for cell in cells]
+    for name in wanted or []:
+        if name not in names:
+            raise unknown("attack", name, names)
+    if wanted:
+        return [cell for name, cell in zip(names, cells, strict=True) if name in wanted]
+    studies = [what_stores(cells[-1]), what_spans(cells[-1])] if net == "mlp" else []
+    return [*(cell for name, cell in zip(names, cells, strict=True) if name not in ON_REQUEST), *studies]
 
 
 @app.command()
@@ -356,6 +370,8 @@ def _run(cells: "Sequence[Cell | Study]", job: "Job", *, as_json: bool) -> None:
         print(f"interrupted after {len(records)} of {len(cells)} cells{kept}", file=sys.stderr)
         raise SystemExit(1) from None
     print(json.dumps(records, indent=1) if as_json else job.page)
+    if refused := [record["cell"] for record in records if record["kind"] == "refused"]:
+        raise BadInput(f"{len(refused)} of {len(cells)} cells refused ({'; '.join(refused)}): `{job.page}` says why")
 
 
 def _sentence(record: "Record") -> str:

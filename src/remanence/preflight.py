@@ -15,6 +15,7 @@ from remanence.attacks import _stationarity
 from remanence.attacks._stationarity import Forward, Layer, Left
 from remanence.checks import Caveat
 from remanence.errors import BadInput
+from remanence.progress import SOON, track
 from remanence.release import Victim
 from remanence.training import CrossEntropy, Logistic, SquaredError, UntilRest
 from remanence.types import Params, concat
@@ -101,7 +102,8 @@ def linearity(victim: Victim, *, seed: int = 0) -> Tensor:
         raise BadInput(f"linearity() compares epochs, and the victim was trained for {training.epochs}: train for more")
     passed = training.trajectory(victim.model, victim.initial, concat([victim.fixed, data]), seed=seed)
     starts = passed[:: len(passed) // training.epochs]
-    each = zip(data.x.split(1), data.y.split(1), strict=True)
+    pairs = zip(data.x.split(1), data.y.split(1), strict=True)
+    each = track(pairs, total=len(data), label="how linear the training is", after=SOON)
     return torch.stack([_mean_cosine(gradient(params, x, y) for params in starts) for x, y in each])
 
 

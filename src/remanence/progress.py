@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator
+from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -9,19 +10,30 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+SOON = 1.0  # seconds: work of many short steps that is done by then needs no bar
+
 _shown: "list[Progress]" = []  # at most one: a loop inside another adds its bar below
 
 
-def track(items: Iterable[T], *, total: int, label: str) -> Iterator[T]:
-    """Yield `items`, showing how far along `total` they are and the time left."""
+def track(items: Iterable[T], *, total: int, label: str, after: float = 0.0) -> Iterator[T]:
+    """Yield `items`, showing how far along `total` they are and the time left, from `after` seconds on."""
     if not sys.stderr.isatty():
         yield from items
         return
+    left, done, start = iter(items), 0, monotonic()
+    if after:
+        for item in left:
+            yield item
+            done += 1
+            if monotonic() - start >= after:
+                break
+        else:
+            return
     outermost = not _shown
     bars = _begun() if outermost else _shown[0]
-    task = bars.add_task(label, total=total)
+    task = bars.add_task(label, total=total, completed=done)
     try:
-        for item in items:
+        for item in left:
             yield item
             bars.advance(task)
     finally:

@@ -8,7 +8,7 @@ expected              most of the 32 records of the gradients found, all of thos
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 
 import torch
 from torch import nn
@@ -34,7 +34,7 @@ TUNED_ON = {  # the data sets whose true records were looked at when an attack's
 }
 SPANS = "what the first layer spans"
 READER = RecoNN(hidden=(500, 500), gated=True, optimizer=AdamW(lr=1e-3, weight_decay=1e-2))
-ON_REQUEST = ("FirstLayer", "Stein")  # refuse, as of narrow tables, what they cannot read, which ends the audit
+ON_REQUEST = ("FirstLayer", "Stein")  # refuse, as of narrow tables, what they cannot read
 FEWEST = 200  # below this no part of the split is large enough to say anything
 
 
@@ -104,12 +104,12 @@ def audit_cells(
 ) -> Sequence[Cell]:
     """The demo's cells on any data, `named` if it is a set of ours: federated gradients of eight records, at weights
     that nobody or that the server chose, and models with one unknown record."""
-    source = cache(source)
+    data = _enough(distinct(source()))  # what is wrong with the records ends an audit before any work
     wide, narrow = partial(_net, net, hidden=(256,)), partial(_net, net, hidden=(10,))
     cells = [
         Cell(
             label="gradient of a batch",
-            split=partial(_cut, source, private=8 if quick else 32, public=0),
+            split=partial(_cut, data, private=8 if quick else 32, public=0),
             model=wide,
             training=Training(epochs=20),
             reveal=gradient_at_initial,
@@ -119,7 +119,7 @@ def audit_cells(
         ),
         Cell(
             label="all records but one",
-            split=partial(_cut, source, private=20 if quick else 100, public=100 if quick else 1000),
+            split=partial(_cut, data, private=20 if quick else 100, public=100 if quick else 1000),
             model=narrow,
             training=Training(epochs=20 if quick else 100),
             reveal=all_but_one,
@@ -130,7 +130,7 @@ def audit_cells(
         ),
     ]
     if net == "mlp":
-        chosen = replace(_chosen(source, quick=quick), tuned_on_truth=named in TUNED_ON[Stein])
+        chosen = replace(_chosen(data, quick=quick), tuned_on_truth=named in TUNED_ON[Stein])
         cells[1:1] = [_first_layer(cells[0]), chosen]
     return cells
 
@@ -147,13 +147,13 @@ def _first_layer(usual: Cell) -> Cell:
     )
 
 
-def _chosen(source: Callable[[], Data], *, quick: bool) -> Cell:
+def _chosen(data: Data, *, quick: bool) -> Cell:
     """The weights are the server's, the layers those that it reads, and the classes numbers from 1 to -1."""
-    last = max(1, source().num_classes - 1)
+    last = max(1, data.num_classes - 1)
     values = tuple(1 - 2 * k / last for k in range(last + 1))
     return Cell(
         label="gradient of a batch, at weights that the server chose",
-        split=partial(_cut, source, private=4 if quick else 32, public=0),
+        split=partial(_cut, data, private=4 if quick else 32, public=0),
         model=lambda data: mlp(data.shape, 1, hidden=(1000 if quick else 2000,), activation=nn.Tanh),
         training=Training(epochs=0, loss=SquaredError(values=values)),
         reveal=gradient_at_initial,
@@ -182,13 +182,16 @@ def _net(name: str, data: Data, *, hidden: tuple[int, ...]) -> nn.Module:
     return mlp(data.shape, data.num_classes, hidden=hidden)
 
 
-def _cut(source: Callable[[], Data], seed: int, *, private: int, public: int) -> Split:
-    """`private` and `public` records and 200 fixed ones, fewer of each from a small data set; the rest is held out."""
-    data = distinct(source())
+def _enough(data: Data) -> Data:
     if len(data) < FEWEST:
         raise BadInput(f"{data.name} holds {len(data)} different records, an audit needs at least {FEWEST}: add some")
     if len(data.y.unique()) < 2:
         raise BadInput(f"{data.name} holds records of one class only, a victim learns to tell two or more: add another")
+    return data
+
+
+def _cut(data: Data, seed: int, *, private: int, public: int) -> Split:
+    """`private` and `public` records and 200 fixed ones, fewer of each from a small data set; the rest is held out."""
     private, fixed, public = min(private, len(data) // 5), min(200, len(data) // 5), min(public, len(data) // 3)
     rest = len(data) - private - fixed - public
     return split(data, private=private, fixed=fixed, public=public, test=min(rest, 2000), seed=seed)

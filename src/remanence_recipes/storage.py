@@ -6,6 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from remanence.checks import Caveat
 from remanence.data import Split
 from remanence.experiment import Figure, Measure, Outcome, Series, Study
 from remanence.metrics.statistics import binomial_share, bootstrap_mean
@@ -26,6 +27,7 @@ def storage_study(
     training: Training,
     *,
     steps: Sequence[int],
+    caveats: tuple[Caveat, ...] = (),
 ) -> Study:
     """How many rows of the first layer store each private record at some steps of a full-batch training."""
     about = (
@@ -33,7 +35,7 @@ def storage_study(
         "a ReLU's may be, the row learns nothing about the record. An activation whose slope is never zero, such as "
         "ELU, makes every row store every record."
     )
-    return Study(label=label, about=about, run=partial(_run, split, model, training, tuple(steps)))
+    return Study(label=label, about=about, run=partial(_run, split, model, training, tuple(steps), caveats))
 
 
 def _run(
@@ -41,6 +43,7 @@ def _run(
     model: Callable[[Data], nn.Module],
     training: Training,
     steps: tuple[int, ...],
+    caveats: tuple[Caveat, ...],
     seed: int,
     device: torch.device,
 ) -> Outcome:
@@ -53,6 +56,7 @@ def _run(
         measures=tuple(_measures(found, seed)),
         figures=(_histogram(found), _shares(found)),
         pictures=_pictures(found, records),
+        caveats=caveats,
     )
 
 

@@ -37,6 +37,7 @@ def test_a_finished_model_tells_which_records_trained_it(call: Call, tmp_path: P
     assert found["private records told"] == found["AUC"] == 1
     assert record["caveats"] == []
     assert_refused(call(*OWN[:5]), "go together")
+    assert_refused(call(*OWN, "--net", "mlp"), "without `--attack` and `--net`")
     assert_refused(call(*OWN[:6], "private.npz", "--force"), "must share no record")
     np.savez(tmp_path / "small.npz", x=np.zeros((4, 5, 5)), y=np.arange(4) % 2)
     assert_refused(call(*OWN[:4], "small.npz", *OWN[5:], "--force"), "one matrix of a linear layer with 25 columns")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import FILES, Call, assert_refused, contents
+from command_line import FILES, Call, assert_refused, assert_told, contents
 from PIL import Image
 
 from remanence.results import parse_records, read_run
@@ -67,6 +67,22 @@ def test_an_audit_by_a_server_that_chose_the_weights_is_made_on_request(
     said = call("audit", "--data", "people.csv", "--label", "y", "--attack", "Stein")
     assert (said.code, said.out) == (2, "")
     assert "1000 rows and 3 features cannot tell 4 records apart" in said.err
+
+
+def test_an_attack_that_is_refused_does_not_end_an_audit(call: Call, quick: None, tmp_path: Path) -> None:
+    write_table(tmp_path / "people.csv", table())
+    both = ("audit", "--data", "people.csv", "--label", "y", "--attack", "Stein", "--attack", "RecoNN")
+    said = call(*both)
+    refused, found, page = said.out.splitlines()
+    assert refused.startswith("gradient of a batch, at weights that the server chose: Refused: ")
+    assert "1000 rows and 3 features cannot tell 4 records apart" in refused
+    assert found.startswith("all records but one: ")
+    assert "cannot tell 4 records apart" in Path(page).read_text()
+    assert said.code == 2
+    assert_told(said, "1 of 2 cells refused (gradient of a batch, at weights that the server chose)", page)
+    again = call(*both, "--json")
+    assert [record["kind"] for record in parse_records(again.out, where="stdout")] == ["refused", "attack"]
+    assert (again.code, again.err) == (2, said.err)
 
 
 def test_an_audit_of_a_table_with_repeated_rows(call: Call, quick: None, tmp_path: Path) -> None:

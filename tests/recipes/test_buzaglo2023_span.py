@@ -25,6 +25,9 @@ def test_the_rank_shows_once_the_first_weights_have_died() -> None:
     falling = lines["As the first weights die"]["weight decay 0.015"]
     assert falling == sorted(falling, reverse=True)
     assert falling[-1] < 1e-9
+    (doubt,) = record["caveats"]
+    assert doubt["code"] == "no-gap"
+    assert doubt["text"].startswith("Weight decay 0: ")
 
 
 def test_a_record_is_told_in_the_target_that_saw_it_and_in_no_other() -> None:

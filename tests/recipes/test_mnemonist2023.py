@@ -13,6 +13,12 @@ def test_a_recipe_runs_from_its_cells_to_the_page(name: str) -> None:
     assert list(records(name)) == [cell.label for cell in RECIPES[name]("smoke")]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_every_record_says_that_the_victims_rate_was_chosen_by_the_truth(name: str) -> None:
+    for record in records(name).values():
+        assert "tuned-on-truth" in {caveat["code"] for caveat in record["caveats"]}
+
+
 def test_all_readings_of_a_run_see_the_same_releases() -> None:
     made = records("mnemonist2023.table3")
     errors = {label: r["scores"]["metrics"]["mae+mse"]["mean"] for label, r in made.items()}

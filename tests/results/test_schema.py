@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tiny_cells import tiny_cell, tiny_study
 
 from remanence.errors import BadInput
-from remanence.experiment import Point, run_cell, run_study
+from remanence.experiment import Point, Refusal, run_cell, run_study
 from remanence.metrics import MSE
 from remanence.results import SCHEMA, Record, parse_records, record
 
@@ -25,7 +26,8 @@ LIMIT = {
 }
 ATTACK = {"release", "attack", "matching", "scores", "nulls", "limit", "point"}
 STUDY = {"about", "measures", "figures"}
-COMMON = Record.__annotations__.keys() - ATTACK - STUDY
+REFUSED = {"refusal"}
+COMMON = Record.__annotations__.keys() - ATTACK - STUDY - REFUSED
 
 
 def plain(value: Any) -> dict[str, Any]:
@@ -50,6 +52,12 @@ def study() -> dict[str, Any]:
     return plain(record(run_study(tiny_study()), recipe="tiny", scale="smoke", seed=0, command="remanence run tiny"))
 
 
+@pytest.fixture(scope="module")
+def refused() -> dict[str, Any]:
+    result = Refusal(label="tiny", why="the victim did not fit", seconds=1.0, device=torch.device("cpu"))
+    return plain(record(result, recipe="tiny", scale="smoke", seed=0, command="remanence audit"))
+
+
 def parsed(*records: Any) -> list[Record]:
     return parse_records(json.dumps(list(records)), where="some/results.json")
 
@@ -68,16 +76,21 @@ def changed(good: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     return copy
 
 
-def test_a_record_that_was_written_is_read(good: dict[str, Any], study: dict[str, Any]) -> None:
-    assert parsed(good, study, good) == [good, study, good]
+def test_a_record_that_was_written_is_read(
+    good: dict[str, Any], study: dict[str, Any], refused: dict[str, Any]
+) -> None:
+    assert parsed(good, study, refused, good) == [good, study, refused, good]
     assert parsed() == []
 
 
-def test_the_fields_are_those_of_the_documentation(good: dict[str, Any], study: dict[str, Any]) -> None:
+def test_the_fields_are_those_of_the_documentation(
+    good: dict[str, Any], study: dict[str, Any], refused: dict[str, Any]
+) -> None:
     table = re.findall(r"^\| (`.+?) \|", DOCS, flags=re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", " ".join(table))) == Record.__annotations__.keys()
     assert good.keys() == COMMON | ATTACK
     assert study.keys() == COMMON | STUDY
+    assert refused.keys() == COMMON | REFUSED
     assert f"schema {SCHEMA}" in DOCS
 
 
@@ -97,15 +110,19 @@ def test_every_name_inside_a_record_is_documented(good: dict[str, Any], study: d
 
 
 @pytest.mark.parametrize("name", sorted(Record.__annotations__))
-def test_a_missing_field_is_named(good: dict[str, Any], study: dict[str, Any], name: str) -> None:
-    one = good if name in good else study
+def test_a_missing_field_is_named(
+    good: dict[str, Any], study: dict[str, Any], refused: dict[str, Any], name: str
+) -> None:
+    one = next(each for each in (good, study, refused) if name in each)
     with pytest.raises(BadInput, match=rf"record 1 of `some/results.json` .*`?{name}"):
         parsed(one, changed(one, name, ...))
 
 
 @pytest.mark.parametrize("name", sorted(Record.__annotations__))
-def test_a_field_of_the_wrong_type_is_named(good: dict[str, Any], study: dict[str, Any], name: str) -> None:
-    one = good if name in good else study
+def test_a_field_of_the_wrong_type_is_named(
+    good: dict[str, Any], study: dict[str, Any], refused: dict[str, Any], name: str
+) -> None:
+    one = next(each for each in (good, study, refused) if name in each)
     wrong = [1, 2] if not isinstance(one[name], list) else "text"
     with pytest.raises(BadInput, match=rf"record 0 of `some/results.json` .*`?{name}"):
         parsed(changed(one, name, wrong))
@@ -113,7 +130,7 @@ def test_a_field_of_the_wrong_type_is_named(good: dict[str, Any], study: dict[st
 
 @pytest.mark.parametrize("kind", ["other", "page", None, ["attack"], 1])
 def test_another_kind_is_refused(good: dict[str, Any], kind: Any) -> None:
-    with pytest.raises(BadInput, match="for `kind`, expected attack or study: make the run again"):
+    with pytest.raises(BadInput, match="for `kind`, expected attack or study or refused: make the run again"):
         parsed(changed(good, "kind", kind))
 
 

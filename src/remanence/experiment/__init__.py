@@ -5,6 +5,7 @@ from typing import Literal, TypeAlias
 
 from remanence.experiment.cell import Cell, CellResult, Point, Stage, prepare, run_cell
 from remanence.experiment.claim import Claim
+from remanence.experiment.refusal import Refusal
 from remanence.experiment.study import Figure, Measure, Outcome, Series, Study, StudyResult, run_study
 
 Scale: TypeAlias = Literal["smoke", "small", "paper"]
@@ -21,6 +22,7 @@ __all__ = [
     "Outcome",
     "Point",
     "Recipe",
+    "Refusal",
     "Scale",
     "Series",
     "Stage",

@@ -87,6 +87,10 @@ class CellResult:
     seconds: float
     device: torch.device
 
+    @property
+    def label(self) -> str:
+        return self.cell.label
+
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)

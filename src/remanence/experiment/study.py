@@ -118,6 +118,10 @@ class StudyResult:
     seconds: float
     device: torch.device
 
+    @property
+    def label(self) -> str:
+        return self.study.label
+
 
 def run_study(study: Study, *, seed: int = 0, device: torch.device | str = "cpu") -> StudyResult:
     start, device = perf_counter(), device_of(device)

@@ -6,20 +6,21 @@ nothing run or load but the style and the script inlined here, known by their ha
 
 import base64
 import hashlib
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from markupsafe import Markup
 
-from remanence.report.cells import cell_view
+from remanence.report.cells import CellView, cell_view
 from remanence.report.glossary import matchings_in, metrics_in
 from remanence.report.overview import overview
-from remanence.report.sentences import judged
-from remanence.report.studies import study_view
+from remanence.report.sentences import judged, verdict
+from remanence.report.studies import StudyView, study_view
 from remanence.report.words import between, number, percent, score
-from remanence.results import Run, redacted, replace_file
+from remanence.results import Record, Run, redacted, replace_file
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -38,10 +39,7 @@ def render(run: Run, *, redact: bool = False, title: str = "What can be read bac
             policy=_policy(style, script),
             style=Markup(style),
             script=Markup(script),
-            cells=[
-                study_view(run, index) if record["kind"] == "study" else cell_view(run, index)
-                for index, record in enumerate(run.records)
-            ],
+            cells=[_view(run, index) for index in range(len(run.records))],
             overview=overview(run.records),
             attacks=any(record["kind"] == "attack" for record in run.records),
             personal=bool(run.rows or run.images),
@@ -52,6 +50,20 @@ def render(run: Run, *, redact: bool = False, title: str = "What can be read bac
             matchings=matchings_in(run.records),
         )
     )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RefusalView:
+    record: Record
+    verdict: str
+
+
+def _view(run: Run, index: int) -> CellView | StudyView | RefusalView:
+    record = run.records[index]
+    if record["kind"] == "refused":
+        return RefusalView(record=record, verdict=verdict(record))
+    return study_view(run, index) if record["kind"] == "study" else cell_view(run, index)
 
 
 def write_page(path: Path, run: Run, *, redact: bool = False) -> None:

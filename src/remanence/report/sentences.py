@@ -8,6 +8,8 @@ MOST_MEASURES = 4  # in one sentence
 
 def verdict(record: Record) -> str:
     """What was found or measured, in one sentence."""
+    if record["kind"] == "refused":
+        return f"Refused: {record['refusal']}"
     return _measured(record) if record["kind"] == "study" else _found(record)
 
 

@@ -112,7 +112,7 @@ _STUDY: dict[str, Any] = {
         | dict.fromkeys(("log_x", "log_y"), "true/false")
     ],
 }
-_KINDS = {"attack": _COMMON | _ATTACK, "study": _COMMON | _STUDY}
+_KINDS = {"attack": _COMMON | _ATTACK, "study": _COMMON | _STUDY, "refused": _COMMON | {"refusal": "text"}}
 
 
 def _check_record(record: Any, where: str) -> None:
@@ -124,7 +124,7 @@ def _check_record(record: Any, where: str) -> None:
         raise BadInput(f"{where} has {kind!r} for `kind`, expected {' or '.join(_KINDS)}: make the run again")
     for fault in _faults(record, _KINDS[kind], ""):
         raise BadInput(f"{where} {fault}: make the run again")
-    for fault in _attack_faults(record["scores"]) if kind == "attack" else _figure_faults(record["figures"]):
+    for fault in _attack_faults(record["scores"]) if kind == "attack" else _figure_faults(record.get("figures", [])):
         raise BadInput(f"{where} {fault}: make the run again")
 
 

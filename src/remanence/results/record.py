@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from remanence.audit import Finding
 from remanence.checks import Caveat
-from remanence.experiment import CellResult, Claim, Figure, Measure, Point, Series, StudyResult
+from remanence.experiment import CellResult, Claim, Figure, Measure, Point, Refusal, Series, StudyResult
 from remanence.results.folder import Row
 from remanence.results.provenance import commit, hardware
 from remanence.results.schema import (
@@ -27,13 +27,13 @@ from remanence.results.summary import level, number, summary
 from remanence.types import Data
 
 
-def record(result: CellResult | StudyResult, *, recipe: str, scale: str, seed: int, command: str) -> Record:
+def record(result: CellResult | StudyResult | Refusal, *, recipe: str, scale: str, seed: int, command: str) -> Record:
     """What stands in `results.json` about one cell or one study."""
     made = Record(
         schema=SCHEMA,
-        kind="study" if isinstance(result, StudyResult) else "attack",
+        kind="attack" if isinstance(result, CellResult) else "study" if isinstance(result, StudyResult) else "refused",
         recipe=recipe,
-        cell=result.study.label if isinstance(result, StudyResult) else result.cell.label,
+        cell=result.label,
         scale=scale,
         seed=seed,
         command=command,
@@ -43,6 +43,8 @@ def record(result: CellResult | StudyResult, *, recipe: str, scale: str, seed: i
         claims=[],
         caveats=[],
     )
+    if isinstance(result, Refusal):
+        return {**made, "refusal": result.why}
     return _with_study(made, result) if isinstance(result, StudyResult) else _with_attack(made, result)
 
 
@@ -76,9 +78,9 @@ def _with_study(made: Record, result: StudyResult) -> Record:
     }
 
 
-def rows(result: CellResult | StudyResult) -> list[Row]:
-    """One row per withheld record, in the order of the truth; a study has none."""
-    if isinstance(result, StudyResult):
+def rows(result: CellResult | StudyResult | Refusal) -> list[Row]:
+    """One row per withheld record, in the order of the truth; only an attack has any."""
+    if not isinstance(result, CellResult):
         return []
     scores, truth = result.finding.scores, result.finding.truth
     return [
@@ -98,8 +100,10 @@ def rows(result: CellResult | StudyResult) -> list[Row]:
     ]
 
 
-def images(result: CellResult | StudyResult) -> dict[str, Tensor]:
+def images(result: CellResult | StudyResult | Refusal) -> dict[str, Tensor]:
     """Truth, matched reconstruction and look-alike of each record; black where a record got no reconstruction."""
+    if isinstance(result, Refusal):
+        return {}
     if isinstance(result, StudyResult):
         return {name: as_pixels(x) for name, x in result.outcome.pictures.items()}
     scores, truth, found = result.finding.scores, result.finding.truth.x, result.finding.reconstruction.x

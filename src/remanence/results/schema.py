@@ -70,7 +70,7 @@ class Record(TypedDict):
     """One cell or one study of a recipe, as it stands in `results.json`."""
 
     schema: int
-    kind: Literal["attack", "study"]
+    kind: Literal["attack", "study", "refused"]
     recipe: str
     cell: str
     scale: str
@@ -89,6 +89,8 @@ class Record(TypedDict):
     nulls: NotRequired[dict[str, Any]]
     limit: NotRequired[LimitRecord | None]
     point: NotRequired[PointRecord | None]
+    # of one that was refused
+    refusal: NotRequired[str]
     # a study's
     about: NotRequired[str]
     measures: NotRequired[list[MeasureRecord]]

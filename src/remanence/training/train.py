@@ -16,6 +16,7 @@ from torch.func import grad, vmap
 
 from remanence.errors import BadInput, at_least
 from remanence.nets import apply
+from remanence.progress import SOON, track
 from remanence.seeds import stream
 from remanence.training import plain_mlp
 from remanence.training.in_full import Stages, UntilRest, train_in_full
@@ -59,7 +60,7 @@ class Training:
 
             return train_in_full(gradient, initial, self.optimizer, epochs=self.epochs, stages=self.stages)
         noise_seed = stream(seed, "noise")
-        return self.run(model, initial, data.x, data.y, self.batches(len(data), seed), noise_seed=noise_seed)
+        return self.run(model, initial, data.x, data.y, self._shown(len(data), seed), noise_seed=noise_seed)
 
     def run(
         self,
@@ -109,7 +110,7 @@ class Training:
             return gradient(params, *((data.x, data.y) if batch is None else (data.x[batch], data.y[batch])))
 
         quiet = replace(self, privacy=self.privacy and replace(self.privacy, noise=0.0))
-        quiet.descend(remembered, initial, self.batches(len(data), seed), records=len(data), noise_seed=0)
+        quiet.descend(remembered, initial, self._shown(len(data), seed), records=len(data), noise_seed=0)
         return passed
 
     def step(
@@ -152,6 +153,15 @@ class Training:
                 order = torch.randperm(records, generator=generator) if self.shuffled else torch.arange(records)
                 yield from order.split(self.batch_size)
 
+    def _shown(self, records: int, seed: int) -> Iterator[Tensor | None]:
+        """The same with their progress."""
+        total = self.epochs * self._steps(records)
+        return track(self.batches(records, seed), total=total, label="training", after=SOON)
+
+    def _steps(self, records: int) -> int:
+        """Of one epoch."""
+        return ceil(records / (self.batch_size or records))
+
     def optimizers(self, records: int) -> Iterator[Optimizer]:
         """That of each step in turn, without end."""
         if isinstance(self.stages, UntilRest):
@@ -159,7 +169,7 @@ class Training:
                 f"`stages` {self.stages} take a single MLP with ReLU that is trained on full batches by a loss of ours "
                 "without DP-GD, got another training: give (epochs, factor) pairs"
             )
-        steps = ceil(records / (self.batch_size or records))
+        steps = self._steps(records)
         lowered = {epochs * steps: replace(self.optimizer, lr=f * self.optimizer.lr) for epochs, f in self.stages}
         optimizer = self.optimizer
         for step in count():

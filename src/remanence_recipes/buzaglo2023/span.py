@@ -27,9 +27,10 @@ import torch
 from torch import Tensor, nn
 
 from remanence.attacks import Span, read_span, share_left
+from remanence.checks import Caveat, few_held_out, no_gap, records_outside
 from remanence.data import Split, load, split
 from remanence.experiment import Figure, Measure, Outcome, Scale, Series, Study
-from remanence.metrics import membership
+from remanence.metrics import Membership, membership
 from remanence.metrics.evaluate import FPR
 from remanence.metrics.statistics import auc, binomial_share, bootstrap_mean, p_values
 from remanence.nets import mlp
@@ -154,13 +155,16 @@ def _over_time(setting: Setting, seed: int, device: torch.device) -> Outcome:
             if not decay:
                 made[KNOWN].append(read(initial_and_final(target).release, left))
         check_fit(target)
+    last = {name: each[-1] for name, each in made.items()}
+    told = {name: membership(-r.inside, -r.out, seed=stream(seed, name)) for name, r in last.items()}
     return Outcome(
-        measures=tuple(chain.from_iterable(_measures(name, each[-1], seed) for name, each in made.items())),
+        measures=tuple(chain.from_iterable(_measures(name, last[name], told[name]) for name in last)),
         figures=(
-            singular_values({name: each[-1].found for name, each in made.items()}),
+            singular_values({name: r.found for name, r in last.items()}),
             *_curves(setting, made),
             _error(made),
         ),
+        caveats=tuple(_caveats(last, told)),
     )
 
 
@@ -175,10 +179,18 @@ def _released(setting: Setting, decay: float, parts: Split, seed: int) -> Iterat
         yield abs(left), target
 
 
-def _measures(name: str, last: _Reading, seed: int) -> list[Measure]:
-    told = membership(-last.inside, -last.out, seed=stream(seed, name))
+def _measures(name: str, last: _Reading, told: Membership) -> list[Measure]:
     rank = rank_measure(f"rank, {name}", last.found, len(last.inside))
     return [rank, *membership_measures(told, f", {name}")]
+
+
+def _caveats(last: Mapping[str, _Reading], told: Mapping[str, Membership]) -> Iterator[Caveat]:
+    """All are told by the same held-out records; the rest is each release's own."""
+    if few := few_held_out(next(iter(told.values()))):
+        yield few
+    for name, reading in last.items():
+        if doubt := no_gap(reading.found) or records_outside(reading.inside):
+            yield replace(doubt, text=f"{name.capitalize()}: {doubt.text}")
 
 
 def _curves(setting: Setting, made: Mapping[str, list[_Reading]]) -> tuple[Figure, Figure]:

@@ -18,9 +18,9 @@ _SEEN = 1.96  # standard errors on either side of a 95 % interval
 
 def figure5_storage(scale: Scale) -> Sequence[Study]:
     """Figure 5: how many rows of the first layer store each target at steps 1, 30 and 40, ReLU against sigmoid."""
-    steps = (1, 3 * STEPS[scale] // 4, STEPS[scale])
+    split, steps = partial(cut, scale), (1, 3 * STEPS[scale] // 4, STEPS[scale])
     return [
-        storage_study(name, partial(cut, scale), partial(net, activation), training(scale), steps=steps)
+        storage_study(name, split, partial(net, activation), training(scale), steps=steps, caveats=(TUNED,))
         for name, activation in (("ReLU", nn.ReLU), ("sigmoid", nn.Sigmoid))
     ]
 
