@@ -44,7 +44,7 @@ def figure2_binary_vs_multiclass(scale: Scale) -> Sequence[Study]:
     ten = plain(scale)
     targets = {TEN: ten, TWO: grouped(ten)}
     if scale == "paper":
-        fifty = replace(ten, per_class=FEW[scale])
+        fifty = replace(ten, per_class=FEW[scale], effort=replace(ten.effort, steps=3000, restarts=2, kept=()))
         start = replace(ten, decay=0.0, small_first=True, effort=BRIEF[scale])  # the figure's own, if not for so long
         targets |= {f"{TEN}, 50 images": fifty, f"{TEN}, {SMALL}": start, f"{TWO}, {SMALL}": grouped(start)}
     claims = {
