@@ -31,7 +31,6 @@ from remanence.training.precision import precision
 from remanence.types import Reconstruction
 
 _GAP = 30.0  # between two singular values, where the rank ends
-_ALIKE = 0.9  # correlation of candidates, of which one is enough
 _MOST = 0.9  # of a layer's directions, that are said to hold the records
 _SHIFT_LR = 0.05
 _SLOWLY = 0.3  # candidates that are kept move by so much of what the others do
@@ -92,14 +91,14 @@ class Equilibrium:
         generator = torch.Generator().manual_seed(seed)
         shape = (self.restarts, len(labels), prod(release.shape))
         free = [span.basis.new_zeros(*shape[:2], len(each.weight)) for each in span.layers[:-1]]
-        z, anew = span.basis.new_zeros(*shape[:2], len(span.basis)), torch.ones_like(labels, dtype=torch.bool)
+        z, anew = span.basis.new_zeros(*shape[:2], len(span.basis)), torch.ones_like(free[0][..., :1], dtype=torch.bool)
         for share in (0.0, *self.kept):
             if share:
-                best, anew = _best(self._doubt(span, z, free, labels), span.records_at(z), labels, share)
-                z, *free = (_put(each, best, ~anew) for each in (z, *free))
+                place = self._doubt(span, z, free, labels).argsort(-1).argsort(-1)[..., None]
+                anew = place >= share * len(labels)
             start, unit = span.coordinates(torch.randn(shape, generator=generator).to(span.basis))
-            z[:, anew] = self.spread * start[:, anew]
-            z, free, objective = self._round(release, span, z, free, anew[:, None], labels, unit)
+            z, free = torch.where(anew, self.spread * start, z), [torch.where(anew, 0.0, own) for own in free]
+            z, free, objective = self._round(release, span, z, free, anew, labels, unit)
         return z, objective.nan_to_num(nan=torch.inf)
 
     def _round(
@@ -118,7 +117,7 @@ class Equilibrium:
         mover = torch_optimizer(Adam(lr=self.lr * unit, eps=_EPS), [z])
         shifter = torch_optimizer(Adam(lr=_SHIFT_LR, eps=_EPS), free)
         objective, alpha, tv = start.new_zeros(self.restarts), torch.zeros_like(start[..., :1]), start.new_zeros(())
-        before, held = start.clone(), torch.where(anew, 0.0, 1 - _SLOWLY).to(start).expand_as(start[0])
+        before, held = start.clone(), torch.where(anew, 0.0, 1 - _SLOWLY).to(start)
         some_kept, shifted = not bool(anew.all()), ~anew
         moving = [mover, shifter] if some_kept and self.kink else [mover]
 
@@ -285,31 +284,6 @@ class Span:
         z = noise @ self.basis.T / self.basis.square().sum(1)  # whose rows are orthogonal
         z = z / (z @ self.basis).square().mean(-1, keepdim=True).sqrt()
         return z, float(z.square().mean().sqrt())
-
-
-def _best(doubt: Tensor, x: Tensor, labels: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """Which candidates (restart, i) are kept, counted through all restarts and sorted by label, and which places begin
-    anew. All restarts keep the same ones, and of those alike the one that is doubted least."""
-    order = doubt.flatten().argsort()
-    x = x.flatten(0, 1)[order]
-    x = x - x.mean(1, keepdim=True)
-    x = x / x.square().sum(1, keepdim=True).sqrt()
-    own = labels.repeat(len(doubt))[order]
-    among = own[:, None] == own.unique()
-    alike = ((x @ x.T > _ALIKE) & (own[:, None] == own)).tril(-1).any(1)
-    fit = ~alike & ((among & ~alike[:, None]).cumsum(0) <= among.sum(0) // len(doubt))[among]
-    kept = order[fit & (fit.cumsum(0) <= share * len(labels))]
-    kept = kept[labels[kept % len(labels)].argsort(stable=True)]
-    classes = labels[:, None] == labels.unique()
-    counts = torch.bincount(labels[kept % len(labels)], minlength=int(labels.max()) + 1)
-    return kept, classes.cumsum(0)[classes] > counts[labels]
-
-
-def _put(each: Tensor, kept: Tensor, places: Tensor) -> Tensor:
-    """Candidates (restart, i, ...) with those kept at `places` of every restart, and zeros elsewhere."""
-    new = torch.zeros_like(each)
-    new[:, places] = each.flatten(0, 1)[kept]
-    return new
 
 
 def _outside(rows: Tensor, weight: Tensor, rank: int) -> Tensor:

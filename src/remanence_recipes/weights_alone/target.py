@@ -45,11 +45,11 @@ class Effort:
         return self.iterations > 0
 
 
-MORE_AND_MORE = tuple(share / 100 for share in (5, 5, 10, 10, 10, 15, 15, 15, 20, 20, 20, 30, 30, 30, 40, 40, 40))
+MORE_AND_MORE = tuple(share / 100 for share in range(10, 70, 2))
 FULL: dict[Scale, Effort] = {
     "smoke": Effort(epochs=1200, steps=500, restarts=1, iterations=200, runs=2),
     "small": Effort(epochs=6000, steps=4000, restarts=2, iterations=1000, runs=3),
-    "paper": Effort(epochs=20_000, steps=2000, restarts=4, kept=MORE_AND_MORE, iterations=3000, runs=1),
+    "paper": Effort(epochs=20_000, steps=2500, restarts=1, kept=MORE_AND_MORE, iterations=3000, runs=1),
 }
 BRIEF: dict[Scale, Effort] = {  # for surveys, where many victims count for more than the last record of one
     "smoke": Effort(epochs=600, steps=200, restarts=1),
