@@ -32,7 +32,7 @@ from remanence import (
     weights_only,
 )
 from remanence.attacks import _stationarity
-from remanence.attacks.equilibrium import Span
+from remanence.attacks._row_space import RowSpace
 from remanence.attacks.kkt import Search
 from remanence.nets import apply
 from remanence.preflight import preflight
@@ -214,7 +214,7 @@ def test_the_mean_can_be_told() -> None:
 
 def test_the_first_layer_tells_how_many_records_there_were_and_what_they_span() -> None:
     victim, layers = at_rest(), layers_of(at_rest())
-    span = Span.of(layers, 0.5, GREY)
+    span = RowSpace.of(layers, 0.5, GREY)
     assert span.count == RECORDS
     assert span.centre is None
     x = victim.private.x.flatten(1) - victim.final["1.mean"]
@@ -228,7 +228,7 @@ def test_the_first_layer_tells_how_many_records_there_were_and_what_they_span() 
 def test_records_that_were_not_centred_lie_in_a_plane_that_the_bias_tells() -> None:
     victim, layers = at_rest(centred=False), layers_of(at_rest(centred=False))
     x = victim.private.x.flatten(1)
-    span = Span.of(layers, 0.5, GREY)
+    span = RowSpace.of(layers, 0.5, GREY)
     assert span.count == RECORDS
     assert span.centre is not None
     assert len(span.basis) == RECORDS - 1
@@ -245,28 +245,28 @@ def test_planted_records_leave_nothing_in_the_plane_of_the_bias() -> None:
     x, multipliers = (torch.rand(shape, generator=generator, dtype=torch.float64) for shape in ((6, 20), (6, 15)))
     weight, bias = multipliers.T @ x, multipliers.sum(0)
     layer = _stationarity.Layer(weight=weight, bias=bias, target=weight, bias_target=bias)
-    span = Span.of((layer,), 0.5, torch.full((20,), 0.5, dtype=torch.float64))
+    span = RowSpace.of((layer,), 0.5, torch.full((20,), 0.5, dtype=torch.float64))
     assert span.centre is not None
     z = torch.linalg.lstsq(span.basis.T, (x - span.centre).T).solution.T
     torch.testing.assert_close(z @ span.layers[0].weight.T + span.layers[0].bias, x @ weight.T + bias)
     rest = _stationarity.left(span.layers, _stationarity.forward(span.layers, z, None), multipliers)
     assert rest.objective < 1e-20
     silent = replace(layer, bias=torch.zeros_like(bias), bias_target=torch.zeros_like(bias))
-    assert Span.of((silent,), 0.5, torch.zeros_like(x[0])).centre is None  # a bias of zeros tells nothing
+    assert RowSpace.of((silent,), 0.5, torch.zeros_like(x[0])).centre is None  # a bias of zeros tells nothing
 
 
 def test_where_no_gap_tells_the_rank_the_candidates_do() -> None:
     model = mlp((64,), 5, hidden=(40,), activation=nn.ReLU)
     layers = _stationarity.layers_of(model, torch_params(model, seed=0))
     assert layers is not None
-    assert len(Span.of(layers, 0.5, GREY.float()).basis) == 40
-    assert len(Span.of(layers, 0.5, GREY.float(), most=7).basis) == 7
-    assert len(Span.of(layers_of(at_rest()), 0.5, GREY, most=7).basis) == RECORDS - 1  # whose gap is clear
+    assert len(RowSpace.of(layers, 0.5, GREY.float()).basis) == 40
+    assert len(RowSpace.of(layers, 0.5, GREY.float(), most=7).basis) == 7
+    assert len(RowSpace.of(layers_of(at_rest()), 0.5, GREY, most=7).basis) == RECORDS - 1  # whose gap is clear
 
 
 def test_true_records_are_doubted_less_than_others() -> None:
     victim, attack, digits = at_rest(hidden=(60, 60)), Equilibrium(), load("digits")
-    span = Span.of(layers_of(victim), 0.5, GREY)
+    span = RowSpace.of(layers_of(victim), 0.5, GREY)
     last = (digits.y < 5).nonzero()[-RECORDS:, 0]
     x = torch.cat([victim.private.x, digits.x[last].double()]).flatten(1) - victim.final["1.mean"]
     z, labels = torch.linalg.lstsq(span.basis.T, x.T).solution.T, torch.cat([victim.private.y, digits.y[last]])
@@ -286,7 +286,7 @@ def test_further_rounds_keep_a_share_of_the_candidates() -> None:
 @pytest.mark.parametrize("centred", [True, False])
 def test_the_slopes_of_equilibrium_are_autograds(centred: bool) -> None:
     victim, attack = at_rest(centred=centred), Equilibrium()
-    span, generator = Span.of(layers_of(victim), 0.5, GREY), torch.Generator().manual_seed(0)
+    span, generator = RowSpace.of(layers_of(victim), 0.5, GREY), torch.Generator().manual_seed(0)
     z, _ = span.coordinates(torch.randn(2, RECORDS, 64, generator=generator, dtype=torch.float64))
     z.requires_grad_()
     free = [nn.Parameter(torch.randn(2, RECORDS, 40, generator=generator, dtype=torch.float64))]

@@ -10,7 +10,7 @@ each pair that can matter at a kink alone. Without the shifts the truth explains
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import cos, exp, log, pi, prod
 from typing import final
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from remanence.attacks import _stationarity
-from remanence.attacks._stationarity import Layer
+from remanence.attacks._row_space import RowSpace
 from remanence.attacks.gradient_matching import total_variation
 from remanence.attacks.kkt import balanced, images
 from remanence.errors import BadInput, Diverged, at_least
@@ -30,7 +30,6 @@ from remanence.training.in_place import changed_by, replayed, set_rate, torch_op
 from remanence.training.precision import precision
 from remanence.types import Reconstruction
 
-_GAP = 30.0  # between two singular values, where the rank ends
 _MOST = 0.9  # of a layer's directions, that are said to hold the records
 _SHIFT_LR = 0.05
 _SLOWLY = 0.3  # candidates that are kept move by so much of what the others do
@@ -70,7 +69,7 @@ class Equilibrium:
                 "Equilibrium reads MLPs of linear layers with ReLU between them, and got another net: use `KKT`"
             )
         grey = 0.5 - images(release, layers[0].weight.new_zeros(1, prod(release.shape)), self.mean)
-        span = Span.of(layers, self.whitening, grey.flatten(), most=self.candidates)
+        span = RowSpace.of(layers, self.whitening, grey.flatten(), most=self.candidates)
         count = self.candidates or span.count
         if count is None:
             raise BadInput(
@@ -86,7 +85,7 @@ class Equilibrium:
         x = images(release, span.records_at(z[best].to(span.basis)), self.mean).clamp(0, 1)
         return Reconstruction(x=x, y=labels, objective=float(objective[best]))
 
-    def _searched(self, release: KnowsFinal, span: "Span", labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    def _searched(self, release: KnowsFinal, span: RowSpace, labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """Coordinates (restart, candidate, direction) and the objective each restart reached."""
         generator = torch.Generator().manual_seed(seed)
         shape = (self.restarts, len(labels), prod(release.shape))
@@ -104,7 +103,7 @@ class Equilibrium:
     def _round(
         self,
         release: KnowsFinal,
-        span: "Span",
+        span: RowSpace,
         start: Tensor,
         shifts: Sequence[Tensor],
         anew: Tensor,
@@ -153,7 +152,7 @@ class Equilibrium:
         return z.detach(), [own.detach() for own in free], objective
 
     @torch.no_grad()
-    def _doubt(self, span: "Span", z: Tensor, free: Sequence[Tensor], labels: Tensor) -> Tensor:
+    def _doubt(self, span: RowSpace, z: Tensor, free: Sequence[Tensor], labels: Tensor) -> Tensor:
         """Of each candidate, whatever the others are: what enters a layer, and what its loss sends back to one, should
         lie in the rows and the columns of the layer's weights, as those of the true records do."""
         alpha = torch.full_like(z[..., :1], self.sharpness[1] * span.steepness)
@@ -175,7 +174,7 @@ class Equilibrium:
     def _slopes(
         self,
         release: KnowsFinal,
-        span: "Span",
+        span: RowSpace,
         z: Tensor,
         free: Sequence[Tensor],
         labels: Tensor,
@@ -211,109 +210,8 @@ class Equilibrium:
         return value + rough.detach(), slope + of_rough
 
 
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Span:
-    """The rows of the first layer: records are  z @ basis + centre,  and `layers` read z.
-
-    With W = U S V' and a whitening of p the basis B is S^p V', the layer reads with W B', and what the candidates are
-    to explain is U S^(1-p).
-
-    Where [W b] = A [X 1] has no more rank than W, as the records were not centred, all of them lie where  x.c = 1  with
-    c = W^+ b. Of those points the nearest to `grey` then is the centre m, and W - b m' = A (X - 1 m') has the rest.
-    """
-
-    layers: tuple[Layer, ...]
-    basis: Tensor
-    centre: Tensor | None
-    count: int | None  # of records; None where no gap between the singular values tells the rank
-    steepness: float  # one over the typical norm of a row
-
-    @classmethod
-    def of(cls, layers: tuple[Layer, ...], whitening: float, grey: Tensor, *, most: int | None = None) -> "Span":
-        """`most` is the rank where no gap tells it."""
-        weight, bias, count, centre = layers[0].weight, layers[0].bias, _count(layers[0]), None
-        left, values, right = _cut_svd(weight, most if count is None else None)
-        if bias is not None and len(values) == count and bool(bias.any()):
-            level = ((bias @ left) / values) @ right
-            inside = grey @ right.T @ right
-            centre = inside + (1 - inside @ level) / level.square().sum() * level
-            left, values, right = _cut_svd(weight - torch.outer(bias, centre), count - 1)
-        basis, target = values[:, None] ** whitening * right, left * values ** (1 - whitening)
-        unit = float(target.square().sum())
-        inner = Layer(
-            weight=weight @ basis.T,
-            bias=bias if bias is None or centre is None else bias + weight @ centre,
-            target=target,
-            bias_target=bias,
-            unit=unit,
-            bias_unit=unit if bias is None or centre is None else unit * _whitened_unit(bias, centre, whitening),
-        )
-        units = [float(layer.weight.square().sum()) for layer in layers[1:]]
-        outer = [replace(layer, unit=u, bias_unit=u) for layer, u in zip(layers[1:], units, strict=True)]
-        return cls(
-            layers=(inner, *outer),
-            basis=basis,
-            centre=centre,
-            count=count,
-            steepness=float(values.square().sum() / len(weight)) ** -0.5,
-        )
-
-    def records_at(self, z: Tensor) -> Tensor:
-        return z @ self.basis if self.centre is None else z @ self.basis + self.centre
-
-    def single(self) -> "Span":
-        """In float32."""
-        layers = tuple(
-            Layer(
-                weight=layer.weight.float(),
-                bias=None if layer.bias is None else layer.bias.float(),
-                target=layer.target.float(),
-                bias_target=None if layer.bias_target is None else layer.bias_target.float(),
-                unit=layer.unit,
-                bias_unit=layer.bias_unit,
-            )
-            for layer in self.layers
-        )
-        centre = None if self.centre is None else self.centre.float()
-        return replace(self, layers=layers, basis=self.basis.float(), centre=centre)
-
-    def coordinates(self, noise: Tensor) -> tuple[Tensor, float]:
-        """Of images as near to `noise` as the span has them, of which pixels have the mean square one; and their own
-        root mean square."""
-        z = noise @ self.basis.T / self.basis.square().sum(1)  # whose rows are orthogonal
-        z = z / (z @ self.basis).square().mean(-1, keepdim=True).sqrt()
-        return z, float(z.square().mean().sqrt())
-
-
 def _outside(rows: Tensor, weight: Tensor, rank: int) -> Tensor:
     """The share of each row's length outside the leading columns of a weight."""
     left: Tensor = torch.linalg.svd(weight, full_matrices=False)[0][:, : min(rank, int(_MOST * len(weight)))]
     lacking = (rows - rows @ left @ left.mT).square().sum(-1)
     return (lacking / rows.square().sum(-1).clamp_min(torch.finfo(rows.dtype).tiny)).sqrt()
-
-
-def rank_of(values: Tensor) -> int | None:
-    """Where falling singular values drop most, if they drop by so much that it is no accident."""
-    whole = values.clamp_min(values[0] * torch.finfo(values.dtype).eps)
-    drops = whole[:-1] / whole[1:]
-    return int(drops.argmax()) + 1 if len(drops) and float(drops.max()) > _GAP else None
-
-
-def _count(first: Layer) -> int | None:
-    """Of the records: the rank of the first layer with its bias, where there is one."""
-    both = first.weight if first.bias is None else torch.cat([first.weight, first.bias[:, None]], dim=1)
-    return rank_of(torch.linalg.svdvals(both))
-
-
-def _cut_svd(weight: Tensor, most: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """As far as the singular values tell the rank, or else as they are more than rounding."""
-    left, values, right = torch.linalg.svd(weight, full_matrices=False)
-    rank = most or rank_of(values) or int((values > values[0] * torch.finfo(values.dtype).eps).sum())
-    return left[:, :rank], values[:rank], right[:rank]
-
-
-def _whitened_unit(bias: Tensor, centre: Tensor, whitening: float) -> float:
-    """Of the bias, which stands for b m': one more direction of W, of this singular value, and of the length of m."""
-    reach = centre.norm()
-    return float((bias.norm() * reach) ** (2 * whitening) / reach**2)
