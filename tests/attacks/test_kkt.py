@@ -100,7 +100,7 @@ def test_written_out_and_by_autograd_it_is_one_attack(
         KKT(candidates=10, runs=(replace(CALM, lr=1e9), CALM), iterations=110),
         Equilibrium(steps=30, restarts=2),
         Equilibrium(steps=30, restarts=2, tv=0.1),
-        Equilibrium(steps=20, restarts=2, kept=(0.3, 0.5)),
+        Equilibrium(steps=20, restarts=2, stages=2, kept=(0.3, 0.5)),
     ],
     ids=lambda attack: type(attack).__name__,
 )
@@ -264,6 +264,30 @@ def test_where_no_gap_tells_the_rank_the_candidates_do() -> None:
     assert len(RowSpace.of(layers_of(at_rest()), 0.5, GREY, most=7).basis) == RECORDS - 1  # whose gap is clear
 
 
+def test_directions_grow_by_equal_ratios_and_those_in_front_read_as_before() -> None:
+    model = mlp((64,), 5, hidden=(40,), activation=nn.ReLU)
+    layers = _stationarity.layers_of(model, {name: p.double() for name, p in torch_params(model, seed=0).items()})
+    assert layers is not None
+    whole = RowSpace.of(layers, 0.5, GREY)
+    parts = list(whole.growing(3))
+    assert [len(part.basis) for part in parts] == [10, 20, 40]
+    z = torch.randn(3, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    z[:, 20:] = 0
+    torch.testing.assert_close(parts[1].records_at(z[:, :20]), whole.records_at(z))
+    seen, few = (_stationarity.forward(part.layers, z[:, : len(part.basis)], None) for part in (whole, parts[1]))
+    torch.testing.assert_close(few.logits, seen.logits)
+    every, some = (part.layers[0] for part in (whole, parts[1]))
+    assert some.bias_unit / some.unit == pytest.approx(every.bias_unit / every.unit)  # a bias weighs as before
+    assert some.unit == pytest.approx(float(every.target[:, :20].square().sum()))
+    assert [len(part.basis) for part in whole.growing(1)] == [40]
+
+
+def test_a_pixel_is_what_random_images_have() -> None:
+    span = RowSpace.of(layers_of(at_rest()), 0.5, GREY)
+    z = span.coordinates(torch.randn(5000, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    assert float(z.square().mean().sqrt()) == pytest.approx(span.pixel, rel=0.05)
+
+
 def test_true_records_are_doubted_less_than_others() -> None:
     victim, attack, digits = at_rest(hidden=(60, 60)), Equilibrium(), load("digits")
     span = RowSpace.of(layers_of(victim), 0.5, GREY)
@@ -287,7 +311,7 @@ def test_further_rounds_keep_a_share_of_the_candidates() -> None:
 def test_the_slopes_of_equilibrium_are_autograds(centred: bool) -> None:
     victim, attack = at_rest(centred=centred), Equilibrium()
     span, generator = RowSpace.of(layers_of(victim), 0.5, GREY), torch.Generator().manual_seed(0)
-    z, _ = span.coordinates(torch.randn(2, RECORDS, 64, generator=generator, dtype=torch.float64))
+    z = span.coordinates(torch.randn(2, RECORDS, 64, generator=generator, dtype=torch.float64))
     z.requires_grad_()
     free = [nn.Parameter(torch.randn(2, RECORDS, 40, generator=generator, dtype=torch.float64))]
     labels = victim.private.y

@@ -1,5 +1,6 @@
 """Records written in the rows of a first layer that training with weight decay has left a sum of them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from remanence.attacks._stationarity import Layer
 
 _GAP = 30.0  # between two singular values, where the rank ends
+_FEWEST = 10  # directions, to begin with
 
 
 @final
@@ -78,12 +80,36 @@ class RowSpace:
         centre = None if self.centre is None else self.centre.float()
         return replace(self, layers=layers, basis=self.basis.float(), centre=centre)
 
-    def coordinates(self, noise: Tensor) -> tuple[Tensor, float]:
-        """Of images as near to `noise` as the span has them, of which pixels have the mean square one; and their own
-        root mean square."""
+    def coordinates(self, noise: Tensor) -> Tensor:
+        """Of images as near to `noise` as the span has them, of which pixels have the mean square one."""
         z = noise @ self.basis.T / self.basis.square().sum(1)  # whose rows are orthogonal
-        z = z / (z @ self.basis).square().mean(-1, keepdim=True).sqrt()
-        return z, float(z.square().mean().sqrt())
+        return z / (z @ self.basis).square().mean(-1, keepdim=True).sqrt()
+
+    @property
+    def pixel(self) -> float:
+        """The root mean square of the coordinates of images whose pixels have the mean square one."""
+        return float((self.basis.square().sum(1).reciprocal().mean() * self.basis.shape[1] / len(self.basis)).sqrt())
+
+    def growing(self, stages: int) -> Iterator["RowSpace"]:
+        """The leading directions alone, more in each stage by equal ratios, and in the last one all."""
+        whole = len(self.basis)
+        fewest = min(_FEWEST, whole)
+        for stage in range(1, stages):
+            yield self._leading(round(fewest * (whole / fewest) ** ((stage - 1) / (stages - 1))))
+        yield self
+
+    def _leading(self, count: int) -> "RowSpace":
+        first = self.layers[0]
+        target = first.target[:, :count]
+        unit = float(target.square().sum())
+        cut = replace(
+            first,
+            weight=first.weight[:, :count],
+            target=target,
+            unit=unit,
+            bias_unit=first.bias_unit * unit / first.unit,
+        )
+        return replace(self, layers=(cut, *self.layers[1:]), basis=self.basis[:count])
 
 
 def rank_of(values: Tensor) -> int | None:

@@ -9,7 +9,7 @@ neurons one pair of record and neuron in eight. So the slope is a sigmoid that g
 each pair that can matter at a kink alone. Without the shifts the truth explains the weights worse than others do.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import cos, exp, log, pi, prod
 from typing import final
@@ -43,7 +43,8 @@ class Equilibrium:
 
     candidates: int | None = None  # None: as many as the rank of the first layer says
     loss: KnownLoss = CrossEntropy()
-    steps: int = 3000
+    steps: int = 3000  # in each stage of each round
+    stages: int = 1  # in which the directions that candidates move in grow from ten to all
     restarts: int = 2
     lr: float = 0.003  # of Adam, in units of pixels, falling on a half cosine
     spread: float = 0.005  # of the first candidates' pixels
@@ -57,7 +58,7 @@ class Equilibrium:
     tf32: bool = False  # in float32, and on a CUDA device with factors of ten bits, whatever the release is in
 
     def __post_init__(self) -> None:
-        at_least(self, candidates=1, steps=1, restarts=1, lr=0, spread=0, kink=0, box=0, tv=0)
+        at_least(self, candidates=1, steps=1, stages=1, restarts=1, lr=0, spread=0, kink=0, box=0, tv=0)
         if not all(0 < share < 1 for share in self.kept):
             raise BadInput(f"`kept` must hold shares between 0 and 1, got {self.kept}")
 
@@ -91,13 +92,21 @@ class Equilibrium:
         shape = (self.restarts, len(labels), prod(release.shape))
         free = [span.basis.new_zeros(*shape[:2], len(each.weight)) for each in span.layers[:-1]]
         z, anew = span.basis.new_zeros(*shape[:2], len(span.basis)), torch.ones_like(free[0][..., :1], dtype=torch.bool)
-        for share in (0.0, *self.kept):
+        shares = (0.0, *self.kept)
+        total = len(shares) * self.stages * self.steps
+        ticks = track(range(total), total=total, label="equilibrium")
+        for share in shares:
             if share:
                 place = self._doubt(span, z, free, labels).argsort(-1).argsort(-1)[..., None]
                 anew = place >= share * len(labels)
-            start, unit = span.coordinates(torch.randn(shape, generator=generator).to(span.basis))
-            z, free = torch.where(anew, self.spread * start, z), [torch.where(anew, 0.0, own) for own in free]
-            z, free, objective = self._round(release, span, z, free, anew, labels, unit)
+            start = span.coordinates(torch.randn(shape, generator=generator).to(span.basis))
+            z = torch.where(anew, self.spread * start, z)
+            for part in span.growing(self.stages):
+                free = [torch.where(anew, 0.0, own) for own in free]
+                leading, free, objective = self._round(
+                    release, part, z[..., : len(part.basis)], free, anew, labels, ticks
+                )
+                z = torch.cat([leading, z[..., len(part.basis) :]], dim=-1)
         return z, objective.nan_to_num(nan=torch.inf)
 
     def _round(
@@ -108,11 +117,11 @@ class Equilibrium:
         shifts: Sequence[Tensor],
         anew: Tensor,
         labels: Tensor,
-        unit: float,
+        ticks: Iterator[int],
     ) -> tuple[Tensor, list[Tensor], Tensor]:
         """Candidates, their shifts and the objective. Those that begin `anew` have gates that grow steep; the others'
         are, and they move slowly."""
-        z, free = nn.Parameter(start), [nn.Parameter(own) for own in shifts]
+        z, free, unit = nn.Parameter(start.clone()), [nn.Parameter(own) for own in shifts], span.pixel
         mover = torch_optimizer(Adam(lr=self.lr * unit, eps=_EPS), [z])
         shifter = torch_optimizer(Adam(lr=_SHIFT_LR, eps=_EPS), free)
         objective, alpha, tv = start.new_zeros(self.restarts), torch.zeros_like(start[..., :1]), start.new_zeros(())
@@ -136,7 +145,7 @@ class Equilibrium:
             return replayed(step, lambda: changed_by(moving))
 
         begun, go = self.steps // 2, captured()  # gates that are still wide need no shift
-        for place in track(range(self.steps), total=self.steps, label="equilibrium"):
+        for place, _ in zip(range(self.steps), ticks, strict=False):
             if self.kink and place == begun:
                 shifted.fill_(True)
                 shifter = torch_optimizer(Adam(lr=_SHIFT_LR, eps=_EPS), free)
