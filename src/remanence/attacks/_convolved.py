@@ -122,6 +122,7 @@ class _Gradient(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor) -> tuple[None, Tensor, Tensor, None]:
         of, (weights, x, y) = ctx.of, ctx.saved_tensors
         pairs = zip(of.parts(x, y), ctx.tapes, strict=True)
+        ctx.tapes = [None] * len(ctx.tapes)  # let go of as the graph is gone through
         changes = [of.along(weights, slope, *part, len(x), tape) for part, tape in pairs]
         by_weights, by_records = zip(*changes, strict=True)
         return None, sum(by_weights[1:], start=by_weights[0]), torch.cat(by_records), None

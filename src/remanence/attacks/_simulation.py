@@ -172,12 +172,17 @@ def segment_of(model: nn.Module, shape: Sequence[int], *, steps: int, batch: int
     A step's graph holds its activations and the weights, a cut the weights and what the optimiser keeps: `copies` of
     them. All cuts cost the same, one gradient without a graph for each step.
     """
-    size = like.element_size()
-    weights = size * sum(p.numel() for p in model.parameters())
-    graph = _VALUES_OF_A_GRADIENT * size * batch * activations(model, shape) + 2 * weights
+    weights = like.element_size() * sum(p.numel() for p in model.parameters())
+    graph = graph_of(model, shape, batch=batch, like=like)
     if steps * graph <= SHARE_OF_MEMORY * free_memory(like.device):
         return steps
     return min(steps, max(1, round(sqrt(steps * copies * weights / graph))))
+
+
+def graph_of(model: nn.Module, shape: Sequence[int], *, batch: int, like: Tensor) -> int:
+    """Bytes that autograd's graph of a step holds, by estimate."""
+    numbers = _VALUES_OF_A_GRADIENT * batch * activations(model, shape) + 2 * sum(p.numel() for p in model.parameters())
+    return like.element_size() * numbers
 
 
 def free_memory(device: torch.device) -> int:
