@@ -102,7 +102,7 @@ def ways(model: nn.Module, training: Training, truth: Tensor, *, fused: bool = F
     final = training.run(model, initial, truth, y, batches, noise_seed=0)
     whole = Whole(model=model, training=training, initial=initial, final=final, y=y, distance=Cosine())
     spanned = Spanned.of(model, training, initial, final, y, Cosine())
-    convolved = Convolved.of(model, training, initial, final, y, Cosine())
+    convolved = Convolved.of(model, training, initial, final, y, Cosine(), shape=truth.shape[1:])
 
     def ours(coordinates: Coordinates, segment: int) -> Way:
         return Simulation(training=training, coordinates=coordinates, batches=tuple(batches), segment=segment)

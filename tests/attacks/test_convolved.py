@@ -55,7 +55,8 @@ def victim(training: Training, net: str = "resnet") -> Victim:
 
 
 def written(of: Victim, distance: ByProducts = COSINE) -> Convolved:
-    found = Convolved.of(of.model, of.training, of.initial, of.final, of.private.y, distance)
+    ends = of.initial, of.final, of.private.y, distance
+    found = Convolved.of(of.model, of.training, *ends, shape=of.private.shape)
     assert found is not None
     return found
 
@@ -144,8 +145,8 @@ def test_clipped_gradients_and_other_distances_are_left_to_autograd() -> None:
     made = victim(BATCHED)
     clipped = replace(BATCHED, privacy=DPGD(clip=1.0))
     ends = made.initial, made.final, made.private.y
-    assert Convolved.of(made.model, clipped, *ends, Cosine()) is None
-    assert Convolved.of(made.model, BATCHED, *ends, lambda sent, ours: (sent - ours).abs().sum()) is None
+    assert Convolved.of(made.model, clipped, *ends, COSINE, shape=(1, 8, 8)) is None
+    assert Convolved.of(made.model, BATCHED, *ends, lambda a, b: (a - b).abs().sum(), shape=(1, 8, 8)) is None
 
 
 def test_the_attack_takes_it_and_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +154,7 @@ def test_the_attack_takes_it_and_finds_the_same(monkeypatch: pytest.MonkeyPatch)
     attack = SimuDy(candidates=10, steps=5, octaves=2)
     ours = attack.run(release, seed=0)
     with monkeypatch.context() as patched:
-        patched.setattr(Convolved, "of", lambda *_: None)
+        patched.setattr(Convolved, "of", lambda *_, **__: None)
         theirs = attack.run(release, seed=0)
     assert ours.objective == pytest.approx(theirs.objective, rel=1e-6)
     torch.testing.assert_close(ours.x, theirs.x, rtol=0.0, atol=1e-6)

@@ -55,17 +55,20 @@ def records(outputs: int) -> tuple[Tensor, Tensor]:
     return x, torch.arange(5) % max(outputs, 2)
 
 
-def read(model: nn.Module, params: Params, loss: Loss, form: torch.memory_format) -> PlainCnn:
-    net = plain_cnn.of(model, params, loss, form=form)
+def read(
+    model: nn.Module, params: Params, loss: Loss, form: torch.memory_format = torch.contiguous_format, count: int = 5
+) -> PlainCnn:
+    net = plain_cnn.of(model, params, loss, shape=SHAPE, records=count, form=form)
     assert net is not None
     return net
 
 
+@pytest.mark.parametrize("count", [10**6, 0, 5], ids=["folded", "not folded", "by size"])
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("loss", [CrossEntropy(), Logistic(), SquaredError()], ids=lambda loss: type(loss).__name__)
 @pytest.mark.parametrize("net", NETS.values(), ids=NETS)
 def test_gradient_and_its_change_are_those_of_autograd(
-    net: Callable[[int], nn.Module], loss: Loss, form: torch.memory_format
+    net: Callable[[int], nn.Module], loss: Loss, form: torch.memory_format, count: int
 ) -> None:
     outputs = 10 if isinstance(loss, CrossEntropy) else 1
     model, (x, y) = net(outputs), records(outputs)
@@ -76,7 +79,7 @@ def test_gradient_and_its_change_are_those_of_autograd(
     along = torch.stack([(gradient[name] * way[name]).sum() for name in trained]).sum()
     *by_weights, by_records = torch.autograd.grad(along, [*trained.values(), x])
 
-    ours, seen = read(model, params, loss, form), x.detach().clone().requires_grad_()
+    ours, seen = read(model, params, loss, form, count), x.detach().clone().requires_grad_()
     first, weights = ours.read(params, seen), ours.order.packed(params)
     with torch.no_grad():
         tape = ours.tape(weights, first, y, records=5, pulls=True)
@@ -104,10 +107,11 @@ def test_one_vector_holds_every_weight(form: torch.memory_format) -> None:
 def test_what_a_tape_holds_is_counted_before() -> None:
     model, (x, y) = NETS["vgg"](10), records(10)
     params = made(model)
-    net = read(model, params, CrossEntropy(), torch.contiguous_format)
+    net = read(model, params, CrossEntropy())
     for count in (5, 2):
         tape = net.tape(net.order.packed(params), x[:count], y[:count], records=5, pulls=False)
-        assert net.held(SHAPE, count) == tape.held()
+        kernels = sum(tape.at.kernels[name].numel() for name in net.norms.channels if name in net.order.layers)
+        assert net.held(SHAPE, count) == tape.held() + kernels
     assert net.held(SHAPE, 5) > 2 * 5 * 4 * 12 * 10  # what the first convolution puts out, and its slope
 
 
@@ -126,7 +130,7 @@ def shared() -> nn.Module:
         resnet(SHAPE, 10, blocks=(1,), width=4, activation=nn.ELU),
         nn.Sequential(nn.Conv2d(3, 3, 3, groups=3), nn.ReLU(), nn.Flatten(), nn.Linear(240, 10)),
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(320, 10)).eval(),
-        nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(3, stride=2), nn.Flatten(), nn.Linear(64, 10)),
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(3, stride=2), nn.Flatten(), nn.Linear(48, 10)),
         nn.Sequential(Residual(3, 3, stride=1, activation=nn.ReLU), nn.Flatten(), nn.Linear(360, 10)).eval(),
         shared(),
     ],
@@ -134,9 +138,28 @@ def shared() -> nn.Module:
 )
 def test_what_is_not_written_out_is_left_to_autograd(model: nn.Module) -> None:
     params = {name: torch.ones(t.shape) for name, t in (*model.named_parameters(), *model.named_buffers())}
-    assert plain_cnn.of(model, params, CrossEntropy()) is None
+    assert plain_cnn.of(model, params, CrossEntropy(), shape=SHAPE, records=5) is None
 
 
 def test_a_loss_of_others_is_left_to_autograd() -> None:
     model = NETS["cnn"](10)
-    assert plain_cnn.of(model, made(model), nn.functional.cross_entropy) is None
+    assert plain_cnn.of(model, made(model), nn.functional.cross_entropy, shape=SHAPE, records=5) is None
+
+
+def test_a_norm_is_folded_where_the_kernel_is_smaller_than_what_it_makes() -> None:
+    model = NETS["vgg"](10)  # kernels of 108, 288 and 576 numbers; 480, 240 and 240 to a record
+    params = made(model)
+    for count, folded in ((0, set()), (1, {"0"}), (2, {"0", "4"}), (3, {"0", "4", "7"})):
+        net = read(model, params, CrossEntropy(), count=count)
+        assert set(net.norms.channels) & set(net.order.layers) == folded
+
+
+def test_channels_stay_last() -> None:
+    model, (x, y) = NETS["resnet"](10), records(10)
+    params = made(model)
+    for count in (0, 10**6):
+        net = read(model, params, CrossEntropy(), torch.channels_last, count)
+        tape = net.tape(net.order.packed(params), x, y, records=5, pulls=False)
+        images = [t for kept in (tape.inputs, tape.signs, tape.slopes) for t in kept.values() if t.ndim == 4]
+        assert images
+        assert all(t.is_contiguous(memory_format=torch.channels_last) for t in images)

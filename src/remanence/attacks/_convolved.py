@@ -39,13 +39,24 @@ class Convolved:
 
     @classmethod
     def of(
-        cls, model: nn.Module, training: Training, initial: Params, final: Params, y: Tensor, distance: Distance
+        cls,
+        model: nn.Module,
+        training: Training,
+        initial: Params,
+        final: Params,
+        y: Tensor,
+        distance: Distance,
+        *,
+        shape: Sequence[int],
     ) -> "Convolved | None":
         """None where the net is not one of convolutions and ReLU, or gradients are clipped one by one."""
         like = next(iter(initial.values()))
         fast = like.is_cuda and like.dtype != torch.float64
         form = torch.channels_last if fast else torch.contiguous_format
-        net = None if training.privacy else plain_cnn.of(model, initial, training.loss, form=form)
+        if training.privacy:
+            return None
+        batch = min(training.batch_size or len(y), len(y))
+        net = plain_cnn.of(model, initial, training.loss, shape=shape, records=batch, form=form)
         if net is None or not isinstance(distance, ByProducts):  # others may ask for the order of the weights
             return None
         begun, end = net.order.packed(initial), net.order.packed(final)

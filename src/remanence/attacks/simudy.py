@@ -104,7 +104,7 @@ class SimuDy:
         largest = min(training.batch_size or count, count)
         copies = 1 + len(training.optimizer.init({}))
         parts = release.model, training, release.initial, release.final, labels, self.distance
-        if convolved := Convolved.of(*parts):
+        if convolved := Convolved.of(*parts, shape=release.shape):
             sizes = {"steps": len(batches), "batch": largest, "copies": copies}
             fitted, segment = convolved.fitted(release.shape, segment=self.segment, **sizes)
             return Simulation(training=training, coordinates=fitted, batches=batches, segment=segment)

@@ -4,7 +4,7 @@ A model here is only its architecture: it is built on the meta device, holds no 
 generator. The numbers are `Params`, passed in by whoever calls the model.
 """
 
-from remanence.nets.call import activations, apply
+from remanence.nets.call import activations, apply, outputs
 from remanence.nets.cnn import cnn
 from remanence.nets.deep import Residual, resnet, resnet18, vgg
 from remanence.nets.fixed import Centre, Standardise
@@ -27,6 +27,7 @@ __all__ = [
     "initial_stack",
     "mirror",
     "mlp",
+    "outputs",
     "patchgan",
     "resnet",
     "resnet18",

@@ -1,6 +1,7 @@
 """What a net makes of records with given weights."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 
 import torch
@@ -26,15 +27,20 @@ def apply(model: nn.Module, params: Params, x: Tensor) -> Tensor:
 
 def activations(model: nn.Module, shape: Sequence[int]) -> int:
     """How many numbers the layers of `model` put out for one record."""
-    counted = []
+    return outputs(model, shape).total()
 
-    def count(_layer: nn.Module, _inputs: object, output: Tensor) -> None:
-        counted.append(output.numel())
+
+def outputs(model: nn.Module, shape: Sequence[int]) -> Counter[str]:
+    """How many each of them does."""
+    counted = Counter[str]()
+
+    def counts(path: str) -> Callable[[nn.Module, object, Tensor], None]:
+        return lambda _layer, _inputs, output: counted.update({path: output.numel()})
 
     with torch.device("meta"):
         copy = deepcopy(model).to("meta")
-    for layer in copy.modules():
+    for path, layer in copy.named_modules():
         if not list(layer.children()) and not isinstance(layer, nn.Flatten):  # a view holds nothing
-            layer.register_forward_hook(count)
+            layer.register_forward_hook(counts(path))
     copy(torch.empty(1, *shape, device="meta"))
-    return sum(counted)
+    return counted

@@ -41,17 +41,17 @@ class Order:
 class Norms:
     """Frozen BatchNorms with the channels of all side by side: gamma (z - mean) / sqrt(variance + eps) + beta."""
 
-    after: dict[str, int]  # the convolution in front of each, and its channels
+    channels: dict[str, int]  # of each, by the layer that takes it: a convolution that it is folded into, or itself
     first: int  # where gammas begin in the vector; betas follow
     mean: Tensor
     rate: Tensor  # 1 / sqrt(variance + eps)
 
     def scales(self, weights: Tensor) -> Params:
-        return self._each(self._scale(weights), (-1, 1, 1, 1))
+        return self._each(self._scale(weights))
 
     def shifts(self, weights: Tensor) -> Params:
         beta = weights[self._behind : self._behind + len(self.mean)]
-        return self._each(beta.addcmul(self.mean, self._scale(weights), value=-1), (-1,))
+        return self._each(beta.addcmul(self.mean, self._scale(weights), value=-1))
 
     def pull(self, found: Tensor, products: Tensor, shifted: Tensor) -> None:
         """On gamma, which acts on the kernel and on the shift, and on beta."""
@@ -65,6 +65,5 @@ class Norms:
     def _scale(self, weights: Tensor) -> Tensor:
         return weights[self.first : self._behind] * self.rate
 
-    def _each(self, channels: Tensor, shape: tuple[int, ...]) -> Params:
-        parts = channels.split(list(self.after.values()))
-        return {name: part.view(shape) for name, part in zip(self.after, parts, strict=True)}
+    def _each(self, every: Tensor) -> Params:
+        return dict(zip(self.channels, every.split(list(self.channels.values())), strict=True))

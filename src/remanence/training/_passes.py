@@ -3,7 +3,7 @@
 The slope of  <p, gradient>  by weights and records is the change of the gradient along p. Autograd finds it by going
 back through the backward pass, where the part of a kernel is a convolution whose filter is as large as the image. Here
 a convolution runs forward, back to its input and back to its kernel, and in no other way. Along a direction each is a
-sum of two, as the change of a product is, and where the two share an output they are one, with the channels of both.
+sum of two, as the change of a product is; where they share an output they can be one, with the channels of both.
 """
 
 from collections.abc import Sequence
@@ -40,8 +40,8 @@ class Tape:
     shifted: Tensors = field(default_factory=dict)  # pulls on shifts
 
     def held(self) -> int:
-        """Numbers in what it holds; layers share outputs and inputs."""
-        own = (self.inputs, self.signs, self.places, self.slopes, self.pulls, self.at.kernels)
+        """Numbers in what it holds besides weights; layers share outputs and inputs."""
+        own = (self.inputs, self.signs, self.places, self.slopes, self.pulls)
         return sum({id(t): t.numel() for tensors in own for t in tensors.values()}.values())
 
 
@@ -65,6 +65,7 @@ class Convolution:
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     first: bool  # the net begins with it
+    joined: bool  # along a direction kernels are joined, not images: they are smaller
 
     def forward(self, tape: Tape, x: Tensor) -> Tensor:
         tape.inputs[self.name] = x
@@ -81,21 +82,37 @@ class Convolution:
         return slope if self.first else below
 
     def forward_along(self, tape: Tape, along: Tape, change: Tensor | None) -> Tensor:
-        x, way, shift = tape.inputs[self.name], along.at.kernels[self.name], along.at.shifts.get(self.name)
+        x, kernel = tape.inputs[self.name], tape.at.kernels[self.name]
+        way, shift = along.at.kernels[self.name], along.at.shifts.get(self.name)
         if change is None:
             return self._applied(x, way, shift)
         along.inputs[self.name] = change
-        return self._applied(torch.cat([change, x], 1), torch.cat([tape.at.kernels[self.name], way], 1), shift)
+        if self.joined:
+            return self._applied(torch.cat([change, x], 1), torch.cat([kernel, way], 1), shift)
+        return self._applied(x, way, shift).add_(self._applied(change, kernel, None))
 
     def back_along(self, tape: Tape, along: Tape, change: Tensor) -> Tensor:
-        """The change of the pull is kept, and behind it the pull: a kernel that a norm is folded into needs both."""
+        below, pulls, shifted = self._joined(tape, along, change) if self.joined else self._apart(tape, along, change)
+        along.pulls[self.name], along.shifted[self.name] = pulls, shifted
+        return below
+
+    def _joined(self, tape: Tape, along: Tape, change: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """With the pull behind its change: a kernel that a norm is folded into needs both."""
         x, slope, kernel = tape.inputs[self.name], tape.slopes[self.name], tape.at.kernels[self.name]
         both = torch.cat([change, slope], 1), torch.cat([kernel, along.at.kernels[self.name]])
         below, pulls, shifted = self._back(both[0], x, both[1], (True, True, True))
         if not self.first:
             pulls[: len(kernel)] += self._back(slope, along.inputs[self.name], kernel, (False, True, False))[1]
-        along.pulls[self.name], along.shifted[self.name] = pulls, shifted[: len(kernel)]
-        return below
+        return below, pulls, shifted[: len(kernel)]
+
+    def _apart(self, tape: Tape, along: Tape, change: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, slope, kernel = tape.inputs[self.name], tape.slopes[self.name], tape.at.kernels[self.name]
+        below = self._back(change, x, kernel, (True, False, False))[0]
+        below += self._back(slope, x, along.at.kernels[self.name], (True, False, False))[0]
+        if self.first:
+            return below, *self._back(change, x, kernel, (False, True, True))[1:]
+        inputs, slopes = torch.cat([x, along.inputs[self.name]]), torch.cat([change, slope])
+        return below, self._back(slopes, inputs, kernel, (False, True, False))[1], change.sum((0, 2, 3))
 
     def _applied(self, x: Tensor, kernel: Tensor, shift: Tensor | None) -> Tensor:
         return conv2d(x, kernel, shift, self.stride, self.padding, self.dilation)
@@ -105,6 +122,37 @@ class Convolution:
         shape = self.stride, self.padding, self.dilation, False, (0, 0), 1
         found: Any = torch.ops.aten.convolution_backward(slope, x, kernel, [len(kernel)], *shape, wanted)
         return found  # type: ignore[no-any-return]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """A frozen norm: a factor, which is called its kernel, and a shift of each channel."""
+
+    name: str
+
+    def forward(self, tape: Tape, x: Tensor) -> Tensor:
+        tape.inputs[self.name] = x
+        return tape.at.shifts[self.name].addcmul(x, tape.at.kernels[self.name])
+
+    def back(self, tape: Tape, slope: Tensor, *, pulls: bool) -> Tensor:
+        tape.slopes[self.name] = slope
+        if pulls:
+            tape.pulls[self.name] = (slope * tape.inputs[self.name]).sum((0, 2, 3))
+            tape.shifted[self.name] = slope.sum((0, 2, 3))
+        return slope * tape.at.kernels[self.name]
+
+    def forward_along(self, tape: Tape, along: Tape, change: Tensor | None) -> Tensor:
+        assert change is not None
+        along.inputs[self.name] = change
+        moved = along.at.shifts[self.name].addcmul(tape.inputs[self.name], along.at.kernels[self.name])
+        return moved.addcmul_(change, tape.at.kernels[self.name])
+
+    def back_along(self, tape: Tape, along: Tape, change: Tensor) -> Tensor:
+        x, slope = tape.inputs[self.name], tape.slopes[self.name]
+        along.pulls[self.name] = (change * x).addcmul_(slope, along.inputs[self.name]).sum((0, 2, 3))
+        along.shifted[self.name] = change.sum((0, 2, 3))
+        return (change * tape.at.kernels[self.name]).addcmul_(slope, along.at.kernels[self.name])
 
 
 @final

@@ -1,13 +1,24 @@
 """A convolutional net with ReLU and frozen BatchNorm as layers whose passes are written out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
 from torch import nn
 
 from remanence.nets import Residual
-from remanence.training._passes import Beside, Convolution, Dense, Flat, Layer, Maximum, Mean, Piecewise, Rectifier
+from remanence.training._passes import (
+    Beside,
+    Convolution,
+    Dense,
+    Flat,
+    Layer,
+    Maximum,
+    Mean,
+    Piecewise,
+    Rectifier,
+    Scaling,
+)
 
 Named: TypeAlias = tuple[str, nn.Module]
 
@@ -31,23 +42,24 @@ def inside(named: Sequence[Named]) -> Iterator[Named]:
             yield path, module
 
 
-def folded(named: Sequence[Named]) -> dict[str, str]:
+def norms_of(named: Sequence[Named]) -> dict[str, str]:
     """The norm behind each convolution that has one."""
-    every = list(inside(named))
-    return {path: norm for (path, conv), (norm, behind) in pairwise(every) if _folds(conv, behind)}
+    return {path: norm for (path, conv), (norm, behind) in pairwise(inside(named)) if _folds(conv, behind)}
 
 
-def layers_of(named: Sequence[Named], *, first: bool = True) -> tuple[Layer, ...] | None:
-    """None where one is unknown."""
+def layers_of(named: Sequence[Named], light: Container[str], *, first: bool = True) -> tuple[Layer, ...] | None:
+    """With norms folded into the convolutions in front of them that are `light`; None where a layer is unknown."""
     found = list[Layer]()
-    before: nn.Module = nn.Identity()
+    before: Named = "", nn.Identity()
     for path, module in named:
-        if not _folds(before, module):
-            read = _layers(path, module, first=first and not found)
+        if _folds(before[1], module):
+            found += [] if before[0] in light else [Scaling(name=path)]
+        else:
+            read = _layers(path, module, light, first=first and not found)
             if read is None:
                 return None
             found += read
-        before = module
+        before = path, module
     return tuple(found)
 
 
@@ -63,13 +75,13 @@ def _folds(conv: nn.Module, norm: nn.Module) -> bool:
     )
 
 
-def _layers(path: str, module: nn.Module, *, first: bool) -> list[Layer] | None:
+def _layers(path: str, module: nn.Module, light: Container[str], *, first: bool) -> list[Layer] | None:
     if isinstance(module, Residual):
-        return _residual(path, module)
+        return _residual(path, module, light)
     if type(module) is nn.Conv2d and not isinstance(module.padding, str):
         plain = module.groups == 1 and module.padding_mode == "zeros"
         shape = {"stride": module.stride, "padding": module.padding, "dilation": module.dilation}
-        return [Convolution(name=path, first=first, **shape)] if plain else None
+        return [Convolution(name=path, first=first, joined=path in light, **shape)] if plain else None
     if type(module) is nn.Linear:
         return [Dense(name=path)]
     if type(module) is nn.ReLU:
@@ -84,9 +96,10 @@ def _layers(path: str, module: nn.Module, *, first: bool) -> list[Layer] | None:
     return None
 
 
-def _residual(path: str, block: Residual) -> list[Layer] | None:
+def _residual(path: str, block: Residual, light: Container[str]) -> list[Layer] | None:
     inner, shortcut = (
-        layers_of(list(parts(f"{path}.{way}", getattr(block, way))), first=False) for way in ("inner", "shortcut")
+        layers_of(list(parts(f"{path}.{way}", getattr(block, way))), light, first=False)
+        for way in ("inner", "shortcut")
     )
     if inner is None or shortcut is None or type(block.activation) is not nn.ReLU:
         return None
