@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from remanence import CrossEntropy, Logistic, SquaredError, Training, cnn, mlp, resnet, vgg
 from remanence.nets import Residual, Standardise
 from remanence.training import Loss, plain_cnn
+from remanence.training._passes import Maximum, Tape, Weights
 from remanence.training.plain_cnn import PlainCnn
 from remanence.types import Params
 
@@ -163,3 +164,11 @@ def test_channels_stay_last() -> None:
         images = [t for kept in (tape.inputs, tape.signs, tape.slopes) for t in kept.values() if t.ndim == 4]
         assert images
         assert all(t.is_contiguous(memory_format=torch.channels_last) for t in images)
+
+
+def test_channels_stay_last_through_maxima() -> None:
+    x, change = records(10)[0].contiguous(memory_format=torch.channels_last), records(10)[0]
+    pool, tape = Maximum(name="", side=2), Tape(at=Weights(kernels={}, shifts={}))
+    assert pool.forward(tape, x).is_contiguous(memory_format=torch.channels_last)
+    assert pool.moved(tape, change).is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(pool.moved(tape, x), nn.functional.max_pool2d(x, 2))

@@ -267,7 +267,9 @@ class Maximum:
 
     def moved(self, tape: Tape, change: Tensor) -> Tensor:
         places = tape.places[self.name]
-        return change.flatten(2).gather(2, places.flatten(2)).view(places.shape)
+        found = change.flatten(2).gather(2, places.flatten(2)).view(places.shape)
+        last = places.is_contiguous(memory_format=torch.channels_last)
+        return found.contiguous(memory_format=torch.channels_last) if last else found
 
     def pulled(self, tape: Tape, slope: Tensor) -> Tensor:
         two, x = (self.side, self.side), tape.inputs[self.name]
