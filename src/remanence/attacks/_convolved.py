@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from remanence.attacks._simulation import SHARE_OF_MEMORY, Read, free_memory
 from remanence.attacks.gradient_matching import ByProducts, Distance
 from remanence.training import Training, plain_cnn
-from remanence.training._passes import Tape
+from remanence.training.passes.base import Tape
 from remanence.training.plain_cnn import PlainCnn
 from remanence.types import Params
 

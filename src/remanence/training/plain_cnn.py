@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from remanence.nets import Standardise, outputs
-from remanence.training._one_vector import Norms, Order
-from remanence.training._passes import Convolution, Layer, Tape, Weights, back, back_along, forward, forward_along
-from remanence.training._read_cnn import Named, inside, layers_of, norms_of, parts
 from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, Loss, SquaredError
+from remanence.training.passes.base import Layer, Tape, Weights, back, back_along, forward, forward_along
+from remanence.training.passes.reading import Named, inside, layers_of, norms_of, parts
+from remanence.training.passes.vector import Norms, Order
+from remanence.training.passes.weighted import Convolution
 from remanence.types import Params
 
 

@@ -7,18 +7,9 @@ from typing import TypeAlias
 from torch import nn
 
 from remanence.nets import Residual
-from remanence.training._passes import (
-    Beside,
-    Convolution,
-    Dense,
-    Flat,
-    Layer,
-    Maximum,
-    Mean,
-    Piecewise,
-    Rectifier,
-    Scaling,
-)
+from remanence.training.passes.base import Beside, Layer
+from remanence.training.passes.pieces import Flat, Maximum, Mean, Piecewise, Rectifier
+from remanence.training.passes.weighted import Convolution, Dense, Scaling
 
 Named: TypeAlias = tuple[str, nn.Module]
 
