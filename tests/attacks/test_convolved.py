@@ -112,24 +112,37 @@ def test_channels_last_is_the_same_training() -> None:
 
 
 def test_memory_decides_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = victim(BATCHED)
-    net = written(made)
-    weights, tape = net.begun.nbytes, 8 * net.net.held((1, 8, 8), 10)
+    net = written(victim(BATCHED))
+    weights, tape = net.begun.nbytes, 8 * net.net.held((1, 8, 8), 1)
     work = 8 * weights + 2 * tape
 
-    def chosen(bytes: float, segment: int | None = None) -> tuple[bool, int | None, int]:
-        monkeypatch.setattr(_convolved, "free_memory", lambda _: bytes / _convolved.SHARE_OF_MEMORY)
-        fitted, steps = net.fitted((1, 8, 8), steps=100, batch=10, copies=2, segment=segment)
-        return fitted.kept, fitted.at_once, steps
+    def chosen(free: float, segment: int | None = None) -> tuple[bool, int]:
+        monkeypatch.setattr(_convolved, "free_memory", lambda _: free / _convolved.SHARE_OF_MEMORY)
+        fitted, steps = net.fitted((1, 8, 8), steps=100, batch=1, copies=2, segment=segment)
+        return fitted.kept, steps
 
-    assert chosen(1.01 * (100 * (tape + weights) + work)) == (True, None, 100)
-    assert chosen(0.99 * (100 * (tape + weights) + work)) == (False, None, 100)
-    assert chosen(0.99 * (100 * weights + work)) == (False, None, 14)  # the root of two copies of a hundred
-    assert chosen(2.5 * work, segment=1) == (True, None, 1)
-    kept, at_once, steps = chosen(work)
-    assert (kept, steps) == (False, 14)
-    assert at_once is not None
-    assert 1 <= at_once < 10
+    assert chosen(1.01 * (100 * (tape + weights) + work)) == (True, 100)
+    assert chosen(0.99 * (100 * (tape + weights) + work)) == (False, 100)
+    few = round((200 * weights / (weights + tape)) ** 0.5)
+    cuts = -(-100 // few) * 2 * weights  # what stays between segments counts too
+    assert chosen(0.99 * (100 * weights + work)) == (True, few)
+    assert chosen(1.01 * (few * (tape + weights) + cuts + work)) == (True, few)
+    assert chosen(0.99 * (few * (tape + weights) + cuts + work)) == (False, 14)  # the root of two copies of a hundred
+    assert chosen(1.0) == (False, 14)
+    assert chosen(1.01 * (5 * (tape + weights) + 20 * 2 * weights + work), segment=5) == (True, 5)
+    assert chosen(0.99 * (5 * (tape + weights) + 20 * 2 * weights + work), segment=5) == (False, 5)
+
+
+def test_memory_decides_how_many_records_are_in_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = written(victim(BATCHED))
+
+    def chosen(records: int) -> int | None:
+        """With twice what a pass of so many works on."""
+        work = 8 * net.begun.nbytes + 2 * 8 * net.net.held((1, 8, 8), records)
+        monkeypatch.setattr(_convolved, "free_memory", lambda _: 2.01 * work / _convolved.SHARE_OF_MEMORY)
+        return net.fitted((1, 8, 8), steps=100, batch=10, copies=2, segment=None)[0].at_once
+
+    assert [chosen(records) for records in (10, 9, 5, 4, 1)] == [None, 5, 5, 3, 1]
 
 
 def test_what_was_chosen_is_told() -> None:

@@ -21,8 +21,8 @@ from remanence.training.plain_cnn import PlainCnn
 from remanence.types import Params
 
 _ALL = "all"  # the one name of the one vector
-_WORKED_ON = 8  # vectors of weights beside the tape: folded, joined, pulls and their changes
-_BESIDE_A_TAPE = 2  # of its numbers, once more at most: the changes of inputs, and what a layer works on
+_WORKED_ON = 8  # vectors of weights: folded, joined, pulls and their changes
+_BESIDE_A_TAPE = 2  # times the numbers of a tape: itself, the changes of inputs, and what a layer works on
 
 
 @final
@@ -79,20 +79,30 @@ class Convolved:
     def fitted(
         self, shape: Sequence[int], *, steps: int, batch: int, copies: int, segment: int | None
     ) -> tuple["Convolved", int]:
-        """The same in ways that fit into free memory, the fastest first, and how many steps share a graph: tapes kept,
-        made again, and in segments of which only the weights between them stay. A pass takes the records that fit."""
-        size, weights = self.begun.element_size(), self.begun.nbytes
-        free = SHARE_OF_MEMORY * free_memory(self.begun.device)
-        tape = size * self.net.held(shape, batch)
-        share, at_once = _WORKED_ON * weights + _BESIDE_A_TAPE * tape, batch
-        while at_once > 1 and share > free / 2:
+        """The fastest way that fits into free memory, and how many steps share a graph: tapes are kept or made again,
+        in one graph or in segments, between which weights and what the optimiser keeps stay, `copies` of them."""
+        weights, free = self.begun.nbytes, SHARE_OF_MEMORY * free_memory(self.begun.device)
+        tape, at_once = self._tape(shape, batch), batch
+        while at_once > 1 and self._worked_on(shape, at_once) > free / 2:
             at_once = ceil(at_once / 2)
-            share = _WORKED_ON * weights + _BESIDE_A_TAPE * size * self.net.held(shape, at_once)
-        asked = segment or steps
-        kept = asked * (tape + weights) + share <= free
-        if segment is None and not kept and steps * weights + share > free:
-            asked = min(steps, max(1, round(sqrt(steps * copies))))
-        return replace(self, kept=kept, at_once=at_once if at_once < batch else None), asked
+        work = self._worked_on(shape, at_once)
+
+        def fits(segment: int, kept: bool) -> bool:
+            cuts = ceil(steps / segment) if segment < steps else 0
+            return work + segment * (weights + kept * tape) + cuts * copies * weights <= free
+
+        cut = [min(steps, max(1, round(sqrt(steps * copies * weights / (weights + left))))) for left in (tape, 0)]
+        ways = [(steps, True), (steps, False), (cut[0], True), (cut[1], False)]
+        ways = ways if segment is None else [(segment, True), (segment, False)]
+        chosen, kept = next((way for way in ways if fits(*way)), ways[-1])
+        return replace(self, kept=kept, at_once=at_once if at_once < batch else None), chosen
+
+    def _tape(self, shape: Sequence[int], records: int) -> int:
+        return self.begun.element_size() * self.net.held(shape, records)
+
+    def _worked_on(self, shape: Sequence[int], records: int) -> int:
+        """Bytes that going back through a step takes besides what is kept of others, at most."""
+        return _WORKED_ON * self.begun.nbytes + _BESIDE_A_TAPE * self._tape(shape, records)
 
     def told(self) -> str:
         passes = f", {self.at_once} records to a pass" if self.at_once else ""
