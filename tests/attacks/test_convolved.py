@@ -149,7 +149,8 @@ def test_what_was_chosen_is_told() -> None:
     made = victim(BATCHED)
     ours, batches = replace(written(made), kept=False, at_once=3), tuple(made.training.batches(10, 0))
     told = Simulation(training=made.training, coordinates=ours, batches=batches, segment=2).told()
-    assert told == "5 segments, one graph for 2 of 9 steps, each step made again on the way back, 3 records to a pass"
+    graphs, again = "5 segments, one graph for 2 of 9 steps", "each step made again on the way back"
+    assert told == f"{graphs}, {again}, records taken 3 at a time"
     kept = Simulation(training=made.training, coordinates=written(made), batches=batches, segment=9)
     assert kept.told() == "one graph"
 

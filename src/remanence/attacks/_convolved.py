@@ -105,7 +105,7 @@ class Convolved:
         return _WORKED_ON * self.begun.nbytes + _BESIDE_A_TAPE * self._tape(shape, records)
 
     def told(self) -> str:
-        passes = f", {self.at_once} records to a pass" if self.at_once else ""
+        passes = f", records taken {self.at_once} at a time" if self.at_once else ""
         return f"{'' if self.kept else ', each step made again on the way back'}{passes}"
 
     def parts(self, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

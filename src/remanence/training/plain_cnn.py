@@ -48,13 +48,10 @@ class PlainCnn:
         """From a tape with pulls, which are taken off it."""
         found = torch.empty_like(weights)
         named, at, scales = self.order.named(found), self.order.named(weights), self.norms.scales(weights)
-        for name in self.order.layers:
-            pull, weight = tape.pulls.pop(name), f"{name}.weight"
-            if name in scales:
-                torch.mul(pull, _rows(scales[name]), out=named[weight])
-                tape.pulls[name] = (pull * at[weight]).sum((1, 2, 3))
-            else:
-                named[weight].copy_(pull)
+        for name in self._folded:
+            pull, weight = tape.pulls[name], f"{name}.weight"
+            torch.mul(pull, _rows(scales[name]), out=named[weight])
+            tape.pulls[name] = (pull * at[weight]).sum((1, 2, 3))
         self._finish(found, named, tape)
         return found
 
@@ -66,14 +63,11 @@ class PlainCnn:
         found = torch.empty_like(weights)
         named, at, ways = (self.order.named(each) for each in (found, weights, way))
         scales, changes = self.norms.scales(weights), self.norms.scales(way)
-        for name in self.order.layers:
-            pulls, weight = along.pulls.pop(name), f"{name}.weight"
-            change, pull = pulls[: len(at[weight])], pulls[len(at[weight]) :]
-            if name in scales:
-                torch.mul(change, _rows(scales[name]), out=named[weight]).addcmul_(pull, _rows(changes[name]))
-                along.pulls[name] = (change * at[weight]).addcmul_(pull, ways[weight]).sum((1, 2, 3))
-            else:
-                named[weight].copy_(change)
+        for name in self._folded:
+            weight = f"{name}.weight"
+            change, pull = along.pulls[name].chunk(2)
+            torch.mul(change, _rows(scales[name]), out=named[weight]).addcmul_(pull, _rows(changes[name]))
+            along.pulls[name] = (change * at[weight]).addcmul_(pull, ways[weight]).sum((1, 2, 3))
         self._finish(found, named, along)
         return found, by_images
 
@@ -110,13 +104,15 @@ class PlainCnn:
         return Weights(kernels=kernels | {name: _planes(scale) for name, scale in own.items()}, shifts=shifts | biases)
 
     def _finish(self, found: Tensor, named: Params, tape: Tape) -> None:
-        """What pulls at biases, and at the factors and shifts of norms."""
-        for name in self.order.layers:
-            if f"{name}.bias" in named:
-                named[f"{name}.bias"].copy_(tape.shifted[name])
-        if names := list(self.norms.channels):
-            products = torch.cat([tape.pulls.pop(name) for name in names])
-            self.norms.pull(found, products, torch.cat([tape.shifted[name] for name in names]))
+        """What pulls at kernels that no norm is folded into, at biases, and at the factors and shifts of norms."""
+        norms = list(self.norms.channels)
+        products = [tape.pulls.pop(name) for name in norms]
+        parts = {f"{name}.weight": tape.pulls.pop(name) for name in self.order.layers if name not in norms}
+        parts |= {f"{name}.bias": tape.shifted[name] for name in self.order.layers if f"{name}.bias" in named}
+        kernels = [part[: len(named[name])] for name, part in parts.items()]  # without the pull behind a change
+        torch._foreach_copy_([named[name] for name in parts], kernels)
+        if norms:
+            self.norms.pull(found, torch.cat(products), torch.cat([tape.shifted[name] for name in norms]))
 
     @property
     def _folded(self) -> list[str]:
