@@ -109,8 +109,8 @@ class PlainCnn:
         products = [tape.pulls.pop(name) for name in norms]
         parts = {f"{name}.weight": tape.pulls.pop(name) for name in self.order.layers if name not in norms}
         parts |= {f"{name}.bias": tape.shifted[name] for name in self.order.layers if f"{name}.bias" in named}
-        kernels = [part[: len(named[name])] for name, part in parts.items()]  # without the pull behind a change
-        torch._foreach_copy_([named[name] for name in parts], kernels)
+        first = [part[: len(named[name])] for name, part in parts.items()]  # without the pull behind a change
+        torch._foreach_copy_([named[name] for name in parts], first)
         if norms:
             self.norms.pull(found, torch.cat(products), torch.cat([tape.shifted[name] for name in norms]))
 

@@ -29,10 +29,12 @@ class Convolution:
         tape.slopes[self.name] = slope
         if self.first and not pulls:
             return slope
-        wanted = (not self.first, pulls, pulls)
+        wanted = (not self.first, pulls, pulls and self.name in tape.at.shifts)
         below, pull, shifted = self._back(slope, tape.inputs[self.name], tape.at.kernels[self.name], wanted)
         if pulls:
-            tape.pulls[self.name], tape.shifted[self.name] = pull, shifted
+            tape.pulls[self.name] = pull
+        if wanted[2]:
+            tape.shifted[self.name] = shifted
         return slope if self.first else below
 
     def forward_along(self, tape: Tape, along: Tape, change: Tensor | None) -> Tensor:
@@ -46,33 +48,33 @@ class Convolution:
         return self._applied(x, way, shift).add_(self._applied(change, kernel, None))
 
     def back_along(self, tape: Tape, along: Tape, change: Tensor) -> Tensor:
-        below, pulls, shifted = self._joined(tape, along, change) if self.joined else self._apart(tape, along, change)
-        along.pulls[self.name], along.shifted[self.name] = pulls, shifted
+        if self.name in tape.at.shifts:
+            along.shifted[self.name] = change.sum((0, 2, 3))
+        below, along.pulls[self.name] = (self._joined if self.joined else self._apart)(tape, along, change)
         return below
 
-    def _joined(self, tape: Tape, along: Tape, change: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _joined(self, tape: Tape, along: Tape, change: Tensor) -> tuple[Tensor, Tensor]:
         """With the pull behind its change: a kernel that a norm is folded into needs both."""
         x, slope, kernel = tape.inputs[self.name], tape.slopes[self.name], tape.at.kernels[self.name]
         both = torch.cat([change, slope], 1), torch.cat([kernel, along.at.kernels[self.name]])
-        below, pulls, shifted = self._back(both[0], x, both[1], (True, True, True))
+        below, pulls, _ = self._back(both[0], x, both[1], (True, True, False))
         if not self.first:
             pulls[: len(kernel)] += self._back(slope, along.inputs[self.name], kernel, (False, True, False))[1]
-        return below, pulls, shifted[: len(kernel)]
+        return below, pulls
 
-    def _apart(self, tape: Tape, along: Tape, change: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _apart(self, tape: Tape, along: Tape, change: Tensor) -> tuple[Tensor, Tensor]:
         x, slope, kernel = tape.inputs[self.name], tape.slopes[self.name], tape.at.kernels[self.name]
         below = self._back(change, x, kernel, (True, False, False))[0]
         below += self._back(slope, x, along.at.kernels[self.name], (True, False, False))[0]
-        if self.first:
-            return below, *self._back(change, x, kernel, (False, True, True))[1:]
-        inputs, slopes = torch.cat([x, along.inputs[self.name]]), torch.cat([change, slope])
-        return below, self._back(slopes, inputs, kernel, (False, True, False))[1], change.sum((0, 2, 3))
+        if not self.first:
+            x, change = torch.cat([x, along.inputs[self.name]]), torch.cat([change, slope])
+        return below, self._back(change, x, kernel, (False, True, False))[1]
 
     def _applied(self, x: Tensor, kernel: Tensor, shift: Tensor | None) -> Tensor:
         return conv2d(x, kernel, shift, self.stride, self.padding, self.dilation)
 
     def _back(self, slope: Tensor, x: Tensor, kernel: Tensor, wanted: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor]:
-        """By the input, the kernel and the shift."""
+        """To the input, the kernel and the shift, where wanted."""
         shape = self.stride, self.padding, self.dilation, False, (0, 0), 1
         found: Any = torch.ops.aten.convolution_backward(slope, x, kernel, [len(kernel)], *shape, wanted)
         return found  # type: ignore[no-any-return]
