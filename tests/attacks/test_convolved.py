@@ -91,6 +91,21 @@ def test_written_out_it_is_the_same_training(net: str, optimizer: Optimizer, dis
     assert_same(slope(made, written(made, distance)), slope(made, usual(made, distance)))
 
 
+@pytest.mark.parametrize("net", NETS)
+def test_its_weights_take_the_way_of_the_victims(net: str) -> None:
+    made = victim(replace(BATCHED, optimizer=SGD(lr=0.03, momentum=0.9)), net)
+    training, ours = made.training, written(made)
+    weights, read = ours.start(made.private.x), ours.read(made.private.x)
+    state = training.optimizer.init(weights)
+    moves = Simulation(training=training, coordinates=ours, batches=tuple(training.batches(10, 0)), segment=1).moves(10)
+    passed = training.trajectory(made.model, made.initial, made.private, seed=0)
+    for move, expected in zip(moves, [*passed[1:], made.final], strict=True):
+        grads = ours.gradient(weights, read, move.batch)
+        weights, state = training.step(move.optimizer, weights, grads, state, move.step)
+        for name, p in ours.net.order.named(weights["all"]).items():
+            torch.testing.assert_close(p, expected[name], rtol=1e-10, atol=1e-13)
+
+
 @pytest.mark.parametrize("batch", [None, 4], ids=["full batch", "mini-batches"])
 @pytest.mark.parametrize("kept", [True, False], ids=["tapes kept", "made again"])
 @pytest.mark.parametrize("at_once", [None, 3, 1])
