@@ -1,13 +1,16 @@
 """Steps of SimuDy's search: ours, captured on a CUDA device, beside unrolled eager autograd with a host sync.
 
     python benchmarks/simudy.py                                          # ResNet-18, 20 images, 8 epochs
-    python benchmarks/simudy.py --records 120 --batch 20 --epochs 20     # the largest of the paper, and its memory
+    python benchmarks/simudy.py --records 120 --epochs 20 --eager 2      # the largest of the paper, and its memory
+    python benchmarks/simudy.py --records 120 --batch 20 --epochs 20 --eager 0
+    python benchmarks/simudy.py --profile                                # where one step spends its time
     python benchmarks/simudy.py --mlp 1000 --records 100 --epochs 20
     python benchmarks/simudy.py --mlp 300 --side 16 --epochs 5 --count 2
 
 The slopes of all ways are compared before anything is printed: in float64, as training amplifies rounding, and over
-half the epochs, which then take the memory of all of them in float32. With `--tf32` ours rounds the factors of
-products; the reference keeps torch's defaults, which round those of convolutions.
+half the epochs, which then take the memory of all of them in float32; with `--eager 0` nothing is compared. With
+`--tf32` ours rounds the factors of products; the reference keeps torch's defaults, which round those of convolutions.
+`--tune` lets cuDNN try its ways and keep the fastest, `--compile` also times passes that torch.compile has fused.
 
 On an H200, `--mlp 1000 --records 100 --epochs 20 --tf32`, in steps a second:
 
@@ -20,16 +23,20 @@ On an H200, `--mlp 1000 --records 100 --epochs 20 --tf32`, in steps a second:
 
 import argparse
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from math import ceil
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from remanence import SGD, Cosine, Training, centred_mlp, initial_params, resnet18
-from remanence.attacks._simulation import Coordinates, Simulation, Whole
+from remanence.attacks._convolved import Convolved
+from remanence.attacks._simulation import Coordinates, Simulation, Whole, graph_of
 from remanence.attacks._spanned import Spanned
 from remanence.nets import apply
 from remanence.training import Adam
@@ -49,18 +56,34 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--side", type=int, default=32)
     parser.add_argument("--count", type=int, default=20, help="steps timed of each way")
-    parser.add_argument("--tf32", action="store_true")
+    parser.add_argument("--eager", type=int, help="steps timed of eager autograd; as many as of ours by default")
+    for name in ("tf32", "tune", "compile", "profile"):
+        parser.add_argument(f"--{name}", action="store_true")
     args = parser.parse_args()
+    torch.backends.cudnn.benchmark = args.tune
     device, shape = torch.device("cuda" if torch.cuda.is_available() else "cpu"), (3, args.side, args.side)
     model: nn.Module = centred_mlp(shape, 10, hidden=(args.mlp, args.mlp)) if args.mlp else resnet18(shape, 10)
     training = Training(optimizer=SGD(lr=RATE), epochs=args.epochs, batch_size=args.batch, shuffled=False)
     truth, x = torch.rand(2, args.records, *shape, generator=torch.Generator().manual_seed(0)).to(device)
-    compare(model, replace(training, epochs=ceil(args.epochs / 2)), truth.double(), x.double())
-    eager, ours = ways(model, training, truth)
-    reference = measured("unrolled eager autograd", eager, x, args.count, sync=True)
+    if args.eager != 0:
+        compare(model, replace(training, epochs=ceil(args.epochs / 2)), truth.double(), x.double())
+    eager, ours = ways(model, training, truth, fused=args.compile)
+    if args.profile:
+        print_profile("unrolled eager autograd", eager, x)
+    reference = None
+    if args.eager != 0:
+        reference = measured("unrolled eager autograd", eager, x, args.eager or args.count, sync=True)
+    else:
+        steps, batch = len(list(training.batches(args.records, 0))), min(args.batch or args.records, args.records)
+        graph = steps * graph_of(model, shape, batch=batch, like=x)
+        print(f"{'unrolled eager autograd':<26}not timed, {graph / 2**30:.1f} GiB by estimate")
     with precision(tf32=args.tf32):
+        if args.profile:
+            for name, way in ours.items():
+                print_profile(name, way, x)
         rates = [measured(name, way, x, args.count, reference=reference) for name, way in ours.items()]
-    print(f"ratio {max(rates) / reference:.1f}")
+    if reference:
+        print(f"ratio {max(rates) / reference:.1f}")
 
 
 def compare(model: nn.Module, training: Training, truth: Tensor, x: Tensor) -> None:
@@ -71,7 +94,7 @@ def compare(model: nn.Module, training: Training, truth: Tensor, x: Tensor) -> N
         assert off < 1e-6, f"{name}: its slope is off by {off:.1e}"
 
 
-def ways(model: nn.Module, training: Training, truth: Tensor) -> tuple[Way, dict[str, Way]]:
+def ways(model: nn.Module, training: Training, truth: Tensor, *, fused: bool = False) -> tuple[Way, dict[str, Way]]:
     """The authors' and ours, for a victim that was trained on `truth`."""
     y = (torch.arange(len(truth)) % 10).to(truth.device)
     initial = {name: p.to(truth) for name, p in initial_params(model, seed=0).items()}
@@ -79,6 +102,7 @@ def ways(model: nn.Module, training: Training, truth: Tensor) -> tuple[Way, dict
     final = training.run(model, initial, truth, y, batches, noise_seed=0)
     whole = Whole(model=model, training=training, initial=initial, final=final, y=y, distance=Cosine())
     spanned = Spanned.of(model, training, initial, final, y, Cosine())
+    convolved = Convolved.of(model, training, initial, final, y, Cosine(), shape=truth.shape[1:])
 
     def ours(coordinates: Coordinates, segment: int) -> Way:
         return Simulation(training=training, coordinates=coordinates, batches=tuple(batches), segment=segment)
@@ -87,7 +111,19 @@ def ways(model: nn.Module, training: Training, truth: Tensor) -> tuple[Way, dict
     found = {"one graph": ours(whole, steps), "replayed step by step": ours(whole, 1)}
     found |= {f"segments of {few}": ours(whole, few)}
     found |= {"written in the records": ours(spanned, steps)} if spanned else {}
+    if convolved:
+        found = {"one graph": found["one graph"], "written out": ours(convolved, steps)}
+        found |= {"made again": ours(replace(convolved, kept=False), steps)}
+        found |= {f"in segments of {few}": ours(replace(convolved, kept=False), few)}
+        found |= {"written out, compiled": ours(compiled(convolved), steps)} if fused else {}
     return by_autograd(model, initial, final, y, batches), found
+
+
+def compiled(convolved: Convolved) -> Convolved:
+    net = convolved.net
+    passes = {name: torch.compile(getattr(net, name), dynamic=False) for name in ("tape", "gradient", "along")}
+    fused: Any = SimpleNamespace(read=net.read, order=net.order, **passes)
+    return replace(convolved, net=fused)
 
 
 def by_autograd(model: nn.Module, initial: Params, final: Params, y: Tensor, batches: list[Tensor | None]) -> Way:
@@ -111,6 +147,37 @@ def by_autograd(model: nn.Module, initial: Params, final: Params, y: Tensor, bat
 def slope(way: Way, at: Tensor) -> Tensor:
     x = at.clone().requires_grad_()
     return torch.autograd.grad(way(x), x)[0]
+
+
+KINDS = {  # by what the names of kernels hold; the first that fits counts
+    "transposes": ("nchwToNhwc", "nhwcToNchw", "transpose", "tensorTransform"),
+    "convolutions, products": ("conv", "xmma", "cutlass", "gemm", "wgrad", "dgrad", "fprop", "cudnn", "addmm", "mm"),
+    "joins": ("cat", "Cat"),
+    "reductions": ("reduce", "sum", "mean", "softmax", "SoftMax"),
+    "copies": ("copy", "Memcpy", "Memset", "fill", "zero"),
+    "element by element": ("elementwise", "mul", "add", "sub", "threshold", "relu", "where", "div", "triton"),
+}
+
+
+def print_profile(name: str, way: Way, at: Tensor) -> None:
+    """The time of one step by kind of kernel; without a CUDA device, of operation."""
+    cuda, own = at.is_cuda, torch.profiler.ProfilerActivity
+    slope(way, at)
+    with torch.profiler.profile(activities=[own.CPU, own.CUDA] if cuda else [own.CPU]) as profile:
+        slope(way, at)
+        if cuda:
+            torch.cuda.synchronize()
+    spent, counts = Counter[str](), Counter[str]()
+    for event in profile.key_averages():
+        on_device = event.device_type == torch.autograd.DeviceType.CUDA
+        taken = event.self_device_time_total if cuda else event.self_cpu_time_total
+        if on_device == cuda:
+            kind = next((kind for kind, parts in KINDS.items() if any(part in event.key for part in parts)), "other")
+            spent[kind] += taken / 1000
+            counts[kind] += event.count
+    print(f"{name}: {sum(spent.values()):.2f} ms in {sum(counts.values())} {'kernels' if cuda else 'operations'}")
+    for kind, taken in spent.most_common():
+        print(f"    {kind:<24}{counts[kind]:>7}{taken:>10.2f} ms")
 
 
 def measured(

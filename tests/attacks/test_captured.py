@@ -29,12 +29,14 @@ from remanence import (
     vgg,
 )
 from remanence.attacks import _search
+from remanence.attacks._convolved import Convolved
 from remanence.attacks._kept import keep
 from remanence.attacks._simulation import Coordinates, Simulation, Whole
 from remanence.attacks._spanned import Spanned
 from remanence.attacks.gradient_matching import total_variation
 from remanence.attacks.linearised import pulls
 from remanence.training import CrossEntropy, Loss
+from remanence.training.precision import precision
 
 Net = Callable[[Data], nn.Module]
 FULL = Training(optimizer=SGD(lr=0.1), epochs=4)
@@ -44,7 +46,7 @@ NETS: dict[str, Net] = {
     "resnet": lambda data: resnet(data.shape, 10, blocks=(1, 1), width=4),
     "vgg": lambda data: vgg(data.shape, 10, blocks=(1, 1), width=4),
 }
-WAYS = ["written in the records", *NETS]
+WAYS = ["written in the records", "written out", "made again", *NETS]
 on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="captured on a CUDA device alone")
 in_segments = pytest.mark.parametrize("segment", [4, 1], ids=["one graph", "step by step"])
 by_training = pytest.mark.parametrize("training", [FULL, BATCHES], ids=["full batch", "mini-batches"])
@@ -77,7 +79,8 @@ def moved(shown: InitialAndFinalWeights, device: str) -> InitialAndFinalWeights:
 @by_training
 @pytest.mark.parametrize("way", WAYS)
 def test_a_step_of_simudy_stays_on_the_device(digits: Data, way: str, training: Training, segment: int) -> None:
-    there = moved(release(digits, NETS.get(way, NETS["mlp"]), training), "meta")
+    written = {"written out": NETS["resnet"], "made again": NETS["vgg"]}
+    there = moved(release(digits, (NETS | written).get(way, NETS["mlp"]), training), "meta")
     batches = tuple(b if b is None else b.to("meta") for b in training.batches(4, 0))
     x, y = torch.rand(4, *there.shape, device="meta", dtype=torch.float64), torch.zeros(4, device="meta").long()
     coordinates: Coordinates | None = Whole(
@@ -85,6 +88,10 @@ def test_a_step_of_simudy_stays_on_the_device(digits: Data, way: str, training: 
     )
     if way == "written in the records":
         coordinates = Spanned.of(there.model, training, there.initial, there.final, y, Cosine())
+    if way in written:
+        convolved = Convolved.of(there.model, training, there.initial, there.final, y, Cosine(), shape=there.shape)
+        assert convolved is not None
+        coordinates = replace(convolved, kept=way == "written out")
     assert coordinates is not None
     simulation = Simulation(training=training, coordinates=coordinates, batches=batches, segment=segment)
     x.requires_grad_()
@@ -121,6 +128,27 @@ def test_captured_simudy_is_simudy(
     captured = attack.run(there, seed=0)
     monkeypatch.setattr(_search, "replayed", lambda step, _: step)
     torch.testing.assert_close(captured.x, attack.run(there, seed=0).x, rtol=1e-6, atol=1e-6)
+
+
+@on_cuda
+@by_training
+@pytest.mark.parametrize("net", [NETS["resnet"], NETS["vgg"]], ids=["resnet", "vgg"])
+def test_slopes_with_channels_last_are_those_of_the_host(digits: Data, net: Net, training: Training) -> None:
+    shown, found = release(digits, net, training), []
+    start = torch.rand(4, *shown.shape, generator=torch.Generator().manual_seed(0))
+    for place, dtype in (("cuda", torch.float32), ("cpu", torch.float64)):
+        initial, final = (
+            {name: p.to(place, dtype) for name, p in params.items()} for params in (shown.initial, shown.final)
+        )
+        y, x = torch.arange(4, device=place), start.to(place, dtype).requires_grad_()
+        written = Convolved.of(shown.model, training, initial, final, y, Cosine(), shape=shown.shape)
+        assert written is not None
+        assert written.net.order.form == (torch.channels_last if place == "cuda" else torch.contiguous_format)
+        batches = tuple(b if b is None else b.to(place) for b in training.batches(4, 0))
+        simulation = Simulation(training=training, coordinates=written, batches=batches, segment=4)
+        with precision(tf32=False):
+            found.append(torch.autograd.grad(simulation(x), x)[0].cpu().double())
+    assert float((found[0] - found[1]).norm() / found[1].norm()) < 1e-3
 
 
 @on_cuda

@@ -1,6 +1,7 @@
 """A bank on disk: killed and gone on with, damaged and mended, and never mistaken for another one."""
 
 import errno
+import inspect
 import json
 import os
 import random
@@ -219,6 +220,12 @@ def test_code_of_the_user_is_known_by_its_source_not_its_address(
     monkeypatch.setattr(remanence.shadow.ingredients.inspect, "getsource", lambda cls: f"class {cls.__name__}: new")
     with pytest.raises(BadInput, match=r"recipe \(`code` changed"):
         build(tmp_path, again)
+
+
+def test_our_code_is_known_by_its_source_too() -> None:
+    code = remanence.shadow.ingredients.our_code("training")
+    for part in (Training, mlp, initial_params):
+        assert inspect.getsource(part) in code
 
 
 def test_a_loss_may_be_a_function(small: AllButOne, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from remanence.types import Params
 State: TypeAlias = tuple[Tensor, ...]  # of `Coordinates` the weights, then what the optimiser keeps of each
 Read: TypeAlias = tuple[Tensor, ...]  # what steps take from the records
 _VALUES_OF_A_GRADIENT = 3  # that a graph of a gradient holds for each value of the forward pass
-_SHARE_OF_MEMORY = 0.6  # of what is free
+SHARE_OF_MEMORY = 0.6  # of what is free
 _WHERE_UNKNOWN = 4 << 30  # bytes taken to be free where the system does not tell
 
 
@@ -35,6 +35,10 @@ class Coordinates(Protocol):
     def gradient(self, weights: Params, read: Read, batch: Tensor | None) -> Params: ...
     def apart(self, weights: Params, read: Read) -> Tensor:
         """How far the way of these weights is from the victim's."""
+        ...
+
+    def told(self) -> str:
+        """What to say of memory besides how many steps share a graph."""
         ...
 
 
@@ -64,6 +68,9 @@ class Whole:
     def apart(self, weights: Params, read: Read) -> Tensor:
         return self.distance(self._way({name: self.final[name] for name in weights}), self._way(weights))
 
+    def told(self) -> str:
+        return ""
+
     def _way(self, weights: Params) -> Tensor:
         return torch.cat([(end - self.initial[name]).flatten() for name, end in weights.items()])
 
@@ -88,6 +95,12 @@ class Simulation:
             whole = len(part) == len(moves)
             state = run(*read, *state) if whole else _Recomputed.apply(run, *read, *state)  # type: ignore[no-untyped-call]
         return self.coordinates.apart(dict(zip(names, state, strict=False)), read)
+
+    def told(self) -> str:
+        """In words, for who watches."""
+        steps, count = len(self.batches), ceil(len(self.batches) / self.segment)
+        graphs = "one graph" if count == 1 else f"{count} segments, one graph for {self.segment} of {steps} steps"
+        return graphs + self.coordinates.told()
 
     def moves(self, records: int) -> list["Move"]:
         optimizers = self.training.optimizers(records)
@@ -159,12 +172,17 @@ def segment_of(model: nn.Module, shape: Sequence[int], *, steps: int, batch: int
     A step's graph holds its activations and the weights, a cut the weights and what the optimiser keeps: `copies` of
     them. All cuts cost the same, one gradient without a graph for each step.
     """
-    size = like.element_size()
-    weights = size * sum(p.numel() for p in model.parameters())
-    graph = _VALUES_OF_A_GRADIENT * size * batch * activations(model, shape) + 2 * weights
-    if steps * graph <= _SHARE_OF_MEMORY * free_memory(like.device):
+    weights = like.element_size() * sum(p.numel() for p in model.parameters())
+    graph = graph_of(model, shape, batch=batch, like=like)
+    if steps * graph <= SHARE_OF_MEMORY * free_memory(like.device):
         return steps
     return min(steps, max(1, round(sqrt(steps * copies * weights / graph))))
+
+
+def graph_of(model: nn.Module, shape: Sequence[int], *, batch: int, like: Tensor) -> int:
+    """Bytes that autograd's graph of a step holds, by estimate."""
+    numbers = _VALUES_OF_A_GRADIENT * batch * activations(model, shape) + 2 * sum(p.numel() for p in model.parameters())
+    return like.element_size() * numbers
 
 
 def free_memory(device: torch.device) -> int:
@@ -176,10 +194,3 @@ def free_memory(device: torch.device) -> int:
         return _WHERE_UNKNOWN
     found = dict(line.split(":") for line in table.read_text(encoding="ascii").splitlines())
     return 1024 * int(found["MemAvailable"].split()[0])
-
-
-def way(steps: int, segment: int) -> str:
-    """In words, for who watches."""
-    if segment == steps:
-        return "one graph"
-    return f"{ceil(steps / segment)} segments, one graph for {segment} of {steps} steps"

@@ -81,3 +81,6 @@ class Spanned:
                 product, square = product + (way * moved).sum(), square + way.square().sum()
         whole = torch.stack([moved.square().sum() for moved in self.moved.values()]).sum()
         return self.distance.by_products(whole, product, square)
+
+    def told(self) -> str:
+        return ""

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from remanence.attacks._convolved import Convolved
 from remanence.attacks._kept import file_of
 from remanence.attacks._search import search_in_place
-from remanence.attacks._simulation import Simulation, Whole, segment_of, way
+from remanence.attacks._simulation import Simulation, Whole, segment_of
 from remanence.attacks._spanned import Spanned
 from remanence.attacks.gradient_matching import Cosine, Distance, total_variation
 from remanence.attacks.kkt import balanced
@@ -102,10 +103,14 @@ class SimuDy:
         batches = tuple(b if b is None else b.to(like.device) for b in training.batches(count, seed))
         largest = min(training.batch_size or count, count)
         copies = 1 + len(training.optimizer.init({}))
+        parts = release.model, training, release.initial, release.final, labels, self.distance
+        if convolved := Convolved.of(*parts, shape=release.shape):
+            sizes = {"steps": len(batches), "batch": largest, "copies": copies}
+            fitted, segment = convolved.fitted(release.shape, segment=self.segment, **sizes)
+            return Simulation(training=training, coordinates=fitted, batches=batches, segment=segment)
         segment = self.segment or segment_of(
             release.model, release.shape, steps=len(batches), batch=largest, copies=copies, like=like
         )
-        spanned = Spanned.of(release.model, training, release.initial, release.final, labels, self.distance)
         whole = Whole(
             model=release.model,
             training=training,
@@ -114,7 +119,8 @@ class SimuDy:
             y=labels,
             distance=self.distance,
         )
-        return Simulation(training=training, coordinates=spanned or whole, batches=batches, segment=segment)
+        coordinates = Spanned.of(*parts) or whole
+        return Simulation(training=training, coordinates=coordinates, batches=batches, segment=segment)
 
     def _searched(
         self, release: KnowsTraining, simulation: Simulation, start: Tensor, seed: int
@@ -136,7 +142,7 @@ class SimuDy:
             optimizer=self.optimizer,
             steps=self.steps,
             octaves=self.octaves,
-            label=f"simulated training ({way(len(simulation.batches), simulation.segment)})",
+            label=f"simulated training ({simulation.told()})",
             kept=file_of(self.checkpoints, self, release, simulation.training, seed),
         )
         with torch.no_grad():

@@ -58,8 +58,8 @@ def words(text: str, *more: str) -> dict[str, str]:
 @cache  # what this process runs, whatever becomes of the files meanwhile
 def our_code(*folders: str) -> str:
     """What makes models, and what is in these folders, down to the last bit: an update may round otherwise."""
-    beside = Path(nets.__file__)
-    files = [beside, *(path for folder in folders for path in sorted(beside.with_name(folder).glob("*.py")))]
+    beside = Path(nets.__file__).parent
+    files = [path for folder in ("nets", *folders) for path in sorted(beside.with_name(folder).rglob("*.py"))]
     return "\n".join(path.read_text(encoding="utf-8") for path in files)
 
 

@@ -42,7 +42,8 @@ class SGD:
         if self.momentum:
             grads = {name: g.add(state[0][name], alpha=self.momentum) for name, g in grads.items()}
             state = (grads,)
-        return {name: p.sub(grads[name], alpha=self.lr) for name, p in params.items()}, state
+        # add, not sub, whose slope takes one kernel more
+        return {name: p.add(grads[name], alpha=-self.lr) for name, p in params.items()}, state
 
 
 @final

@@ -1,0 +1,96 @@
+"""ResNets and VGGs for small images, their BatchNorm frozen."""
+
+from collections.abc import Callable, Sequence
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from remanence.errors import BadInput
+
+
+def resnet18(shape: Sequence[int], num_classes: int, *, width: int = 64) -> nn.Sequential:
+    """He et al. 2016 for small images: a 3x3 stem without pooling (11,173,962 parameters on CIFAR-10)."""
+    return resnet(shape, num_classes, blocks=(2, 2, 2, 2), width=width)
+
+
+def resnet(
+    shape: Sequence[int],
+    num_classes: int,
+    *,
+    blocks: Sequence[int],
+    width: int,
+    activation: Callable[[], nn.Module] = nn.ReLU,
+) -> nn.Sequential:
+    """Stages of residual blocks, each but the first with half the side and twice the width; BatchNorm is frozen."""
+    if len(shape) != 3:
+        raise BadInput(f"resnet() needs images (channels, height, width), got {tuple(shape)}: use mlp()")
+    with torch.device("meta"):
+        layers: list[nn.Module] = [nn.Conv2d(shape[0], width, 3, padding=1, bias=False), _norm(width), activation()]
+        fan_in = width
+        for stage, count in enumerate(blocks):
+            fan_out = width << stage
+            for i in range(count):
+                layers.append(Residual(fan_in, fan_out, stride=2 if stage and not i else 1, activation=activation))
+                fan_in = fan_out
+        return nn.Sequential(*layers, *_pooled(fan_in, num_classes)).eval()
+
+
+@final
+class Residual(nn.Module):
+    """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape changes."""
+
+    def __init__(self, fan_in: int, fan_out: int, *, stride: int, activation: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(
+            *(nn.Conv2d(fan_in, fan_out, 3, stride=stride, padding=1, bias=False), _norm(fan_out), activation()),
+            *(nn.Conv2d(fan_out, fan_out, 3, padding=1, bias=False), _norm(fan_out)),
+        )
+        same = stride == 1 and fan_in == fan_out
+        self.shortcut = (
+            nn.Identity()
+            if same
+            else nn.Sequential(nn.Conv2d(fan_in, fan_out, 1, stride=stride, bias=False), _norm(fan_out))
+        )
+        self.activation = activation()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.activation(self.inner(x) + self.shortcut(x))
+        return out
+
+
+def vgg(
+    shape: Sequence[int],
+    num_classes: int,
+    *,
+    blocks: Sequence[int] = (2, 2, 3, 3, 3),
+    width: int = 64,
+    activation: Callable[[], nn.Module] = nn.ReLU,
+) -> nn.Sequential:
+    """VGG-16 for small images (Simonyan, Zisserman 2015): a mean and one linear layer at the end (14,724,042 parameters
+    on CIFAR-10), BatchNorm frozen. `blocks` counts the convolutions between poolings: (1, 1, 2, 2, 2) is VGG-11."""
+    least = 1 << len(blocks)
+    if len(shape) != 3 or min(shape[1:]) < least:
+        raise BadInput(
+            f"vgg() of {len(blocks)} stages needs images (channels, height, width) of at least {least}x{least}, got "
+            f"{tuple(shape)}: use fewer stages, or mlp()"
+        )
+    with torch.device("meta"):
+        layers, fan_in = list[nn.Module](), shape[0]
+        for stage, count in enumerate(blocks):
+            for fan_out in [width << min(stage, 3)] * count:
+                layers += [nn.Conv2d(fan_in, fan_out, 3, padding=1, bias=False), _norm(fan_out), activation()]
+                fan_in = fan_out
+            layers.append(nn.MaxPool2d(2))
+        return nn.Sequential(*layers, *_pooled(fan_in, num_classes)).eval()
+
+
+def _pooled(fan_in: int, num_classes: int) -> tuple[nn.Module, ...]:
+    return nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(fan_in, num_classes)
+
+
+def _norm(width: int) -> nn.BatchNorm2d:
+    """It counts no batches, as it never sees one in training: its statistics are numbers of `Params` like others."""
+    norm = nn.BatchNorm2d(width)
+    norm.num_batches_tracked = None
+    return norm

@@ -1,0 +1,120 @@
+"""Layers without weights, which are linear but for kinks."""
+
+from dataclasses import dataclass
+from typing import Protocol, final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import max_pool2d
+
+from remanence.training.passes.base import Tape
+
+
+class Piece(Protocol):
+    """A layer without weights that is linear on each side of its kinks."""
+
+    def forward(self, tape: Tape, x: Tensor) -> Tensor: ...
+    def moved(self, tape: Tape, change: Tensor) -> Tensor: ...
+    def pulled(self, tape: Tape, slope: Tensor) -> Tensor: ...
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Piecewise:
+    """It does not bend, so that changes pass as inputs and slopes do."""
+
+    piece: Piece
+
+    def forward(self, tape: Tape, x: Tensor) -> Tensor:
+        return self.piece.forward(tape, x)
+
+    def back(self, tape: Tape, slope: Tensor, *, pulls: bool) -> Tensor:
+        return self.piece.pulled(tape, slope)
+
+    def forward_along(self, tape: Tape, along: Tape, change: Tensor | None) -> Tensor:
+        assert change is not None
+        return self.piece.moved(tape, change)
+
+    def back_along(self, tape: Tape, along: Tape, change: Tensor) -> Tensor:
+        return self.piece.pulled(tape, change)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Rectifier:
+    name: str
+
+    def forward(self, tape: Tape, x: Tensor) -> Tensor:
+        tape.signs[self.name] = x.relu_()  # in place: the layer in front does not need what it put out
+        return x
+
+    def moved(self, tape: Tape, change: Tensor) -> Tensor:
+        found: Tensor = torch.ops.aten.threshold_backward(change, tape.signs[self.name], 0)
+        return found
+
+    def pulled(self, tape: Tape, slope: Tensor) -> Tensor:
+        return self.moved(tape, slope)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Maximum:
+    """Of squares that do not overlap."""
+
+    name: str
+    side: int
+
+    def forward(self, tape: Tape, x: Tensor) -> Tensor:
+        tape.inputs[self.name] = x
+        out, tape.places[self.name] = max_pool2d(x, self.side, return_indices=True)
+        return out
+
+    def moved(self, tape: Tape, change: Tensor) -> Tensor:
+        places = tape.places[self.name]
+        found = change.flatten(2).gather(2, places.flatten(2)).view(places.shape)
+        last = places.is_contiguous(memory_format=torch.channels_last)
+        return found.contiguous(memory_format=torch.channels_last) if last else found
+
+    def pulled(self, tape: Tape, slope: Tensor) -> Tensor:
+        two, x = (self.side, self.side), tape.inputs[self.name]
+        found: Tensor = torch.ops.aten.max_pool2d_with_indices_backward(
+            slope, x, two, two, (0, 0), (1, 1), False, tape.places[self.name]
+        )
+        return found
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Mean:
+    """Of each channel over the image."""
+
+    name: str
+
+    def forward(self, tape: Tape, x: Tensor) -> Tensor:
+        tape.inputs[self.name] = x
+        return x.mean((2, 3), keepdim=True)
+
+    def moved(self, tape: Tape, change: Tensor) -> Tensor:
+        return change.mean((2, 3), keepdim=True)
+
+    def pulled(self, tape: Tape, slope: Tensor) -> Tensor:
+        x = tape.inputs[self.name]
+        return (slope / x[0, 0].numel()).expand_as(x)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Flat:
+    """Images as vectors."""
+
+    name: str
+
+    def forward(self, tape: Tape, x: Tensor) -> Tensor:
+        tape.inputs[self.name] = x
+        return x.flatten(1)
+
+    def moved(self, tape: Tape, change: Tensor) -> Tensor:
+        return change.flatten(1)
+
+    def pulled(self, tape: Tape, slope: Tensor) -> Tensor:
+        return slope.view(tape.inputs[self.name].shape)

@@ -1,0 +1,189 @@
+"""Simulated with its gradient written out, the training of a convolutional net is the same training."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from remanence import (
+    DPGD,
+    L2,
+    SGD,
+    Adam,
+    Cosine,
+    Data,
+    SimuDy,
+    Training,
+    Victim,
+    initial_and_final,
+    initial_params,
+    load,
+    resnet,
+    train_victim,
+    vgg,
+)
+from remanence.attacks import _convolved
+from remanence.attacks._convolved import Convolved
+from remanence.attacks._simulation import Coordinates, Simulation, Whole
+from remanence.attacks.gradient_matching import ByProducts
+from remanence.nets import Standardise
+from remanence.training import Optimizer
+
+NETS: dict[str, Callable[[Data], nn.Module]] = {
+    "resnet": lambda data: nn.Sequential(Standardise(1), *resnet(data.shape, 10, blocks=(1, 1), width=4)).eval(),
+    "vgg": lambda data: vgg(data.shape, 10, blocks=(1, 2), width=4),
+}
+COSINE = Cosine()
+BATCHED = Training(
+    optimizer=SGD(lr=0.03), epochs=3, batch_size=4, shuffled=False, weight_decay=0.01, stages=((2, 0.5),)
+)
+
+
+def victim(training: Training, net: str = "resnet") -> Victim:
+    """Ten digits and a net in float64, whose norms are not the identity."""
+    digits, generator = load("digits"), torch.Generator().manual_seed(0)
+    place = torch.tensor([int((digits.y == label).nonzero()[0, 0]) for label in range(10)])
+    data = Data(x=digits.x[place].double(), y=digits.y[place], num_classes=10)
+    model = NETS[net](data)
+    initial = {name: p.double() for name, p in initial_params(model, seed=0).items()}
+    drawn = {name: 0.3 * torch.randn(p.shape, generator=generator, dtype=torch.float64) for name, p in initial.items()}
+    initial |= {name: p + drawn[name] for name, p in initial.items() if p.ndim == 1 and not name.endswith("var")}
+    initial |= {name: p + drawn[name].abs() for name, p in initial.items() if name.endswith(("var", "spread"))}
+    return train_victim(model, training, initial, data.take([]), data, seed=0)
+
+
+def written(of: Victim, distance: ByProducts = COSINE) -> Convolved:
+    ends = of.initial, of.final, of.private.y, distance
+    found = Convolved.of(of.model, of.training, *ends, shape=of.private.shape)
+    assert found is not None
+    return found
+
+
+def usual(of: Victim, distance: ByProducts = COSINE) -> Whole:
+    parts = {"initial": of.initial, "final": of.final, "y": of.private.y, "distance": distance}
+    return Whole(model=of.model, training=of.training, **parts)
+
+
+def slope(of: Victim, coordinates: Coordinates, segment: int | None = None) -> tuple[Tensor, Tensor]:
+    """How far training on random images ends from the victim's, and its slope."""
+    batches = tuple(of.training.batches(10, 0))
+    simulation = Simulation(
+        training=of.training, coordinates=coordinates, batches=batches, segment=segment or len(batches)
+    )
+    assert simulation(of.private.x) < 1e-12
+    x = torch.rand(of.private.x.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    value = simulation(x.requires_grad_())
+    return value.detach(), torch.autograd.grad(value, x)[0]
+
+
+def assert_same(ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor]) -> None:
+    torch.testing.assert_close(ours[0], theirs[0], rtol=1e-9, atol=0.0)
+    torch.testing.assert_close(ours[1], theirs[1], rtol=1e-7, atol=1e-9 * float(theirs[1].abs().max()))
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("distance", [L2(), Cosine()], ids=repr)
+@pytest.mark.parametrize("optimizer", [SGD(lr=0.03), SGD(lr=0.03, momentum=0.9), Adam(lr=0.01)], ids=repr)
+def test_written_out_it_is_the_same_training(net: str, optimizer: Optimizer, distance: ByProducts) -> None:
+    made = victim(replace(BATCHED, optimizer=optimizer), net)
+    assert_same(slope(made, written(made, distance)), slope(made, usual(made, distance)))
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_its_weights_take_the_way_of_the_victims(net: str) -> None:
+    made = victim(replace(BATCHED, optimizer=SGD(lr=0.03, momentum=0.9)), net)
+    training, ours = made.training, written(made)
+    weights, read = ours.start(made.private.x), ours.read(made.private.x)
+    state = training.optimizer.init(weights)
+    moves = Simulation(training=training, coordinates=ours, batches=tuple(training.batches(10, 0)), segment=1).moves(10)
+    passed = training.trajectory(made.model, made.initial, made.private, seed=0)
+    for move, expected in zip(moves, [*passed[1:], made.final], strict=True):
+        grads = ours.gradient(weights, read, move.batch)
+        weights, state = training.step(move.optimizer, weights, grads, state, move.step)
+        for name, p in ours.net.order.named(weights["all"]).items():
+            torch.testing.assert_close(p, expected[name], rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("batch", [None, 4], ids=["full batch", "mini-batches"])
+@pytest.mark.parametrize("kept", [True, False], ids=["tapes kept", "made again"])
+@pytest.mark.parametrize("at_once", [None, 3, 1])
+@pytest.mark.parametrize("segment", [None, 2, 1])
+def test_memory_changes_nothing(batch: int | None, kept: bool, at_once: int | None, segment: int | None) -> None:
+    made = victim(replace(BATCHED, batch_size=batch))
+    ours = replace(written(made), kept=kept, at_once=at_once)
+    assert_same(slope(made, ours, segment), slope(made, usual(made)))
+
+
+def test_channels_last_is_the_same_training() -> None:
+    made = victim(BATCHED)
+    first = written(made)
+    order = replace(first.net.order, form=torch.channels_last)
+    begun, end = order.packed(made.initial), order.packed(made.final)
+    last = replace(first, net=replace(first.net, order=order), begun=begun, moved=end - begun)
+    assert not torch.equal(begun, first.begun)
+    assert_same(slope(made, last), slope(made, first))
+
+
+def test_memory_decides_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = written(victim(BATCHED))
+    weights, tape = net.begun.nbytes, 8 * net.net.held((1, 8, 8), 1)
+    work = 8 * weights + 2 * tape
+
+    def chosen(free: float, segment: int | None = None) -> tuple[bool, int]:
+        monkeypatch.setattr(_convolved, "free_memory", lambda _: free / _convolved.SHARE_OF_MEMORY)
+        fitted, steps = net.fitted((1, 8, 8), steps=100, batch=1, copies=2, segment=segment)
+        return fitted.kept, steps
+
+    assert chosen(1.01 * (100 * (tape + weights) + work)) == (True, 100)
+    assert chosen(0.99 * (100 * (tape + weights) + work)) == (False, 100)
+    few = round((200 * weights / (weights + tape)) ** 0.5)
+    cuts = -(-100 // few) * 2 * weights  # what stays between segments counts too
+    assert chosen(0.99 * (100 * weights + work)) == (True, few)
+    assert chosen(1.01 * (few * (tape + weights) + cuts + work)) == (True, few)
+    assert chosen(0.99 * (few * (tape + weights) + cuts + work)) == (False, 14)  # the root of two copies of a hundred
+    assert chosen(1.0) == (False, 14)
+    assert chosen(1.01 * (5 * (tape + weights) + 20 * 2 * weights + work), segment=5) == (True, 5)
+    assert chosen(0.99 * (5 * (tape + weights) + 20 * 2 * weights + work), segment=5) == (False, 5)
+
+
+def test_memory_decides_how_many_records_are_in_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = written(victim(BATCHED))
+
+    def chosen(records: int) -> int | None:
+        """With twice what a pass of so many works on."""
+        work = 8 * net.begun.nbytes + 2 * 8 * net.net.held((1, 8, 8), records)
+        monkeypatch.setattr(_convolved, "free_memory", lambda _: 2.01 * work / _convolved.SHARE_OF_MEMORY)
+        return net.fitted((1, 8, 8), steps=100, batch=10, copies=2, segment=None)[0].at_once
+
+    assert [chosen(records) for records in (10, 9, 5, 4, 1)] == [None, 5, 5, 3, 1]
+
+
+def test_what_was_chosen_is_told() -> None:
+    made = victim(BATCHED)
+    ours, batches = replace(written(made), kept=False, at_once=3), tuple(made.training.batches(10, 0))
+    told = Simulation(training=made.training, coordinates=ours, batches=batches, segment=2).told()
+    graphs, again = "5 segments, one graph for 2 of 9 steps", "each step made again on the way back"
+    assert told == f"{graphs}, {again}, records taken 3 at a time"
+    kept = Simulation(training=made.training, coordinates=written(made), batches=batches, segment=9)
+    assert kept.told() == "one graph"
+
+
+def test_clipped_gradients_and_other_distances_are_left_to_autograd() -> None:
+    made = victim(BATCHED)
+    clipped = replace(BATCHED, privacy=DPGD(clip=1.0))
+    ends = made.initial, made.final, made.private.y
+    assert Convolved.of(made.model, clipped, *ends, COSINE, shape=(1, 8, 8)) is None
+    assert Convolved.of(made.model, BATCHED, *ends, lambda a, b: (a - b).abs().sum(), shape=(1, 8, 8)) is None
+
+
+def test_the_attack_takes_it_and_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = initial_and_final(victim(replace(BATCHED, optimizer=SGD(lr=0.1, momentum=0.5)))).release
+    attack = SimuDy(candidates=10, steps=5, octaves=2)
+    ours = attack.run(release, seed=0)
+    with monkeypatch.context() as patched:
+        patched.setattr(Convolved, "of", lambda *_, **__: None)
+        theirs = attack.run(release, seed=0)
+    assert ours.objective == pytest.approx(theirs.objective, rel=1e-6)
+    torch.testing.assert_close(ours.x, theirs.x, rtol=0.0, atol=1e-6)
