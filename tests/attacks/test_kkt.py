@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import nnls
-from torch import nn
+from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from remanence import (
@@ -54,9 +54,16 @@ GREY = torch.full((64,), 0.5, dtype=torch.float64)
 
 @cache
 def at_rest(loss: KnownLoss | None = None, *, centred: bool = True, hidden: tuple[int, ...] = (40,)) -> Victim:
-    """Trained with weight decay until it rests: five classes, or two with one output."""
-    data, net = private(5 if loss is None else 2), centred_mlp if centred else partial(mlp, activation=nn.ReLU)
-    model = net(data.shape, 5 if loss is None else 1, hidden=hidden)
+    """Five classes of digits, or two with one output."""
+    return trained(private(5 if loss is None else 2), loss, centred=centred, hidden=hidden)
+
+
+def trained(
+    data: Data, loss: KnownLoss | None = None, *, centred: bool = True, hidden: tuple[int, ...] = (40,)
+) -> Victim:
+    """With weight decay until it rests."""
+    net = centred_mlp if centred else partial(mlp, activation=nn.ReLU)
+    model = net(data.shape, data.num_classes if loss is None else 1, hidden=hidden)
     initial = {name: p.double() for name, p in torch_params(model, seed=0).items()}
     if centred:
         initial["1.mean"] = data.x.mean(0).flatten()
@@ -132,6 +139,22 @@ def test_it_explains_the_weights_better_and_better() -> None:
     assert short is not None
     assert long is not None
     assert long < 0.5 * short
+
+
+def test_it_reads_planted_records_and_no_others() -> None:
+    """Noise: what is like it was trained on."""
+    noise = torch.rand(2 * RECORDS, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    data = Data(x=noise[:RECORDS], y=torch.arange(RECORDS) % 5, num_classes=5)
+    found = KKT(candidates=2 * RECORDS, iterations=2000).run(weights_only(trained(data)).release, seed=0)
+    alike = (in_units(found.x) @ in_units(noise).T).max(0).values
+    assert alike[:RECORDS].min() > 0.45
+    assert alike[RECORDS:].max() < 0.45
+    assert alike[:RECORDS].mean() > 2 * alike[RECORDS:].mean()
+
+
+def in_units(x: Tensor) -> Tensor:
+    rows = x.flatten(1) - x.flatten(1).mean(1, keepdim=True)
+    return rows / rows.norm(dim=1, keepdim=True)
 
 
 def test_a_run_that_diverges_is_dropped() -> None:
