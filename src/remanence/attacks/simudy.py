@@ -6,6 +6,7 @@ victim's did. Nothing is linearised, so deep networks can be read.
 """
 
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import final
 
@@ -17,8 +18,10 @@ from remanence.attacks._kept import file_of
 from remanence.attacks._search import search_in_place
 from remanence.attacks._simulation import Simulation, Whole, segment_of, way
 from remanence.attacks._spanned import Spanned
+from remanence.attacks._whitened import Gates
 from remanence.attacks.gradient_matching import Cosine, Distance, total_variation
 from remanence.attacks.kkt import balanced
+from remanence.attacks.span import share_left
 from remanence.errors import BadInput, Diverged, at_least
 from remanence.release import KnowsFixed, KnowsTraining, require
 from remanence.seeds import stream
@@ -41,6 +44,8 @@ class SimuDy:
     optimizer: Optimizer = Adam(lr=0.01, beta1=0.8, beta2=0.9)  # at the start; its rate falls on a half cosine
     spread: float = 0.1  # of the first candidates' pixels, around the middle
     octaves: int = 0  # coarser parts of the images that are moved beside their pixels; not in the paper
+    whitening: float = 0.0  # by which power of their singular values layers are compared evenly; MLPs, not in the paper
+    sharpness: tuple[float, float] | None = None  # of gates in place of ReLU's steps, from first to last; as before
     restarts: int = 1  # from other first candidates; those with the lowest objective count
     start: "SimuDy | None" = None  # whose candidates the search begins with, such as one that simulates fewer epochs
     training: Training | None = None  # simulated; None: the victim's. The authors' code takes 8 of its 20 epochs
@@ -49,7 +54,9 @@ class SimuDy:
     checkpoints: Path | None = field(default=None, repr=False, compare=False)  # where a stopped search goes on
 
     def __post_init__(self) -> None:
-        at_least(self, candidates=1, labels=0, tv=0, steps=1, spread=0, octaves=0, restarts=1, segment=1)
+        at_least(self, candidates=1, labels=0, tv=0, steps=1, spread=0, octaves=0, whitening=0, restarts=1, segment=1)
+        if self.sharpness is not None and not (len(self.sharpness) == 2 and all(0 < s < inf for s in self.sharpness)):
+            raise BadInput(f"`sharpness` must hold two numbers above 0, at first and at the end, got {self.sharpness}")
         if self.start is not None and self.start.candidates != self.candidates:
             raise BadInput(
                 f"`start` must have as many candidates as the search that goes on from it, {self.candidates}, got "
@@ -105,7 +112,6 @@ class SimuDy:
         segment = self.segment or segment_of(
             release.model, release.shape, steps=len(batches), batch=largest, copies=copies, like=like
         )
-        spanned = Spanned.of(release.model, training, release.initial, release.final, labels, self.distance)
         whole = Whole(
             model=release.model,
             training=training,
@@ -114,15 +120,33 @@ class SimuDy:
             y=labels,
             distance=self.distance,
         )
+        spanned = Spanned.of(release.model, training, release.initial, release.final, labels, self.distance)
+        if self.whitening or self.sharpness:
+            spanned = self._smoothed(release, spanned, seed)
         return Simulation(training=training, coordinates=spanned or whole, batches=batches, segment=segment)
+
+    def _smoothed(self, release: KnowsTraining, spanned: Spanned | None, seed: int) -> Spanned:
+        victim = release.training
+        if spanned is not None and self.whitening:
+            count = len(spanned.y)
+            steps = len(list(victim.batches(count, seed))) if victim.weight_decay else 0
+            spanned = spanned.whitened(self.whitening, shrunk=share_left(victim, steps, records=count))
+        if spanned is None:
+            raise BadInput(
+                "`whitening` and `sharpness` are for MLPs of linear layers with ReLU under SGD, trained on fewer "
+                "records than a record has numbers and, for `whitening`, the first layer neurons: leave them out"
+            )
+        like = next(iter(release.final.values()))
+        return replace(spanned, gates=Gates.of(self.sharpness, like)) if self.sharpness else spanned
 
     def _searched(
         self, release: KnowsTraining, simulation: Simulation, start: Tensor, seed: int
     ) -> tuple[Tensor, float]:
         known = release.fixed.x if isinstance(release, KnowsFixed) else start[:0]
+        coordinates = simulation.coordinates
 
         def objective(x: Tensor) -> Tensor:
-            return simulation(torch.cat([known, x])) + self.tv * total_variation(x)
+            return simulation(torch.cat([known, x])) + self.tv * total_variation(coordinates.within(x))
 
         if (place := simulation.diverges_at(torch.cat([known, start]))) is not None:
             raise Diverged(
@@ -138,9 +162,12 @@ class SimuDy:
             octaves=self.octaves,
             label=f"simulated training ({way(len(simulation.batches), simulation.segment)})",
             kept=file_of(self.checkpoints, self, release, simulation.training, seed),
+            prepare=coordinates.prepare,
         )
+        coordinates.prepare(1.0)
         with torch.no_grad():
-            return x.detach().clone(), float(objective(x))
+            found = coordinates.within(x).clamp(0, 1)
+            return found, float(objective(found))
 
 
 def check_ends(release: KnowsTraining) -> None:
