@@ -30,7 +30,7 @@ def mlp_100(scale: Scale) -> Sequence[Cell]:
 
 def mlp_500(scale: Scale) -> Sequence[Cell]:
     """500 images from the same MLP, trained for 20 epochs at full batch, by the whitened search."""
-    records, steps = {"smoke": (20, 150), "small": (50, 600), "paper": (500, 4000)}[scale]
+    records, steps = {"smoke": (20, 150), "small": (50, 600), "paper": (500, 2000)}[scale]
     one = simulated(scale)
     assert isinstance(one.attack, SimuDy)
     claim = Claim.mean(images_of(scale).ssim, target=0.6, where="ours")
