@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import remanence
 from remanence import (
     KKT,
+    L2,
     LBFGS,
     Attack,
     Case,
@@ -73,6 +74,11 @@ ROWS = [
     Row(Equilibrium(candidates=3, steps=20), 3, weights_only, gradient_at_initial, "`final`", activation=nn.ReLU),
     Row(SimuDy(candidates=3, steps=5), 3, initial_and_final, weights_only, "`initial`"),
     Row(SimuDy(candidates=1, steps=5, segment=2), 1, all_but_one, weights_only, "`initial`", activation=nn.ReLU),
+    Row(
+        SimuDy(candidates=3, steps=5, distance=L2(), whitening=0.5, sharpness=(2.0, 40.0)),
+        *(3, initial_and_final, weights_only, "`initial`"),
+        activation=nn.ReLU,
+    ),
     Row(Linearised(candidates=3, steps=5), 3, initial_and_final, weights_only, "`initial`"),
     Row(GLM(), 1, all_but_one, initial_and_final, "`fixed`", hidden=(), deterministic=True),
 ]

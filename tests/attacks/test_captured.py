@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from remanence import (
+    L2,
     SGD,
     Adam,
     Cosine,
@@ -33,6 +34,7 @@ from remanence.attacks._convolved import Convolved
 from remanence.attacks._kept import keep
 from remanence.attacks._simulation import Coordinates, Simulation, Whole
 from remanence.attacks._spanned import Spanned
+from remanence.attacks._whitened import Gates
 from remanence.attacks.gradient_matching import total_variation
 from remanence.attacks.linearised import pulls
 from remanence.training import CrossEntropy, Loss
@@ -46,7 +48,7 @@ NETS: dict[str, Net] = {
     "resnet": lambda data: resnet(data.shape, 10, blocks=(1, 1), width=4),
     "vgg": lambda data: vgg(data.shape, 10, blocks=(1, 1), width=4),
 }
-WAYS = ["written in the records", "written out", "made again", *NETS]
+WAYS = ["written in the records", "whitened, with gates", "written out", "made again", *NETS]
 on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="captured on a CUDA device alone")
 in_segments = pytest.mark.parametrize("segment", [4, 1], ids=["one graph", "step by step"])
 by_training = pytest.mark.parametrize("training", [FULL, BATCHES], ids=["full batch", "mini-batches"])
@@ -75,6 +77,15 @@ def moved(shown: InitialAndFinalWeights, device: str) -> InitialAndFinalWeights:
     return replace(shown, initial=initial, final=final)
 
 
+def whitened(there: InitialAndFinalWeights, training: Training, y: Tensor) -> Coordinates:
+    spanned = Spanned.of(there.model, training, there.initial, there.final, y, L2())
+    spanned = spanned and spanned.whitened(0.5, shrunk=0.9)
+    assert spanned is not None
+    gates = Gates.of((2.0, 40.0), there.final["1.weight"])
+    gates.sharpen(0.5)
+    return replace(spanned, gates=gates)
+
+
 @in_segments
 @by_training
 @pytest.mark.parametrize("way", WAYS)
@@ -92,6 +103,8 @@ def test_a_step_of_simudy_stays_on_the_device(digits: Data, way: str, training: 
         convolved = Convolved.of(there.model, training, there.initial, there.final, y, Cosine(), shape=there.shape)
         assert convolved is not None
         coordinates = replace(convolved, kept=way == "written out")
+    if way == "whitened, with gates":
+        coordinates = whitened(there, training, y)
     assert coordinates is not None
     simulation = Simulation(training=training, coordinates=coordinates, batches=batches, segment=segment)
     x.requires_grad_()
@@ -149,6 +162,21 @@ def test_slopes_with_channels_last_are_those_of_the_host(digits: Data, net: Net,
         with precision(tf32=False):
             found.append(torch.autograd.grad(simulation(x), x)[0].cpu().double())
     assert float((found[0] - found[1]).norm() / found[1].norm()) < 1e-3
+
+
+@on_cuda
+@in_segments
+@by_training
+def test_captured_gates_grow_steep_as_they_do_step_by_step(
+    digits: Data, training: Training, segment: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = moved(release(digits, NETS["mlp"], training), "cuda")
+    attack = SimuDy(candidates=4, steps=20, segment=segment, distance=L2(), whitening=0.5, sharpness=(2.0, 40.0))
+    captured = attack.run(there, seed=0)
+    monkeypatch.setattr(_search, "replayed", lambda step, _: step)
+    eager = attack.run(there, seed=0)
+    torch.testing.assert_close(captured.x, eager.x, rtol=1e-6, atol=1e-6)
+    assert captured.objective == pytest.approx(eager.objective, rel=1e-6)
 
 
 @on_cuda

@@ -27,6 +27,13 @@ def test_digits_come_back_better_than_look_alikes() -> None:
         assert score > nulls["unrelated"]["metrics"]["normalised_ssim"]["mean"] + 0.1
 
 
+def test_digits_come_back_one_for_every_three_neurons() -> None:
+    (record,) = records("tian2025.mlp_500").values()
+    assert "whitening=0.5" in record["attack"]
+    score, nulls = record["scores"]["metrics"]["normalised_ssim"]["mean"], record["nulls"]
+    assert score > nulls["unrelated"]["metrics"]["normalised_ssim"]["mean"] + 0.3
+
+
 def test_private_records_have_as_many_of_each_class_and_follow_the_seed() -> None:
     one, other = (cut("smoke", 20, seed, public=100) for seed in (0, 1))
     assert one.private.y.bincount().tolist() == [2] * 10

@@ -62,11 +62,17 @@ class Convolved:
         begun, end = net.order.packed(initial), net.order.packed(final)
         return cls(net=net, initial=initial, begun=begun, moved=end - begun, y=y, distance=distance)
 
+    def prepare(self, done: float) -> None:
+        pass
+
     def start(self, records: Tensor) -> Params:
         return {_ALL: self.begun}
 
     def read(self, x: Tensor) -> Read:
         return (self.net.read(self.initial, x),)
+
+    def within(self, x: Tensor) -> Tensor:
+        return x
 
     def gradient(self, weights: Params, read: Read, batch: Tensor | None) -> Params:
         (x,), y = read, self.y

@@ -88,6 +88,7 @@ def search_in_place(
     label: str,
     octaves: int = 0,
     kept: Path | None = None,
+    prepare: Callable[[float], None] = lambda _: None,
 ) -> None:
     """From one start, for objectives that are large: `x` is moved within the box and `others` freely. The rate falls on
     a half cosine; on a CUDA device a step is captured once.
@@ -95,7 +96,8 @@ def search_in_place(
     Images are also moved as wholes: with `octaves` a step has coarser parts, each of half the side of the one before,
     that the optimiser scales for themselves. A slope by single pixels is mostly noise to it in deep nets.
 
-    What the file `kept` holds is gone on from; it is written every half minute and at the end.
+    What the file `kept` holds is gone on from; it is written every half minute and at the end. `prepare` is told before
+    each step which share of them is done: it may fill tensors that the objective reads.
     """
     parts = [nn.Parameter(part) for part in coarser(x, octaves)]
     stepper, reached = torch_optimizer(optimizer, [x, *parts, *others]), x.detach().new_zeros(())
@@ -116,6 +118,7 @@ def search_in_place(
     told = f"{label}, from step {done + 1} on" if done else label
     for place in track(range(done, steps), total=steps - done, label=told):
         set_rate(stepper, optimizer.lr * (1 + cos(pi * place / steps)) / 2)
+        prepare(place / steps)
         next_step()
         last, due = place == steps - 1, kept is not None and perf_counter() - written > _KEPT_EVERY
         if (last or due or place % _LOOK == 0) and not reached.isfinite():

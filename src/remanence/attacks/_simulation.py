@@ -30,8 +30,16 @@ _WHERE_UNKNOWN = 4 << 30  # bytes taken to be free where the system does not tel
 class Coordinates(Protocol):
     """In which the weights are moved."""
 
+    def prepare(self, done: float) -> None:
+        """For a step of the search of which this share is done."""
+        ...
+
     def start(self, records: Tensor) -> Params: ...
     def read(self, x: Tensor) -> Read: ...
+    def within(self, x: Tensor) -> Tensor:
+        """The records that are simulated in place of these."""
+        ...
+
     def gradient(self, weights: Params, read: Read, batch: Tensor | None) -> Params: ...
     def apart(self, weights: Params, read: Read) -> Tensor:
         """How far the way of these weights is from the victim's."""
@@ -54,11 +62,17 @@ class Whole:
     y: Tensor
     distance: Distance
 
+    def prepare(self, done: float) -> None:
+        pass
+
     def start(self, records: Tensor) -> Params:
         return {name: self.initial[name] for name, _ in self.model.named_parameters()}
 
     def read(self, x: Tensor) -> Read:
         return (x,)
+
+    def within(self, x: Tensor) -> Tensor:
+        return x
 
     def gradient(self, weights: Params, read: Read, batch: Tensor | None) -> Params:
         (x,), y = read, self.y

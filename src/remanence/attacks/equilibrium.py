@@ -43,8 +43,8 @@ class Equilibrium:
 
     candidates: int | None = None  # None: as many as the rank of the first layer says
     loss: KnownLoss = CrossEntropy()
-    steps: int = 3000  # in each stage of each round
-    stages: int = 1  # in which the directions that candidates move in grow from ten to all
+    steps: int = 3000  # in each stage and round
+    stages: int = 1  # of the first round: the directions that candidates move in grow from ten to all
     restarts: int = 2
     lr: float = 0.003  # of Adam, in units of pixels, falling on a half cosine
     spread: float = 0.005  # of the first candidates' pixels
@@ -92,16 +92,15 @@ class Equilibrium:
         shape = (self.restarts, len(labels), prod(release.shape))
         free = [span.basis.new_zeros(*shape[:2], len(each.weight)) for each in span.layers[:-1]]
         z, anew = span.basis.new_zeros(*shape[:2], len(span.basis)), torch.ones_like(free[0][..., :1], dtype=torch.bool)
-        shares = (0.0, *self.kept)
-        total = len(shares) * self.stages * self.steps
+        total = (self.stages + len(self.kept)) * self.steps
         ticks = track(range(total), total=total, label="equilibrium")
-        for share in shares:
+        for share in (0.0, *self.kept):
             if share:
                 place = self._doubt(span, z, free, labels).argsort(-1).argsort(-1)[..., None]
                 anew = place >= share * len(labels)
             start = span.coordinates(torch.randn(shape, generator=generator).to(span.basis))
             z = torch.where(anew, self.spread * start, z)
-            for part in span.growing(self.stages):
+            for part in span.growing(1 if share else self.stages):
                 free = [torch.where(anew, 0.0, own) for own in free]
                 leading, free, objective = self._round(
                     release, part, z[..., : len(part.basis)], free, anew, labels, ticks

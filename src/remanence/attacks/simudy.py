@@ -6,6 +6,7 @@ victim's did. Nothing is linearised, so deep networks can be read.
 """
 
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import final
 
@@ -18,8 +19,10 @@ from remanence.attacks._kept import file_of
 from remanence.attacks._search import search_in_place
 from remanence.attacks._simulation import Simulation, Whole, segment_of
 from remanence.attacks._spanned import Spanned
+from remanence.attacks._whitened import Gates
 from remanence.attacks.gradient_matching import Cosine, Distance, total_variation
 from remanence.attacks.kkt import balanced
+from remanence.attacks.span import share_left
 from remanence.errors import BadInput, Diverged, at_least
 from remanence.release import KnowsFixed, KnowsTraining, require
 from remanence.seeds import stream
@@ -42,6 +45,8 @@ class SimuDy:
     optimizer: Optimizer = Adam(lr=0.01, beta1=0.8, beta2=0.9)  # at the start; its rate falls on a half cosine
     spread: float = 0.1  # of the first candidates' pixels, around the middle
     octaves: int = 0  # coarser parts of the images that are moved beside their pixels; not in the paper
+    whitening: float = 0.0  # by which power of their singular values layers are compared evenly; MLPs, not in the paper
+    sharpness: tuple[float, float] | None = None  # of gates in place of ReLU's steps, from first to last; as before
     restarts: int = 1  # from other first candidates; those with the lowest objective count
     start: "SimuDy | None" = None  # whose candidates the search begins with, such as one that simulates fewer epochs
     training: Training | None = None  # simulated; None: the victim's. The authors' code takes 8 of its 20 epochs
@@ -50,7 +55,9 @@ class SimuDy:
     checkpoints: Path | None = field(default=None, repr=False, compare=False)  # where a stopped search goes on
 
     def __post_init__(self) -> None:
-        at_least(self, candidates=1, labels=0, tv=0, steps=1, spread=0, octaves=0, restarts=1, segment=1)
+        at_least(self, candidates=1, labels=0, tv=0, steps=1, spread=0, octaves=0, whitening=0, restarts=1, segment=1)
+        if self.sharpness is not None and not (len(self.sharpness) == 2 and all(0 < s < inf for s in self.sharpness)):
+            raise BadInput(f"`sharpness` must hold two numbers above 0, at first and at the end, got {self.sharpness}")
         if self.start is not None and self.start.candidates != self.candidates:
             raise BadInput(
                 f"`start` must have as many candidates as the search that goes on from it, {self.candidates}, got "
@@ -104,7 +111,8 @@ class SimuDy:
         largest = min(training.batch_size or count, count)
         copies = 1 + len(training.optimizer.init({}))
         parts = release.model, training, release.initial, release.final, labels, self.distance
-        if convolved := Convolved.of(*parts, shape=release.shape):
+        smooth = bool(self.whitening or self.sharpness)
+        if not smooth and (convolved := Convolved.of(*parts, shape=release.shape)):
             sizes = {"steps": len(batches), "batch": largest, "copies": copies}
             fitted, segment = convolved.fitted(release.shape, segment=self.segment, **sizes)
             return Simulation(training=training, coordinates=fitted, batches=batches, segment=segment)
@@ -119,16 +127,32 @@ class SimuDy:
             y=labels,
             distance=self.distance,
         )
-        coordinates = Spanned.of(*parts) or whole
+        spanned = Spanned.of(*parts)
+        coordinates = self._smoothed(release, spanned, seed) if smooth else spanned or whole
         return Simulation(training=training, coordinates=coordinates, batches=batches, segment=segment)
+
+    def _smoothed(self, release: KnowsTraining, spanned: Spanned | None, seed: int) -> Spanned:
+        victim = release.training
+        if spanned is not None and self.whitening:
+            count = len(spanned.y)
+            steps = len(list(victim.batches(count, seed))) if victim.weight_decay else 0
+            spanned = spanned.whitened(self.whitening, shrunk=share_left(victim, steps, records=count))
+        if spanned is None:
+            raise BadInput(
+                "`whitening` and `sharpness` are for MLPs of linear layers with ReLU under SGD, trained on fewer "
+                "records than a record has numbers and, for `whitening`, the first layer neurons: leave them out"
+            )
+        like = next(iter(release.final.values()))
+        return replace(spanned, gates=Gates.of(self.sharpness, like)) if self.sharpness else spanned
 
     def _searched(
         self, release: KnowsTraining, simulation: Simulation, start: Tensor, seed: int
     ) -> tuple[Tensor, float]:
         known = release.fixed.x if isinstance(release, KnowsFixed) else start[:0]
+        coordinates = simulation.coordinates
 
         def objective(x: Tensor) -> Tensor:
-            return simulation(torch.cat([known, x])) + self.tv * total_variation(x)
+            return simulation(torch.cat([known, x])) + self.tv * total_variation(coordinates.within(x))
 
         if (place := simulation.diverges_at(torch.cat([known, start]))) is not None:
             raise Diverged(
@@ -144,9 +168,12 @@ class SimuDy:
             octaves=self.octaves,
             label=f"simulated training ({simulation.told()})",
             kept=file_of(self.checkpoints, self, release, simulation.training, seed),
+            prepare=coordinates.prepare,
         )
+        coordinates.prepare(1.0)
         with torch.no_grad():
-            return x.detach().clone(), float(objective(x))
+            found = coordinates.within(x).clamp(0, 1)
+            return found, float(objective(found))
 
 
 def check_ends(release: KnowsTraining) -> None:

@@ -85,8 +85,9 @@ def read_span(release: KnowsFinal, *, rank: int | None = None) -> Span:
     return Span(values=values, directions=directions, rank=rank, gap=gap, shape=tuple(release.shape))
 
 
-def share_left(training: Training, steps: int) -> float:
-    """What so many steps of SGD leave of the first weights, by weight decay alone."""
+def share_left(training: Training, steps: int, *, records: int = 1) -> float:
+    """What so many steps of SGD leave of the first weights, by weight decay alone; by `records` mini-batches tell when
+    a stage of the rate begins."""
     if not isinstance(training.optimizer, SGD):
         raise BadInput(f"what is left of the first weights is known for SGD only, got {training.optimizer}")
 
@@ -94,7 +95,7 @@ def share_left(training: Training, steps: int) -> float:
         return {name: torch.zeros_like(p) for name, p in params.items()}
 
     plain, one = replace(training, privacy=None), {"share": torch.ones((), dtype=torch.float64)}
-    return float(plain.descend(nothing, one, [None] * steps, records=1, noise_seed=0)["share"])
+    return float(plain.descend(nothing, one, [None] * steps, records=records, noise_seed=0)["share"])
 
 
 def _first_layer(release: KnowsFinal) -> str:

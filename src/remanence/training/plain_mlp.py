@@ -1,7 +1,8 @@
 """The gradient of an MLP with ReLU, written out: for small nets autograd takes several times as long as the work."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import TypeAlias, final
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,8 @@ from torch.nn.functional import linear
 from remanence.nets import Centre, Standardise
 from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, Loss, SquaredError
 from remanence.types import Params
+
+Gate: TypeAlias = Callable[[Tensor], Tensor]  # from what enters a ReLU to its slope there
 
 
 @final
@@ -43,10 +46,12 @@ class PlainMlp:
             x = (x - params[f"{self.standard}.mean"]) / params[f"{self.standard}.spread"]
         return x.flatten(1) if self.mean is None else x.flatten(1) - params[self.mean]
 
-    def above(self, params: Params, out: Tensor, y: Tensor) -> tuple[Tensor, Params]:
-        """From what the first layer puts out: the slope by it, and all gradients but that of the first weight."""
-        inputs = [out]
+    def above(self, params: Params, out: Tensor, y: Tensor, gate: Gate | None = None) -> tuple[Tensor, Params]:
+        """From what the first layer puts out: the slope by it, and all gradients but that of the first weight. With a
+        `gate` the way back is as if ReLU had that slope."""
+        inputs, slopes = [out], list[Tensor]()
         for name in self.names[1:]:
+            slopes.append(inputs[-1] > 0 if gate is None else gate(inputs[-1]))
             inputs[-1] = inputs[-1].relu()
             inputs.append(_linear(inputs[-1], params[f"{name}.weight"], params.get(f"{name}.bias")))
         delta, grads = self.loss.slopes(inputs.pop(), y) / out.shape[-2], {}
@@ -57,7 +62,7 @@ class PlainMlp:
             if place:
                 below = inputs[place - 1]
                 grads[f"{name}.weight"] = delta.mT @ below
-                delta = (delta @ params[f"{name}.weight"]) * (below > 0)
+                delta = (delta @ params[f"{name}.weight"]) * slopes[place - 1]
         return delta, grads
 
 
