@@ -28,7 +28,7 @@ from remanence_recipes.mnemonist2023.reading import by_start, over_starts
 from remanence_recipes.mnemonist2023.setting import SIZES, Readings, Run, mean_image, neighbour, reader, runs
 
 STARTS: dict[Scale, dict[float, int]] = {
-    "smoke": {0.1: 2, 0.5: 2},
+    "smoke": {0.1: 2, 0.2: 1},
     "small": {0.01: 2, 0.03: 2, 0.1: 3, 0.2: 2},
     "paper": {0.01: 4, 0.03: 4, 0.1: 10, 0.2: 4},
 }
