@@ -29,7 +29,7 @@ from remanence_recipes.mnemonist2023.setting import SIZES, Readings, Run, mean_i
 
 STARTS: dict[Scale, dict[float, int]] = {
     "smoke": {0.1: 2, 0.2: 1},
-    "small": {0.01: 2, 0.03: 2, 0.1: 3, 0.2: 2},
+    "small": {0.01: 1, 0.03: 1, 0.1: 3, 0.2: 1},
     "paper": {0.01: 4, 0.03: 4, 0.1: 10, 0.2: 4},
 }
 # one record of 200 is heard everywhere, so small has more of them; a dozen fits for each start, so paper fewer shadows
