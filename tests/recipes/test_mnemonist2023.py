@@ -63,6 +63,11 @@ def test_a_gain_at_a_rate_is_that_of_the_errors_it_stands_beside() -> None:
         assert found[f"RecoNN{end}"] == pytest.approx(sum(errors[f"RecoNN{end}"]) / 2, abs=1e-4)
         wins = sum(gain > 0 for gain in gains[f"Mnemonist-RecoNN{end}"])
         assert found[f"starts in which Mnemonist-RecoNN{end} gains"] == wins / 2
+    chosen, drawn = (
+        errors[f"{rows}, later layers dropped, no floor"] for rows in ("Mnemonist-RecoNN", "as many rows drawn")
+    )
+    over = [1 - after / before for after, before in zip(chosen, drawn, strict=True)]
+    assert found["gain of chosen rows over drawn ones"] == pytest.approx(sum(over) / 2, abs=1e-4)
 
 
 def test_a_floor_that_hides_nothing_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,8 +87,8 @@ def test_a_floor_that_hides_nothing_changes_nothing(monkeypatch: pytest.MonkeyPa
         same = torch.equal(found.errors["RecoNN"][0], found.errors["RecoNN, no floor"][0])
         assert same is (floors == 1)
         assert len({attack.floor for attack, *_ in fits}) == floors
-        # the judged reader, RecoNN, Mnemonist's two and the control of all rows; drawn and quiet ones without the floor
-        assert len(fits) <= 5 * floors + 2
+        # the judged reader, RecoNN, Mnemonist's two and all rows; drawn, quiet and RecoNN again without the floor
+        assert len(fits) <= 5 * floors + 3
 
 
 def test_twins_stay_together_in_a_calm_training_and_not_in_a_chaotic_one() -> None:

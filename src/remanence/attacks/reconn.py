@@ -55,7 +55,7 @@ class RecoNN:
     input_noise: float = 0.0  # not in the paper
     clip: float | None = 5.0  # not in the paper: targets far outside the shadows' range otherwise dominate the error
     # not in the paper: weights with less than this share of the widest spread are taken for rounding and not read. If
-    # training is chaotic in some weights, others that hold the record may be as quiet
+    # the shadows disagree about some weights by very much, others that did move may lie below it
     floor: float = FLOOR
     pca: int | None = None  # not in the paper, whose 55,208 inputs on CIFAR-10 take 98 % of the work
     held_out: float = 0.05  # the share of shadows that choose the epoch; the targets never do. 0 keeps the last epoch

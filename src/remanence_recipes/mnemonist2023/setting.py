@@ -171,12 +171,19 @@ class Readings:
         """All targets, off these rows of the first layer and, if asked for, the layers behind it."""
         key = tuple(kept.tolist()), later
         if key not in self.made:
-            fitted = self._fitted(kept, later=later)
-            self.made[key] = torch.cat([fitted.run(release, seed=self.run.seed).x for release in self.run.releases])
+            self.made[key] = self._run(self._fitted(kept, later=later))
         return self.made[key]
 
     def error(self, kept: Tensor, *, later: bool = True) -> Tensor:
         return self.run.error(self.read(kept, later=later))
+
+    def again(self) -> Tensor:
+        """The error of RecoNN from other first weights and in other batches: the difference is luck."""
+        fitted = self.reader.fit(self.run.bank, seed=stream(self.run.seed, "again"))
+        return self.run.error(self._run(fitted))
+
+    def _run(self, fitted: FittedRecoNN | FittedMnemonist) -> Tensor:
+        return torch.cat([fitted.run(release, seed=self.run.seed).x for release in self.run.releases])
 
     def _fitted(self, kept: Tensor, *, later: bool) -> FittedRecoNN | FittedMnemonist:
         if later and len(kept) == len(self.every):
