@@ -6,7 +6,7 @@ from remanence_recipes.balle2022 import cifar, membership, tables, transfer, zer
 from remanence_recipes.buzaglo2023 import cifar100, classes, figures, gallery, margins, span, threshold
 from remanence_recipes.federated import counts, exact, searches
 from remanence_recipes.haim2022 import binary
-from remanence_recipes.mnemonist2023 import reading, rows
+from remanence_recipes.mnemonist2023 import rates, reading, rows
 from remanence_recipes.tian2025 import linear, mlps, resnets, scaling, unknowns
 from remanence_recipes.wang2023 import activations, clients, depth, embeddings, images, limits, planted, query_point
 
@@ -31,6 +31,7 @@ RECIPES: dict[str, Recipe] = {
     "mnemonist2023.figure5_storage": rows.figure5_storage,
     "mnemonist2023.figure7_importance": rows.figure7_importance,
     "mnemonist2023.figure9_gallery": reading.figure9_gallery,
+    "mnemonist2023.rates": rates.rates,
     "wang2023.figure2": planted.figure2,
     "wang2023.figure3_mnist": images.figure3_mnist,
     "wang2023.rates": planted.rates,

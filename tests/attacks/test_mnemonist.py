@@ -263,6 +263,16 @@ def test_the_reader_that_judges_never_sees_the_judges(to_mean: bool, monkeypatch
     assert len(torch.cat([seen[0], judges[0]]).unique(dim=0)) == 50
 
 
+@pytest.mark.parametrize("to_mean", [False, True])
+def test_a_judged_reader_that_is_there_already_is_not_fitted_again(
+    to_mean: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank, attack = planted(60, seed=0), Mnemonist(reader=QUICK, held_out=0.2, to_mean=to_mean)
+    expected, judged = attack.importance(bank, seed=4), attack.judged(bank, seed=4)
+    monkeypatch.delattr(RecoNN, "fit")
+    torch.testing.assert_close(attack.importance(bank, seed=4, judged=judged).errors, expected.errors)
+
+
 def small_world(parts: Split, dtype: torch.dtype = torch.float32) -> tuple[AllButOne, Data, remanence.Victim]:
     fixed, private = parts.fixed.to("cpu", dtype), parts.private.take([0]).to("cpu", dtype)
     model = mlp(fixed.shape, 10, hidden=(6,), activation=nn.ReLU)

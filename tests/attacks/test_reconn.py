@@ -156,6 +156,8 @@ def test_settings_that_cannot_be_are_refused() -> None:
         RecoNN(dropout=1.0)
     with pytest.raises(BadInput, match="`held_out` is a share"):
         RecoNN(held_out=-0.1)
+    with pytest.raises(BadInput, match="`floor` is a share"):
+        RecoNN(floor=1.0)
     with pytest.raises(BadInput, match=r"`pca` must lie in 1\.\.19, the rank of the bank, got 20"):
         RecoNN(pca=20).fit(planted_bank(20, seed=0), seed=0)
     with pytest.raises(BadInput, match="24x24"):

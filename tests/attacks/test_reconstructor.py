@@ -273,6 +273,24 @@ def test_coordinates_that_only_hold_rounding_noise_are_silenced() -> None:
     assert Scaler.fit(weights, clip=None)(weights + 1)[:, :40].min() > 100
 
 
+def test_a_lower_floor_hears_what_is_quiet() -> None:
+    """A few weights that end anywhere drown those that hold the record, unless the floor lies below these."""
+    x = rand(400, 1, 4, 4)
+    loud = torch.randn(400, 6, generator=torch.Generator().manual_seed(1), dtype=x.dtype)
+    weights = torch.cat([0.02 + 1e-5 * x.flatten(1), loud], dim=1)
+    bank = ShadowBank(weights=weights, targets=Data(x=x, y=torch.zeros(400).long(), num_classes=1))
+    attack = RecoNN(hidden=(32,), epochs=30, batch_size=32)
+    deaf, hearing = (dataclasses.replace(attack, floor=floor).fit(bank, seed=0) for floor in (1e-4, 1e-8))
+    assert int(deaf.scaler.alive.sum()) == 6
+    assert bool(hearing.scaler.alive.all())
+    by_mean, by_deaf, by_hearing = (
+        float((found - x).square().mean())
+        for found in (x.mean(0), *(fitted.net(fitted.scaler(weights)) for fitted in (deaf, hearing)))
+    )
+    assert by_deaf > 0.9 * by_mean
+    assert by_hearing < 0.5 * by_mean
+
+
 def test_blocks_and_unseen_rows_do_not_change_the_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     weights, rows = rand(30, 13), torch.tensor([4, 9, 20, 3, 29, 11])
     monkeypatch.setattr("remanence.attacks._inputs._BLOCK", 4)

@@ -1,9 +1,18 @@
 """Every recipe of the paper at smoke scale, from its cells to the page, and what each must show even there."""
 
-import pytest
-from smoke import measures, records
+from dataclasses import replace
 
+import pytest
+import torch
+from smoke import measures, records
+from torch import nn
+
+from remanence import RecoNN, ShadowBank
+from remanence.attacks import FittedRecoNN
+from remanence.shadow.rows import unstack
 from remanence_recipes import RECIPES
+from remanence_recipes.mnemonist2023.rates import Found, _apart
+from remanence_recipes.mnemonist2023.setting import Readings, runs
 
 NAMES = [name for name in RECIPES if name.startswith("mnemonist2023.")]
 
@@ -40,6 +49,69 @@ def test_a_gain_is_that_of_the_errors_it_stands_beside() -> None:
     assert found["starts in which it gains"] == sum(gain > 0 for gain in gains) / len(gains)
     assert lines["RecoNN, ReLU"] == sorted(lines["RecoNN, ReLU"])
     assert len(set(lines["mean image"])) == 1
+
+
+def test_a_gain_at_a_rate_is_that_of_the_errors_it_stands_beside() -> None:
+    record = records("mnemonist2023.rates")["rate 0.1"]
+    gains, errors = ({s["name"]: s["y"] for s in figure["series"]} for figure in record["figures"])
+    found = measures(record)
+    for end in ("", ", no floor"):
+        for name in (f"Mnemonist-RecoNN{end}", f"all rows, later layers dropped{end}"):
+            pairs = zip(errors[f"RecoNN{end}"], errors[name], strict=True)
+            assert sorted(gains[name]) == pytest.approx(sorted(1 - after / before for before, after in pairs), abs=1e-4)
+            assert found[f"gain of {name}"] == pytest.approx(sum(gains[name]) / 2, abs=1e-4)
+        assert found[f"RecoNN{end}"] == pytest.approx(sum(errors[f"RecoNN{end}"]) / 2, abs=1e-4)
+        wins = sum(gain > 0 for gain in gains[f"Mnemonist-RecoNN{end}"])
+        assert found[f"starts in which Mnemonist-RecoNN{end} gains"] == wins / 2
+    chosen, drawn = (
+        errors[f"{rows}, later layers dropped, no floor"] for rows in ("Mnemonist-RecoNN", "as many rows drawn")
+    )
+    over = [1 - after / before for after, before in zip(chosen, drawn, strict=True)]
+    assert found["gain of chosen rows over drawn ones"] == pytest.approx(sum(over) / 2, abs=1e-4)
+
+
+def test_a_floor_that_hides_nothing_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    fits, fit = [], RecoNN.fit
+
+    def watched(self: RecoNN, bank: ShadowBank, *, seed: int) -> FittedRecoNN:
+        fits.append((self, bank.weights.shape, seed))
+        return fit(self, bank, seed=seed)
+
+    monkeypatch.setattr(RecoNN, "fit", watched)
+    for hidden, floors in ((0.0, 1), (0.5, 2)):
+        fits.clear()
+        found = Found()
+        (run,) = runs("smoke", nn.ReLU, 1, 0, torch.device("cpu"), lr=0.1)
+        monkeypatch.setattr("remanence_recipes.mnemonist2023.rates._hidden", lambda run, share=hidden: share)
+        found.add(run)
+        same = torch.equal(found.errors["RecoNN"][0], found.errors["RecoNN, no floor"][0])
+        assert same is (floors == 1)
+        assert len({attack.floor for attack, *_ in fits}) == floors
+        # the judged reader, RecoNN, Mnemonist's two and all rows; drawn, quiet and RecoNN again without the floor
+        assert len(fits) <= 5 * floors + 3
+
+
+def test_twins_stay_together_in_a_calm_training_and_not_in_a_chaotic_one() -> None:
+    apart = []
+    for lr in (0.1, 0.3):
+        (run,) = runs("smoke", nn.ReLU, 1, 0, torch.device("cpu"), lr=lr)
+        apart.append(_apart(replace(run, training=replace(run.training, epochs=60))))
+    calm, chaotic = apart
+    assert calm < 1e-3
+    assert chaotic > 0.01
+
+
+def test_quiet_rows_are_those_that_the_shadows_agree_about() -> None:
+    (run,) = runs("smoke", nn.ReLU, 1, 0, torch.device("cpu"), lr=0.1)
+    rows, spread = Readings.of(run).quietest(3).tolist(), []
+    for row in range(10):
+        name = next(name for name in run.initial if name.endswith("weight"))
+        weights = torch.stack([unstack(run.model, each)[name][row] for each in run.bank.weights])
+        spread.append(float(weights.std(0).median()))
+    assert (
+        sorted(rows, key=spread.__getitem__)
+        == sorted((row for row in range(10) if spread[row] > 0), key=spread.__getitem__)[:3]
+    )
 
 
 def test_every_row_stores_every_record_with_a_sigmoid_and_some_do_with_a_relu() -> None:

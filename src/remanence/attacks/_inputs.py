@@ -12,6 +12,7 @@ from remanence.errors import BadInput
 from remanence.shadow import Rows
 
 _BLOCK = 1024  # rows or columns at a time: a bank fills a good part of the memory, and one copy of it is enough
+FLOOR = 1e-4
 _SPARE, _ROUNDS = 32, 4  # axes beyond those asked for, and passes over the bank
 
 
@@ -21,8 +22,9 @@ class Scaler:
     """Each coordinate to zero mean and unit spread over the shadows, clipped, then projected on `axes` if it has any.
 
     A coordinate that never receives a gradient has no spread but rounding: divided by it, noise would become signal.
-    Such coordinates are set to zero. Behind them come the `rows` of the first layer if asked for, not clipped, with
-    one unit for each row, so that within a row they stand to each other as a record's features do.
+    Coordinates with less than the share `floor` of the widest spread are therefore set to zero. Behind them come the
+    `rows` of the first layer if asked for, not clipped, with one unit for each row, so that within a row they stand to
+    each other as a record's features do.
     """
 
     mean: Tensor
@@ -32,12 +34,12 @@ class Scaler:
     rows: Rows | None = None
 
     @classmethod
-    def fit(cls, weights: Tensor, *, clip: float | None, rows: Tensor | None = None) -> "Scaler":
+    def fit(cls, weights: Tensor, *, clip: float | None, rows: Tensor | None = None, floor: float = FLOOR) -> "Scaler":
         """Mean and spread over `rows` of `weights`, or over all."""
         rows = torch.arange(len(weights), device=weights.device) if rows is None else rows
         parts = [torch.std_mean(columns[rows], dim=0) for columns in weights.split(_BLOCK, dim=1)]
         spread, mean = (torch.cat(part) for part in zip(*parts, strict=True))
-        alive = spread > 1e-4 * spread.max()
+        alive = spread > floor * spread.max()
         return cls(mean=mean, spread=torch.where(alive, spread, torch.inf), clip=clip)
 
     def reduced(self, weights: Tensor, count: int, *, rows: Tensor, seed: int) -> "Scaler":
@@ -107,10 +109,10 @@ class Digest:
     scaler: Scaler  # of what is read off them
 
     @classmethod
-    def fit(cls, weights: Tensor, layer: Rows, *, clip: float | None, rows: Tensor) -> "Digest":
+    def fit(cls, weights: Tensor, layer: Rows, *, clip: float | None, rows: Tensor, floor: float = FLOOR) -> "Digest":
         """Means and spreads over `rows` of `weights`."""
         layer = replace(layer, beside=layer.beside.to(weights.device))
-        whole = Scaler.fit(weights, clip=None, rows=rows)
+        whole = Scaler.fit(weights, clip=None, rows=rows, floor=floor)
         bare = cls(whole=whole, rows=layer, scaler=whole)
         read = torch.cat([bare._read(some)[0] for some in weights.split(_BLOCK)])
         return replace(bare, scaler=Scaler.fit(read, clip=clip, rows=rows))

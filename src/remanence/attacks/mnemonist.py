@@ -66,8 +66,14 @@ class Mnemonist:
             attack=self, importance=importance, kept=kept, reader=reader, left=left, size=bank.weights.shape[1]
         )
 
-    def importance(self, bank: ShadowBank, *, seed: int) -> "Importance":
-        """How each row of the first layer bears on the reconstruction of shadows that the reader did not see."""
+    def judged(self, bank: ShadowBank, *, seed: int) -> FittedRecoNN:
+        """The reconstructor that the rows are judged with; it does not see the shadows that judge."""
+        return self.reader.fit(self._cut(bank, seed)[1], seed=stream(seed, "judged"))
+
+    def importance(self, bank: ShadowBank, *, seed: int, judged: FittedRecoNN | None = None) -> "Importance":
+        """How each row of the first layer bears on the reconstruction of shadows that the reader did not see.
+
+        `judged` is what the method of that name gives for the same bank and seed, where it is there already."""
         groups, initial = _superparameters(bank), _initial(bank)
         masks = masks_of(len(groups), self.masks, seed=stream(seed, "masks")).to(bank.weights.device)
         if len(masks) <= len(groups):
@@ -76,7 +82,7 @@ class Mnemonist:
                 f"to them, got {self.masks}: use more, best several times as many"
             )
         judges, rest = self._cut(bank, seed)
-        fitted = self.reader.fit(rest, seed=stream(seed, "judged"))
+        fitted = judged or self.judged(bank, seed=seed)
         assert isinstance(fitted.scaler, Scaler)
         masked = MaskedReader(net=fitted.net, scaler=fitted.scaler, groups=groups)
         back = rest.weights.mean(0) if self.to_mean else initial

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from remanence.attacks._inputs import Digest, Inputs, Scaler
+from remanence.attacks._inputs import FLOOR, Digest, Inputs, Scaler
 from remanence.attacks._reconstructor import Batch, Error, Judge, Reader, Step, materialised, shuffled
 from remanence.errors import BadInput, at_least
 from remanence.nets import deconv, initial_params, mirror, mlp
@@ -54,12 +54,15 @@ class RecoNN:
     dropout: float = 0.0  # not in the paper
     input_noise: float = 0.0  # not in the paper
     clip: float | None = 5.0  # not in the paper: targets far outside the shadows' range otherwise dominate the error
+    # not in the paper: weights with less than this share of the widest spread are taken for rounding and not read. If
+    # the shadows disagree about some weights by very much, others that did move may lie below it
+    floor: float = FLOOR
     pca: int | None = None  # not in the paper, whose 55,208 inputs on CIFAR-10 take 98 % of the work
     held_out: float = 0.05  # the share of shadows that choose the epoch; the targets never do. 0 keeps the last epoch
     tf32: bool = True  # on a CUDA device
 
     def __post_init__(self) -> None:
-        for name in ("dropout", "held_out"):
+        for name in ("dropout", "held_out", "floor"):
             if not 0 <= getattr(self, name) < 1:
                 raise BadInput(f"`{name}` is a share and must lie in [0, 1), got {getattr(self, name)}")
         at_least(self, hidden=1, epochs=0, batch_size=1, pca=1)
@@ -107,8 +110,8 @@ class RecoNN:
     def _inputs(self, bank: ShadowBank, seen: Tensor, seed: int) -> Inputs:
         layer = self._rows(bank)
         if self.digest and layer:
-            return Digest.fit(bank.weights, layer, clip=self.clip, rows=seen)
-        scaler = Scaler.fit(bank.weights, clip=self.clip, rows=seen)
+            return Digest.fit(bank.weights, layer, clip=self.clip, rows=seen, floor=self.floor)
+        scaler = Scaler.fit(bank.weights, clip=self.clip, rows=seen, floor=self.floor)
         if self.pca is not None:
             scaler = scaler.reduced(bank.weights, self.pca, rows=seen, seed=stream(seed, "axes"))
         return replace(scaler, rows=layer)

@@ -14,6 +14,7 @@ from remanence.release import all_but_one
 from remanence.seeds import stream
 from remanence_recipes.mnemonist2023.setting import (
     TUNED,
+    Readings,
     cut,
     mean_image,
     mnemonist,
@@ -86,29 +87,31 @@ def _many(scale: Scale, seed: int, device: torch.device) -> Outcome:
     agreement, kept = [], []
     starts, smooth = STARTS[scale]
     for run in track(runs(scale, nn.ReLU, starts, seed, device), total=starts, label="starts, ReLU"):
-        fitted = run.mnemonist()
-        errors[RELU].append(run.error(run.reconn()))
-        errors[CHOSEN].append(run.error(run.read(fitted)))
-        errors[AT_MEAN].append(run.error(run.read(run.mnemonist(to_mean=True))))
-        errors[DRAWN].append(run.error(run.read(run.of_random_rows(fitted))))
-        agreement.append(rank_correlation(-fitted.importance.coefficient, run.storage((1,)).share[0]))
-        kept.append(len(fitted.kept))
+        readings = Readings.of(run)
+        rows = readings.importance.kept
+        errors[RELU].append(readings.error(readings.every))
+        errors[CHOSEN].append(readings.error(rows))
+        errors[AT_MEAN].append(readings.error(readings.importance_at_mean.kept))
+        errors[DRAWN].append(readings.error(readings.drawn(len(rows))))
+        agreement.append(rank_correlation(-readings.importance.coefficient, run.storage((1,)).share[0]))
+        kept.append(len(rows))
     for run in track(runs(scale, nn.Sigmoid, smooth, seed, device), total=smooth, label="starts, sigmoid"):
-        errors[SIGMOID].append(run.error(run.reconn()))
+        readings = Readings.of(run)
+        errors[SIGMOID].append(readings.error(readings.every))
     level, near = mean_image(run.parts), neighbour(run.parts)
     means = {name: torch.stack(each).double().mean(1).cpu() for name, each in errors.items()}
     return Outcome(
         measures=(
-            *(_over_starts(name, means[name], level, near, seed) for name in (RELU, CHOSEN, SIGMOID)),
+            *(over_starts(name, means[name], level, near, seed) for name in (RELU, CHOSEN, SIGMOID)),
             *_gains(means, kept, seed),
             _agreement(torch.tensor(agreement), seed),
         ),
-        figures=(_by_start(errors, {"mean image": level, "nearest neighbour": near}, seed),),
+        figures=(by_start(errors, RELU, {"mean image": level, "nearest neighbour": near}, seed),),
         caveats=(TUNED,),
     )
 
 
-def _over_starts(name: str, means: Tensor, level: float, near: float, seed: int) -> Measure:
+def over_starts(name: str, means: Tensor, level: float, near: float, seed: int) -> Measure:
     spread = f"between {float(means.min()):.4f} and {float(means.max()):.4f}"
     meaning = (
         f"mean MAE + MSE over the starts, which lie {spread}; chance is the mean image, a neighbour has {near:.4f}"
@@ -148,21 +151,20 @@ def _agreement(found: Tensor, seed: int) -> Measure:
     return Measure.of(AGREES, bootstrap_mean(found, seed=stream(seed, AGREES)), meaning=meaning, chance=0.0)
 
 
-def _by_start(errors: dict[str, list[Tensor]], levels: dict[str, float], seed: int) -> Figure:
-    """In the order of RecoNN's error with ReLU, as figure 1 of the paper has it by start."""
-    order = torch.stack(errors[RELU]).mean(1).argsort().tolist()
+def by_start(errors: dict[str, list[Tensor]], first: str, levels: dict[str, float], seed: int) -> Figure:
+    """In the order of the error that is called `first`, as figure 1 of the paper has it by start."""
+    order = torch.stack(errors[first]).mean(1).argsort().tolist()
     starts = tuple(float(i + 1) for i in range(len(order)))
 
     def series(name: str, each: list[Tensor]) -> Series:
         places = [(x, i) for x, i in zip(starts, order, strict=True) if i < len(each)]
         found = [bootstrap_mean(each[i], seed=stream(seed, name, i)) for _, i in places]
-        low, high = tuple(f.low for f in found), tuple(f.high for f in found)
-        return Series(name=name, x=tuple(x for x, _ in places), y=tuple(f.value for f in found), low=low, high=high)
+        return Series.of(name, tuple(x for x, _ in places), found)
 
     chances = [Series(name=n, x=starts, y=(level,) * len(starts), role="chance") for n, level in levels.items()]
     return Figure(
         title="Error by first weights",
-        x_label="first weights, in the order of RecoNN's error with ReLU",
+        x_label=f"first weights, in the order of the error of {first}",
         y_label="mean MAE + MSE",
         series=(*(series(name, each) for name, each in errors.items()), *chances),
     )
@@ -176,7 +178,8 @@ def figure9_gallery(scale: Scale) -> Sequence[Study]:
 
 def _gallery(scale: Scale, seed: int, device: torch.device) -> Outcome:
     (run,) = runs(scale, nn.ReLU, 1, seed, device)
-    before, after = run.reconn(), run.read(run.mnemonist())
+    readings = Readings.of(run)
+    before, after = readings.read(readings.every), readings.read(readings.importance.kept)
     gains = run.error(before) - run.error(after)
     order, few = gains.argsort(descending=True), min(8, len(gains) // 3)
     middle = len(order) // 2 - few // 2

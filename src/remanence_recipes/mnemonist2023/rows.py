@@ -10,7 +10,7 @@ from remanence.attacks import Importance
 from remanence.experiment import Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics.statistics import bootstrap_statistic, rank_correlation
 from remanence.seeds import stream
-from remanence_recipes.mnemonist2023.setting import STEPS, TUNED, cut, net, runs, training
+from remanence_recipes.mnemonist2023.setting import STEPS, TUNED, Readings, cut, net, runs, training
 from remanence_recipes.storage import storage_study
 
 _SEEN = 1.96  # standard errors on either side of a 95 % interval
@@ -33,7 +33,7 @@ def figure7_importance(scale: Scale) -> Sequence[Study]:
 
 def _importance(scale: Scale, seed: int, device: torch.device) -> Outcome:
     (run,) = runs(scale, nn.ReLU, 1, seed, device)
-    found = run.mnemonist().importance
+    found = Readings.of(run).importance
     stored = run.storage((1,)).stored[:, 0].double()
     return Outcome(
         measures=(_agreement(found, stored, seed), _surrogate(found)),

@@ -1,14 +1,14 @@
 """What the recipes of this paper share: table 2's parts of CIFAR-10, nets, training and reconstructor; one start."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks import FittedMnemonist, FittedRecoNN, Mnemonist, RecoNN
+from remanence.attacks import FittedMnemonist, FittedRecoNN, Importance, Mnemonist, RecoNN
 from remanence.checks import tuned_on_truth
 from remanence.data import Split, load, split
 from remanence.experiment import Scale
@@ -16,7 +16,7 @@ from remanence.metrics import MAE_MSE
 from remanence.metrics.null import mean_image as null_of_mean
 from remanence.metrics.null import nearest_neighbour
 from remanence.nets import initial_params, mlp
-from remanence.release import AllButOne, all_but_one, train_victims
+from remanence.release import AllButOne, Victim, all_but_one, train_victims
 from remanence.seeds import stream
 from remanence.shadow import ShadowBank, Storage, audit_storage, build_bank
 from remanence.training import SGD, AdamW, Training
@@ -52,15 +52,15 @@ def net(activation: Callable[[], nn.Module], data: Data) -> nn.Module:
     return mlp(data.shape, data.num_classes, hidden=(10, 10, 10), activation=activation)
 
 
-def training(scale: Scale) -> Training:
+def training(scale: Scale, lr: float | None = None) -> Training:
     """The paper states neither rate nor momentum. At 0.1 some starts are chaotic: models that begin 1e-7 apart end as
-    far from each other as those that hold different records, and nothing can be read from them."""
-    lr = 0.1 if scale == "smoke" else 0.03
+    far from each other as those that hold different records. `mnemonist2023.rates` walks over them."""
+    lr = lr or (0.1 if scale == "smoke" else 0.03)
     return Training(optimizer=SGD(lr=lr, momentum=0.9), epochs=STEPS[scale], tf32=scale == "paper")
 
 
-def cut(scale: Scale, seed: int) -> Split:
-    private, fixed, public, test = SIZES[scale]
+def cut(scale: Scale, seed: int, sizes: tuple[int, int, int, int] | None = None) -> Split:
+    private, fixed, public, test = sizes or SIZES[scale]
     records = load("digits" if scale == "smoke" else "cifar10")
     return split(records, private=private, fixed=fixed, public=public, test=test, seed=seed)
 
@@ -73,13 +73,14 @@ def start_of(place: int, model: nn.Module, seed: int) -> Params:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
-    """Victims and shadows from one start, and what each way of reading makes of them; nothing is made before asked."""
+    """Victims and shadows from one start; nothing is made before it is asked for."""
 
     scale: Scale
     activation: Callable[[], nn.Module]
     parts: Split  # on the device
     place: int
     seed: int
+    training: Training
 
     @cached_property
     def model(self) -> nn.Module:
@@ -91,52 +92,121 @@ class Run:
         return {name: p.to(self.parts.fixed.x) for name, p in drawn.items()}
 
     @cached_property
-    def releases(self) -> list[AllButOne]:
+    def victims(self) -> list[Victim]:
         fixed, private = self.parts.fixed, self.parts.private
-        victims = train_victims(self.model, training(self.scale), self.initial, fixed, private, seed=self.seed)
-        return [all_but_one(victim).release for victim in victims]
+        return train_victims(self.model, self.training, self.initial, fixed, private, seed=self.seed)
+
+    @cached_property
+    def releases(self) -> list[AllButOne]:
+        return [all_but_one(victim).release for victim in self.victims]
 
     @cached_property
     def bank(self) -> ShadowBank:
         return build_bank(self.releases[0], self.parts.public, seed=self.seed)
 
-    def read(self, fitted: FittedRecoNN | FittedMnemonist) -> Tensor:
-        return torch.cat([fitted.run(release, seed=self.seed).x for release in self.releases])
-
     def error(self, found: Tensor) -> Tensor:
         """One for each target."""
         return MAE_MSE.paired(found, self.parts.private.x)
 
-    def reconn(self) -> Tensor:
-        """With the seed of Mnemonist's own reader: where that keeps every row, nothing is gained."""
-        return self.read(reader(self.scale).fit(self.bank, seed=stream(self.seed, "selected")))
-
-    def mnemonist(self, *, to_mean: bool = False) -> FittedMnemonist:
-        return mnemonist(self.scale, to_mean=to_mean).fit(self.bank, seed=self.seed)
-
-    def of_random_rows(self, like: FittedMnemonist) -> FittedMnemonist:
-        """What it would be if as many rows had been drawn."""
-        rows = like.importance.masks.shape[1]
-        drawn = torch.randperm(rows, generator=torch.Generator().manual_seed(stream(self.seed, "rows", self.place)))
-        kept = drawn[: len(like.kept)].sort().values.to(like.kept)
-        return mnemonist(self.scale).select(self.bank, like.importance, kept, seed=self.seed)
-
     def storage(self, steps: tuple[int, ...]) -> Storage:
         """Of the targets."""
         fixed, private = self.parts.fixed, self.parts.private
-        return audit_storage(
-            training(self.scale), self.model, self.initial, fixed, private, steps=steps, seed=self.seed
-        )
+        return audit_storage(self.training, self.model, self.initial, fixed, private, steps=steps, seed=self.seed)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Readings:
+    """What reconstructors of one kind make of a run, by what they read of it; none is fitted twice."""
+
+    run: Run
+    reader: RecoNN
+    made: dict[tuple[tuple[int, ...], bool], Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, run: Run) -> "Readings":
+        return cls(run=run, reader=reader(run.scale))
+
+    @cached_property
+    def _judged(self) -> FittedRecoNN:
+        return Mnemonist(reader=self.reader).judged(self.run.bank, seed=self.run.seed)
+
+    @cached_property
+    def importance(self) -> Importance:
+        return self._importance(to_mean=False)
+
+    @cached_property
+    def importance_at_mean(self) -> Importance:
+        return self._importance(to_mean=True)
+
+    def _importance(self, *, to_mean: bool) -> Importance:
+        attack = Mnemonist(reader=self.reader, to_mean=to_mean)
+        return attack.importance(self.run.bank, seed=self.run.seed, judged=self._judged)
+
+    @property
+    def every(self) -> Tensor:
+        """All rows: with the later layers, that is RecoNN."""
+        layer = self.run.bank.first_layer()
+        assert layer is not None
+        return torch.arange(layer.count, device=self.run.bank.weights.device)
+
+    def drawn(self, count: int) -> Tensor:
+        """So many rows that nobody chose."""
+        generator = torch.Generator().manual_seed(stream(self.run.seed, "rows", self.run.place))
+        return torch.randperm(len(self.every), generator=generator)[:count].sort().values.to(self.every)
+
+    @cached_property
+    def spread(self) -> Tensor:
+        """How far the shadows disagree about each row: the median over its weights."""
+        layer = self.run.bank.first_layer()
+        assert layer is not None
+        return layer.of(self.run.bank.weights.std(0)[None])[0].median(1).values
+
+    def quietest(self, count: int) -> Tensor:
+        """So many of the rows that move at all, those that the shadows disagree about least: nobody judges them."""
+        moving = (self.spread > 0).nonzero().flatten()
+        return moving[self.spread[moving].argsort()[:count]].sort().values
+
+    def read(self, kept: Tensor, *, later: bool = True) -> Tensor:
+        """All targets, off these rows of the first layer and, if asked for, the layers behind it."""
+        key = tuple(kept.tolist()), later
+        if key not in self.made:
+            self.made[key] = self._run(self._fitted(kept, later=later))
+        return self.made[key]
+
+    def error(self, kept: Tensor, *, later: bool = True) -> Tensor:
+        return self.run.error(self.read(kept, later=later))
+
+    def again(self) -> Tensor:
+        """The error of RecoNN from other first weights and in other batches: the difference is luck."""
+        fitted = self.reader.fit(self.run.bank, seed=stream(self.run.seed, "again"))
+        return self.run.error(self._run(fitted))
+
+    def _run(self, fitted: FittedRecoNN | FittedMnemonist) -> Tensor:
+        return torch.cat([fitted.run(release, seed=self.run.seed).x for release in self.run.releases])
+
+    def _fitted(self, kept: Tensor, *, later: bool) -> FittedRecoNN | FittedMnemonist:
+        if later and len(kept) == len(self.every):
+            return self.reader.fit(self.run.bank, seed=stream(self.run.seed, "selected"))  # as Mnemonist would
+        attack = Mnemonist(reader=self.reader, later=later)
+        return attack.select(self.run.bank, self.importance, kept, seed=self.run.seed)
 
 
 def runs(
-    scale: Scale, activation: Callable[[], nn.Module], count: int, seed: int, device: torch.device
+    scale: Scale,
+    activation: Callable[[], nn.Module],
+    count: int,
+    seed: int,
+    device: torch.device,
+    *,
+    lr: float | None = None,
+    sizes: tuple[int, int, int, int] | None = None,
 ) -> Iterator[Run]:
     """One after the other: the banks of all would not fit into the memory."""
-    whole = cut(scale, seed)
+    whole, trained = cut(scale, seed, sizes), training(scale, lr)
     parts = replace(whole, **{name: getattr(whole, name).to(device) for name in ("private", "fixed", "public", "test")})
     for place in range(count):
-        yield Run(scale=scale, activation=activation, parts=parts, place=place, seed=seed)
+        yield Run(scale=scale, activation=activation, parts=parts, place=place, seed=seed, training=trained)
 
 
 def neighbour(parts: Split) -> float:
