@@ -330,20 +330,37 @@ def test_further_rounds_keep_a_share_of_the_candidates() -> None:
     assert int((once == twice).flatten(1).all(1).sum()) == 3
 
 
+@pytest.mark.parametrize("hidden", [(40,), (40, 30)], ids=["one hidden layer", "two"])
 @pytest.mark.parametrize("centred", [True, False])
-def test_the_slopes_of_equilibrium_are_autograds(centred: bool) -> None:
-    victim, attack = at_rest(centred=centred), Equilibrium()
-    span, generator = RowSpace.of(layers_of(victim), 0.5, GREY), torch.Generator().manual_seed(0)
+def test_the_slopes_of_equilibrium_are_autograds(centred: bool, hidden: tuple[int, ...]) -> None:
+    victim, attack = at_rest(centred=centred, hidden=hidden), Equilibrium()
+    span, generator = RowSpace.of(layers_of(victim), 0.5, GREY, inner=1.0), torch.Generator().manual_seed(0)
     z = span.coordinates(torch.randn(2, RECORDS, 64, generator=generator, dtype=torch.float64))
     z.requires_grad_()
-    free = [nn.Parameter(torch.randn(2, RECORDS, 40, generator=generator, dtype=torch.float64))]
+    free = [nn.Parameter(torch.randn(2, RECORDS, h, generator=generator, dtype=torch.float64)) for h in hidden]
     labels = victim.private.y
     alpha = torch.tensor(attack._steepness(0.3) * span.steepness)
     shown = weights_only(victim).release
     objective, of_z, of_free = attack._slopes(shown, span, z, free, labels, alpha, torch.zeros(()))
-    by_z, by_free = torch.autograd.grad(objective.sum(), (z, free[0]))
-    torch.testing.assert_close(of_z, by_z)
-    torch.testing.assert_close(of_free[0], by_free)
+    by_z, *by_free = torch.autograd.grad(objective.sum(), (z, *free))
+    torch.testing.assert_close(of_z, by_z, rtol=1e-3, atol=1e-6)  # autograd takes the step of ReLU, not the gate
+    torch.testing.assert_close(of_free, by_free)
+
+
+def test_layers_between_are_compared_with_their_singular_values_evened_out() -> None:
+    layers = layers_of(at_rest(hidden=(40, 30)))
+    first, between, last = RowSpace.of(layers, 0.5, GREY, inner=1.0).layers
+    assert first.around is None
+    assert last.around is None
+    values = torch.linalg.svdvals(layers[1].weight)
+    half = (RECORDS - 1) // 2
+    evened = torch.cat([torch.ones(half).double(), values[half:] / values[half - 1]])
+    torch.testing.assert_close(torch.linalg.svdvals(between.target), evened)
+    x = torch.randn(RECORDS, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    pulls = torch.randn(RECORDS, 30, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert between.around is not None
+    one, other = between.around
+    torch.testing.assert_close(between.above(pulls).T @ between.below(x), one @ (pulls.T @ x) @ other)
 
 
 def test_the_slopes_of_the_priors_are_those_of_differences() -> None:

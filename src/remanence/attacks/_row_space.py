@@ -32,8 +32,10 @@ class RowSpace:
     steepness: float  # one over the typical norm of a row
 
     @classmethod
-    def of(cls, layers: tuple[Layer, ...], whitening: float, grey: Tensor, *, most: int | None = None) -> "RowSpace":
-        """`most` is the rank where no gap tells it."""
+    def of(
+        cls, layers: tuple[Layer, ...], whitening: float, grey: Tensor, *, most: int | None = None, inner: float = 0.0
+    ) -> "RowSpace":
+        """`most` is the rank where no gap tells it; `inner` whitens the layers between the first and the last."""
         weight, bias, count, centre = layers[0].weight, layers[0].bias, _count(layers[0]), None
         left, values, right = _cut_svd(weight, most if count is None else None)
         if bias is not None and len(values) == count and bool(bias.any()):
@@ -43,7 +45,7 @@ class RowSpace:
             left, values, right = _cut_svd(weight - torch.outer(bias, centre), count - 1)
         basis, target = values[:, None] ** whitening * right, left * values ** (1 - whitening)
         unit = float(target.square().sum())
-        inner = Layer(
+        first = Layer(
             weight=weight @ basis.T,
             bias=bias if bias is None or centre is None else bias + weight @ centre,
             target=target,
@@ -51,10 +53,9 @@ class RowSpace:
             unit=unit,
             bias_unit=unit if bias is None or centre is None else unit * _whitened_unit(bias, centre, whitening),
         )
-        units = [float(layer.weight.square().sum()) for layer in layers[1:]]
-        outer = [replace(layer, unit=u, bias_unit=u) for layer, u in zip(layers[1:], units, strict=True)]
+        between = [_evened(layer, inner, len(values)) if inner else _in_units(layer) for layer in layers[1:-1]]
         return cls(
-            layers=(inner, *outer),
+            layers=(first, *between, *map(_in_units, layers[1:][-1:])),
             basis=basis,
             centre=centre,
             count=count,
@@ -74,6 +75,7 @@ class RowSpace:
                 bias_target=None if layer.bias_target is None else layer.bias_target.float(),
                 unit=layer.unit,
                 bias_unit=layer.bias_unit,
+                around=layer.around and (layer.around[0].float(), layer.around[1].float()),
             )
             for layer in self.layers
         )
@@ -130,6 +132,32 @@ def _cut_svd(weight: Tensor, most: int | None = None) -> tuple[Tensor, Tensor, T
     left, values, right = torch.linalg.svd(weight, full_matrices=False)
     rank = most or rank_of(values) or int((values > values[0] * torch.finfo(values.dtype).eps).sum())
     return left[:, :rank], values[:rank], right[:rank]
+
+
+def _in_units(layer: Layer) -> Layer:
+    unit = float(layer.weight.square().sum())
+    return replace(layer, unit=unit, bias_unit=unit)
+
+
+def _evened(layer: Layer, power: float, records: int) -> Layer:
+    """With  W = U S V'  what is left is compared as  S^(-p/2) U' . V S^(-p/2).  The classes make up most of a layer,
+    and what tells their records apart has small singular values. The smallest are what is left of the first weights:
+    those beyond half the number of records count as the one there."""
+    left, values, right = torch.linalg.svd(layer.weight)
+    least = values[min(max(1, records // 2), len(values)) - 1]
+
+    def scales(side: int) -> Tensor:
+        return torch.cat([values, values.new_zeros(side - len(values))]).clamp_min(least) ** (-power / 2)
+
+    around = scales(len(left))[:, None] * left.T, right.T * scales(len(right))
+    target = around[0] @ layer.weight @ around[1]
+    return replace(
+        layer,
+        target=target,
+        around=around,
+        unit=float(target.square().sum()),
+        bias_unit=float(layer.weight.square().sum()),
+    )
 
 
 def _whitened_unit(bias: Tensor, centre: Tensor, whitening: float) -> float:

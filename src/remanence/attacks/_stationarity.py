@@ -33,6 +33,13 @@ class Layer:
     bias_target: Tensor | None
     unit: float = 1.0  # the squares of what is left are divided by it
     bias_unit: float = 1.0
+    around: tuple[Tensor, Tensor] | None = None  # L and R: what is left of the weight, and its target, are  L . R
+
+    def below(self, inputs: Tensor) -> Tensor:
+        return inputs if self.around is None else inputs @ self.around[1]
+
+    def above(self, deltas: Tensor) -> Tensor:
+        return deltas if self.around is None else deltas @ self.around[0].T
 
 
 @final
@@ -131,7 +138,8 @@ def left(layers: Sequence[Layer], seen: Forward, top: Tensor) -> Left:
     weights: list[Tensor] = []
     biases: list[Tensor | None] = []
     for layer, delta, below in zip(layers, deltas, seen.inputs, strict=True):
-        weights.append((torch.addmm if delta.ndim == 2 else torch.baddbmm)(layer.target, delta.mT, below, alpha=-1))
+        one, other = layer.above(delta).mT, layer.below(below)
+        weights.append((torch.addmm if delta.ndim == 2 else torch.baddbmm)(layer.target, one, other, alpha=-1))
         biases.append(None if layer.bias_target is None else layer.bias_target - delta.sum(-2))
         with_squares(objective, weights[-1], 1 / layer.unit)
         if (lacking := biases[-1]) is not None:
@@ -180,7 +188,8 @@ def by_deltas(layers: Sequence[Layer], seen: Forward, rest: Left) -> list[Tensor
         factor, own = -2 / layer.unit, None
         if place:
             own = _onto(None, slopes[-1] * seen.slopes[place - 1], layer.weight.T)
-        own = _onto(own, seen.inputs[place], rest.weights[place].mT, factor)
+        missing, last = rest.weights[place].mT, layer.around and layer.around[0]
+        own = _onto(own, layer.below(seen.inputs[place]), missing, factor, last=last)
         if (lacking := rest.biases[place]) is not None:
             own.add_(lacking[..., None, :], alpha=-2 / layer.bias_unit)
         slopes.append(own)
@@ -201,10 +210,11 @@ def by_inputs(
     a `top` that depends on them."""
     of_out = of_logits
     for place in reversed(range(len(layers))):
-        start, share = (None, 1.0) if place else (onto, times)
+        layer, (start, share) = layers[place], (None, 1.0) if place else (onto, times)
         if of_out is not None:
-            start, share = _onto(start, of_out, layers[place].weight, times=share), 1.0
-        start = _onto(start, rest.deltas[place], rest.weights[place], -2 / layers[place].unit, times=share)
+            start, share = _onto(start, of_out, layer.weight, times=share), 1.0
+        above, last = layer.above(rest.deltas[place]), layer.around and layer.around[1].T
+        start = _onto(start, above, rest.weights[place], -2 / layer.unit, times=share, last=last)
         if place == 0:
             return start
         slope = seen.slopes[place - 1]
@@ -215,8 +225,19 @@ def by_inputs(
     raise AssertionError
 
 
-def _onto(start: Tensor | None, one: Tensor, other: Tensor, factor: float = 1.0, *, times: float = 1.0) -> Tensor:
-    """times start + factor one @ other, in place, as one product; `other` may be shared by the matrices of a stack."""
+def _onto(
+    start: Tensor | None,
+    one: Tensor,
+    other: Tensor,
+    factor: float = 1.0,
+    *,
+    times: float = 1.0,
+    last: Tensor | None = None,
+) -> Tensor:
+    """times start + factor one @ other (@ last), in place, added by the product itself; `other` and `last` may be
+    shared by the matrices of a stack."""
+    if last is not None:
+        one, other = one @ other, last
     if start is None:
         start, times = one.new_empty(*one.shape[:-1], other.shape[-1]), 0.0
     if other.ndim == 3:

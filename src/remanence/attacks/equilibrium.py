@@ -49,6 +49,7 @@ class Equilibrium:
     lr: float = 0.003  # of Adam, in units of pixels, falling on a half cosine
     spread: float = 0.005  # of the first candidates' pixels
     whitening: float = 0.5  # the first layer's singular values are divided by this power of themselves
+    inner_whitening: float = 1.0  # those of the layers between the first and the last
     sharpness: tuple[float, float] = (2.0, 40.0)  # of the gates, at first and at the end, by distance from the kink
     kink: float = 3.0  # how far a gate can be shifted, in units of its width; 0: not at all
     box: float = 0.1  # weight of pixels outside [0, 1]
@@ -58,7 +59,9 @@ class Equilibrium:
     tf32: bool = False  # in float32, and on a CUDA device with factors of ten bits, whatever the release is in
 
     def __post_init__(self) -> None:
-        at_least(self, candidates=1, steps=1, stages=1, restarts=1, lr=0, spread=0, kink=0, box=0, tv=0)
+        at_least(
+            self, candidates=1, steps=1, stages=1, restarts=1, lr=0, spread=0, inner_whitening=0, kink=0, box=0, tv=0
+        )
         if not all(0 < share < 1 for share in self.kept):
             raise BadInput(f"`kept` must hold shares between 0 and 1, got {self.kept}")
 
@@ -70,7 +73,7 @@ class Equilibrium:
                 "Equilibrium reads MLPs of linear layers with ReLU between them, and got another net: use `KKT`"
             )
         grey = 0.5 - images(release, layers[0].weight.new_zeros(1, prod(release.shape)), self.mean)
-        span = RowSpace.of(layers, self.whitening, grey.flatten(), most=self.candidates)
+        span = RowSpace.of(layers, self.whitening, grey.flatten(), most=self.candidates, inner=self.inner_whitening)
         count = self.candidates or span.count
         if count is None:
             raise BadInput(
@@ -169,7 +172,7 @@ class Equilibrium:
         doubt, count = torch.zeros_like(z[..., 0]), len(labels)
         for place, layer in enumerate(span.layers[:-1]):
             bias = [] if layer.bias_target is None else [layer.bias_target[:, None]]
-            doubt += _outside(deltas[place], torch.cat([layer.target, *bias], 1), count).log()
+            doubt += _outside(deltas[place], torch.cat([layer.weight, *bias], 1), count).log()
             if place:
                 doubt += _outside(seen.inputs[place], layer.weight.T, count).log()
         return doubt
