@@ -44,7 +44,8 @@ def figure2_binary_vs_multiclass(scale: Scale) -> Sequence[Study]:
     ten = plain(scale)
     targets = {TEN: ten, TWO: grouped(ten)}
     if scale == "paper":
-        fifty = replace(ten, per_class=FEW[scale], effort=replace(ten.effort, steps=3000, restarts=2, kept=()))
+        at_once = replace(ten.effort, steps=3000, restarts=2, stages=1, kept=())
+        fifty = replace(ten, per_class=FEW[scale], effort=at_once)
         start = replace(ten, decay=0.0, small_first=True, effort=BRIEF[scale])  # the figure's own, if not for so long
         targets |= {f"{TEN}, 50 images": fifty, f"{TEN}, {SMALL}": start, f"{TWO}, {SMALL}": grouped(start)}
     claims = {

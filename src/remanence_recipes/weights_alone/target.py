@@ -34,8 +34,9 @@ class Effort:
     """How long a victim is trained, and how long the attacks on it search."""
 
     epochs: int  # at most: see `Target.epochs`
-    steps: int  # of Equilibrium, in each round
+    steps: int  # of Equilibrium, in each stage and round
     restarts: int
+    stages: int = 1  # of Equilibrium's first round
     kept: tuple[float, ...] = ()  # by further rounds of Equilibrium
     iterations: int = 0  # of KKT; 0: it does not run at all
     runs: int = 0  # of KKT, drawn as the authors drew theirs, beside the published ones
@@ -45,11 +46,11 @@ class Effort:
         return self.iterations > 0
 
 
-MORE_AND_MORE = tuple(share / 100 for share in range(10, 70, 2))
+MORE_AND_MORE = tuple(tenths / 10 for tenths in range(3, 10))
 FULL: dict[Scale, Effort] = {
     "smoke": Effort(epochs=1200, steps=500, restarts=1, iterations=200, runs=2),
     "small": Effort(epochs=6000, steps=4000, restarts=2, iterations=1000, runs=3),
-    "paper": Effort(epochs=20_000, steps=2500, restarts=1, kept=MORE_AND_MORE, iterations=3000, runs=1),
+    "paper": Effort(epochs=20_000, steps=4000, restarts=1, stages=5, kept=MORE_AND_MORE, iterations=3000, runs=1),
 }
 BRIEF: dict[Scale, Effort] = {  # for surveys, where many victims count for more than the last record of one
     "smoke": Effort(epochs=600, steps=200, restarts=1),
@@ -185,6 +186,7 @@ class Target:
             loss=self.loss,
             steps=effort.steps,
             restarts=effort.restarts,
+            stages=effort.stages,
             kept=effort.kept,
             tf32=self.scale == "paper",
         )
