@@ -152,7 +152,10 @@ main()
 
 def test_an_interrupted_run_keeps_what_is_finished(tmp_path: Path, call: Call) -> None:
     folder = tmp_path / "run"
-    running = process([sys.executable, "-c", SLOW, "run", "slow", "--out", str(folder)], cwd=ROOT / "tests")
+    heard = {
+        "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    }  # also where tests run in the background
+    running = process([sys.executable, "-c", SLOW, "run", "slow", "--out", str(folder)], cwd=ROOT / "tests", **heard)
     assert running.stdout
     first = running.stdout.readline()
     running.send_signal(signal.SIGINT)

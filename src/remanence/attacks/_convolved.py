@@ -15,13 +15,15 @@ from torch.autograd.function import once_differentiable
 
 from remanence.attacks._simulation import SHARE_OF_MEMORY, Read, free_memory
 from remanence.attacks.gradient_matching import ByProducts, Distance
-from remanence.training import Training, plain_cnn
+from remanence.training import SGD, Adam, AdamW, RMSProp, Training, plain_cnn
 from remanence.training.passes.base import Tape
 from remanence.training.plain_cnn import PlainCnn
 from remanence.types import Params
 
 _ALL = "all"  # the one name of the one vector
 _WORKED_ON = 8  # vectors of weights: folded, joined, pulls and their changes
+_COPIES_OF_SGD = 2  # the weights and the momentum
+_OF_ANOTHER = 6  # vectors of weights that the graph of another optimiser's step holds
 _BESIDE_A_TAPE = 2  # times the numbers of a tape: itself, the changes of inputs, and what a layer works on
 
 
@@ -53,8 +55,8 @@ class Convolved:
         like = next(iter(initial.values()))
         fast = like.is_cuda and like.dtype != torch.float64
         form = torch.channels_last if fast else torch.contiguous_format
-        if training.privacy:
-            return None
+        if training.privacy or not isinstance(training.optimizer, SGD | Adam | AdamW | RMSProp):
+            return None  # others may treat each layer by itself
         batch = min(training.batch_size or len(y), len(y))
         net = plain_cnn.of(model, initial, training.loss, shape=shape, records=batch, form=form)
         if net is None or not isinstance(distance, ByProducts):  # others may ask for the order of the weights
@@ -93,11 +95,13 @@ class Convolved:
             at_once = ceil(at_once / 2)
         work = self._worked_on(shape, at_once)
 
+        step = weights * (1 if copies <= _COPIES_OF_SGD else _OF_ANOTHER)
+
         def fits(segment: int, kept: bool) -> bool:
             cuts = ceil(steps / segment) if segment < steps else 0
-            return work + segment * (weights + kept * tape) + cuts * copies * weights <= free
+            return work + segment * (step + kept * tape) + cuts * copies * weights <= free
 
-        cut = [min(steps, max(1, round(sqrt(steps * copies * weights / (weights + left))))) for left in (tape, 0)]
+        cut = [min(steps, max(1, round(sqrt(steps * copies * weights / (step + left))))) for left in (tape, 0)]
         ways = [(steps, True), (steps, False), (cut[0], True), (cut[1], False)]
         ways = ways if segment is None else [(segment, True), (segment, False)]
         chosen, kept = next((way for way in ways if fits(*way)), ways[-1])

@@ -11,6 +11,7 @@ from remanence.attacks._stationarity import Layer
 
 _GAP = 30.0  # between two singular values, where the rank ends
 _FEWEST = 10  # directions, to begin with
+_LEAST = 1e-4  # of the largest singular value, that the smallest of an evened layer count as
 
 
 @final
@@ -38,7 +39,7 @@ class RowSpace:
         """`most` is the rank where no gap tells it; `inner` whitens the layers between the first and the last."""
         weight, bias, count, centre = layers[0].weight, layers[0].bias, _count(layers[0]), None
         left, values, right = _cut_svd(weight, most if count is None else None)
-        if bias is not None and len(values) == count and bool(bias.any()):
+        if bias is not None and len(values) == count != 1 and bool(bias.any()):
             level = ((bias @ left) / values) @ right
             inside = grey @ right.T @ right
             centre = inside + (1 - inside @ level) / level.square().sum() * level
@@ -142,9 +143,9 @@ def _in_units(layer: Layer) -> Layer:
 def _evened(layer: Layer, power: float, records: int) -> Layer:
     """With  W = U S V'  what is left is compared as  S^(-p/2) U' . V S^(-p/2).  The classes make up most of a layer,
     and what tells their records apart has small singular values. The smallest are what is left of the first weights:
-    those beyond half the number of records count as the one there."""
+    those beyond half the number of records, or of all, count as the one there."""
     left, values, right = torch.linalg.svd(layer.weight)
-    least = values[min(max(1, records // 2), len(values)) - 1]
+    least = values[max(1, min(records, len(values)) // 2) - 1].clamp_min(_LEAST * values[0])
 
     def scales(side: int) -> Tensor:
         return torch.cat([values, values.new_zeros(side - len(values))]).clamp_min(least) ** (-power / 2)

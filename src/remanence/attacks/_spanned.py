@@ -35,7 +35,6 @@ class Spanned:
     distance: ByProducts
     gates: Gates | None = None  # None: the step that ReLU's slope is
     basis: Tensor | None = None  # whose rows span the records, and in which the first layer then is written
-    shrunk: float = 1.0  # what decay left
     whitenings: dict[str, Whitening] = field(default_factory=dict)  # with any, layers are compared one by one
 
     @classmethod
@@ -65,7 +64,6 @@ class Spanned:
             self,
             initial=self.initial | {self.first: start},
             moved=pulls,
-            shrunk=shrunk,
             basis=basis.to(start),
             whitenings={name: Whitening.of(pulls[name], power=power, records=count) for name in hidden},
         )
@@ -117,9 +115,9 @@ class Spanned:
         apart, (_, _, flat) = [], read
         for name, sent in self.moved.items():
             if name == self.first:
-                way = weights[name].T @ flat + (weights[_SHRUNK] - self.shrunk) * self.initial[name]
+                way = weights[name].T @ flat
             else:
-                way = weights[name] - self.shrunk * self.initial[name]
+                way = weights[name] - weights[_SHRUNK] * self.initial[name]
             if name in self.whitenings:
                 sent, way = self.whitenings[name].target, self.whitenings[name](way)
             apart.append(self.distance(sent.flatten(), way.flatten()))

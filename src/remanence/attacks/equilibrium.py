@@ -68,7 +68,7 @@ class Equilibrium:
     def run(self, release: KnowsFinal, *, seed: int) -> Reconstruction:
         require(release, KnowsFinal, by=type(self).__name__)
         layers = _stationarity.layers_of(release.model, release.final)
-        if layers is None:
+        if layers is None or len(layers) < 2:
             raise BadInput(
                 "Equilibrium reads MLPs of linear layers with ReLU between them, and got another net: use `KKT`"
             )

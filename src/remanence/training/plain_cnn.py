@@ -4,7 +4,7 @@ All trained weights are one vector, so that a step of the optimiser is one kerne
 shift of each channel. It is folded into the convolution in front of it where the kernel is smaller than what it makes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import final
@@ -119,7 +119,7 @@ class PlainCnn:
         return [name for name in self.norms.channels if name in self.order.layers]
 
 
-_LOGITS = "logits"
+_LOGITS = ".logits"  # which is no path of a layer
 
 
 def _rows(channels: Tensor) -> Tensor:
@@ -146,6 +146,8 @@ def of(
     order = _order(model, named, form)
     if order is None or not isinstance(loss, CrossEntropy | Logistic | SquaredError):
         return None
+    if not _in_place(named) or not _told(params, norms_of(named).values(), standard):
+        return None
     made = outputs(model, shape)
     light = {name for name in order.layers if prod(order.shapes[f"{name}.weight"]) < records * made[name]}
     layers = layers_of(named, light)
@@ -155,12 +157,28 @@ def of(
     return PlainCnn(layers=layers, order=order, norms=_norms(model, taken, order, params), standard=standard, loss=loss)
 
 
+def _in_place(named: Sequence[Named]) -> bool:
+    """Whether rows enter linear layers, and images all others that tell them apart."""
+    flat = False
+    for _, module in named:
+        flat = flat or isinstance(module, nn.Flatten)
+        if isinstance(module, nn.Linear) != flat and not isinstance(module, nn.ReLU | nn.Flatten):
+            return False
+    return True
+
+
+def _told(params: Params, norms: Iterable[str], standard: str | None) -> bool:
+    needed = [f"{norm}.{name}" for norm in norms for name in ("running_mean", "running_var")]
+    needed += [f"{standard}.{name}" for name in ("mean", "spread") if standard is not None]
+    return all(name in params for name in needed)
+
+
 def _order(model: nn.Module, named: Sequence[Named], form: torch.memory_format) -> Order | None:
     """None where a layer is used twice, or holds other weights."""
     shapes, norms = {name: tuple(p.shape) for name, p in model.named_parameters()}, norms_of(named).values()
     layers = [path for path, module in inside(named) if isinstance(module, nn.Conv2d | nn.Linear)]
     names = [f"{path}.weight" for path in (*layers, *norms)] + [f"{path}.bias" for path in norms]
-    names += [f"{path}.bias" for path in layers if f"{path}.bias" in shapes]
+    names += [f"{path}.bias" for path, module in inside(named) if path in layers and module.bias is not None]
     if sorted(names) != sorted(shapes):
         return None
     return Order(shapes={name: shapes[name] for name in names}, layers=tuple(layers), form=form)
