@@ -1,7 +1,7 @@
 """Simulated with its gradient written out, the training of a convolutional net is the same training."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -30,6 +30,7 @@ from remanence.attacks._simulation import Coordinates, Simulation, Whole
 from remanence.attacks.gradient_matching import ByProducts
 from remanence.nets import Standardise
 from remanence.training import Optimizer
+from remanence.types import Params
 
 NETS: dict[str, Callable[[Data], nn.Module]] = {
     "resnet": lambda data: nn.Sequential(Standardise(1), *resnet(data.shape, 10, blocks=(1, 1), width=4)).eval(),
@@ -170,11 +171,28 @@ def test_what_was_chosen_is_told() -> None:
     assert kept.told() == "one graph"
 
 
+@dataclass(frozen=True)
+class ByLayer:
+    """An optimiser of somebody else, which may treat each layer by itself."""
+
+    lr: float = 0.1
+
+    def init(self, params: Params) -> tuple[Params, ...]:
+        return ()
+
+    def update(
+        self, params: Params, grads: Params, state: tuple[Params, ...], step: int
+    ) -> tuple[Params, tuple[Params, ...]]:
+        return {name: p - self.lr * grads[name] / grads[name].norm() for name, p in params.items()}, state
+
+
 def test_clipped_gradients_and_other_distances_are_left_to_autograd() -> None:
     made = victim(BATCHED)
     clipped = replace(BATCHED, privacy=DPGD(clip=1.0))
     ends = made.initial, made.final, made.private.y
     assert Convolved.of(made.model, clipped, *ends, COSINE, shape=(1, 8, 8)) is None
+    theirs = replace(BATCHED, optimizer=ByLayer())
+    assert Convolved.of(made.model, theirs, *ends, COSINE, shape=(1, 8, 8)) is None
     assert Convolved.of(made.model, BATCHED, *ends, lambda a, b: (a - b).abs().sum(), shape=(1, 8, 8)) is None
 
 

@@ -385,6 +385,13 @@ def test_equilibrium_refuses_other_nets_and_weights_that_do_not_tell_the_number(
             Equilibrium(steps=1).run(weights_only(victim).release, seed=0)
 
 
+def test_equilibrium_refuses_a_linear_model() -> None:
+    model = mlp((64,), 5, hidden=())
+    shown = WeightsOnly(model=model, final=torch_params(model, seed=0), shape=(64,), num_classes=5)
+    with pytest.raises(BadInput, match="use `KKT`"):
+        Equilibrium(candidates=5, steps=1).run(shown, seed=0)
+
+
 def test_before_the_attack_the_owner_sees_what_the_truth_leaves() -> None:
     victim = at_rest()
     before = preflight(victim)

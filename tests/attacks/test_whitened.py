@@ -117,6 +117,15 @@ def test_at_the_true_records_nothing_is_left_to_explain(digits: Data, net: Net, 
     assert simulation(1 - made.private.x) > 0.1
 
 
+def test_what_decay_alone_does_to_weights_is_no_way(digits: Data) -> None:
+    """However many epochs are simulated."""
+    made = victim(digits, next(iter(NETS.values())), replace(FULL, weight_decay=0.05))
+    coordinates, x = spanned(made, whitening=0.5), made.private.x
+    begun, read = coordinates.start(x), coordinates.read(x)
+    shrunk = {name: 0.9 * p for name, p in begun.items()}
+    torch.testing.assert_close(coordinates.apart(shrunk, read), coordinates.apart(begun, read))
+
+
 def apart_by_training(made: Victim, x: Tensor, whitening: float, distance: ByProducts) -> Tensor:
     """The reference: trained plainly, and each layer whitened by powers of its Gram matrices."""
     batches = list(made.training.batches(len(x), 0))

@@ -1,5 +1,6 @@
 """The written gradient of convolutional nets, and its change along a direction, are those of autograd."""
 
+from collections import OrderedDict
 from collections.abc import Callable
 
 import pytest
@@ -131,6 +132,13 @@ def shared() -> nn.Module:
         return nn.Sequential(one, nn.ReLU(), one, nn.ReLU(), nn.Flatten(), nn.Linear(360, 10))
 
 
+def one_bias() -> nn.Module:
+    with torch.device("meta"):
+        first, second = (nn.Conv2d(3, 3, 3, padding=1) for _ in range(2))
+        second.bias = first.bias
+        return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Flatten(), nn.Linear(360, 10))
+
+
 @pytest.mark.parametrize(
     "model",
     [
@@ -143,12 +151,40 @@ def shared() -> nn.Module:
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(3, stride=2), nn.Flatten(), nn.Linear(48, 10)),
         nn.Sequential(Residual(3, 3, stride=1, activation=nn.ReLU), nn.Flatten(), nn.Linear(360, 10)).eval(),
         shared(),
+        one_bias(),
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Linear(8, 6), nn.Flatten(), nn.Linear(240, 10)),
     ],
-    ids=["ELU", "mlp", "training", "block of ELU", "groups", "bias and norm", "overlap", "block first", "shared"],
+    ids=[
+        "ELU",
+        "mlp",
+        "training",
+        "block of ELU",
+        "groups",
+        "bias and norm",
+        "overlap",
+        "block first",
+        "shared",
+        "one bias",
+        "rows",
+    ],
 )
 def test_what_is_not_written_out_is_left_to_autograd(model: nn.Module) -> None:
     params = {name: torch.ones(t.shape) for name, t in (*model.named_parameters(), *model.named_buffers())}
     assert plain_cnn.of(model, params, CrossEntropy(), shape=SHAPE, records=5) is None
+
+
+def test_statistics_that_are_not_shown_are_left_to_autograd() -> None:
+    model = NETS["vgg"](10)
+    shown = {name: p for name, p in made(model).items() if "running" not in name}
+    assert plain_cnn.of(model, shown, CrossEntropy(), shape=SHAPE, records=5) is None
+
+
+def test_a_layer_may_be_named_as_it_likes() -> None:
+    def net(outputs: int) -> nn.Module:
+        layers = [("features", nn.Conv2d(3, 4, 3)), ("cut", nn.ReLU()), ("flat", nn.Flatten())]
+        return nn.Sequential(OrderedDict([*layers, ("logits", nn.Linear(320, outputs))]))
+
+    assert_that_of_autograd(net, CrossEntropy(), torch.contiguous_format, 5)
 
 
 def test_a_loss_of_others_is_left_to_autograd() -> None:
