@@ -1,0 +1,66 @@
+"""Victims that were trained with weight decay until they rest."""
+
+from dataclasses import replace
+from functools import cache, partial
+
+import torch
+from torch import nn
+
+from remanence import (
+    SGD,
+    Data,
+    Training,
+    Victim,
+    WeightsOnly,
+    centred_mlp,
+    load,
+    mlp,
+    torch_params,
+    train_victim,
+    weights_only,
+)
+from remanence.attacks import _stationarity
+from remanence.training import KnownLoss
+
+RECORDS = 10
+
+
+def private(classes: int) -> Data:
+    digits = load("digits")
+    place = torch.cat([(digits.y == label).nonzero()[: RECORDS // classes, 0] for label in range(classes)])
+    return Data(x=digits.x[place].double(), y=digits.y[place], num_classes=classes)
+
+
+GREY = torch.full((64,), 0.5, dtype=torch.float64)
+
+
+@cache
+def at_rest(loss: KnownLoss | None = None, *, centred: bool = True, hidden: tuple[int, ...] = (40,)) -> Victim:
+    """Five classes of digits, or two with one output."""
+    return trained(private(5 if loss is None else 2), loss, centred=centred, hidden=hidden)
+
+
+def trained(
+    data: Data, loss: KnownLoss | None = None, *, centred: bool = True, hidden: tuple[int, ...] = (40,)
+) -> Victim:
+    """With weight decay until it rests."""
+    net = centred_mlp if centred else partial(mlp, activation=nn.ReLU)
+    model = net(data.shape, data.num_classes if loss is None else 1, hidden=hidden)
+    initial = {name: p.double() for name, p in torch_params(model, seed=0).items()}
+    if centred:
+        initial["1.mean"] = data.x.mean(0).flatten()
+    training = Training(
+        optimizer=SGD(lr=0.1, momentum=0.9), epochs=1500, weight_decay=0.02, stages=((1000, 0.2), (1250, 0.04))
+    )
+    training = training if loss is None else replace(training, loss=loss)
+    return train_victim(model, training, initial, data.take(slice(0, 0)), data, seed=0)
+
+
+def layers_of(victim: Victim) -> tuple[_stationarity.Layer, ...]:
+    layers = _stationarity.layers_of(victim.model, victim.final)
+    assert layers is not None
+    return layers
+
+
+def release(loss: KnownLoss | None = None) -> WeightsOnly:
+    return weights_only(at_rest(loss)).release
