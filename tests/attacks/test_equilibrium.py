@@ -21,6 +21,7 @@ from remanence import (
 )
 from remanence.attacks import _stationarity
 from remanence.attacks._row_space import RowSpace
+from remanence.attacks._whitened import steepness
 
 
 def test_the_first_layer_tells_how_many_records_there_were_and_what_they_span() -> None:
@@ -127,7 +128,7 @@ def test_the_slopes_of_equilibrium_are_autograds(centred: bool, hidden: tuple[in
     z.requires_grad_()
     free = [nn.Parameter(torch.randn(2, RECORDS, h, generator=generator, dtype=torch.float64)) for h in hidden]
     labels = victim.private.y
-    alpha = torch.tensor(attack._steepness(0.3) * span.steepness)
+    alpha = torch.tensor(steepness(attack.sharpness, 0.3) * span.steepness)
     shown = weights_only(victim).release
     objective, of_z, of_free = attack._slopes(shown, span, z, free, labels, alpha, torch.zeros(()))
     by_z, *by_free = torch.autograd.grad(objective.sum(), (z, *free))

@@ -95,7 +95,7 @@ def test_whitening_divides_by_powers_of_the_singular_values_on_both_sides(shape:
     records = 4
     least = float(torch.linalg.svdvals(way)[records - 1]) ** 2
     rows, columns = (power(gram, -0.35, least=least) for gram in (way @ way.T, way.T @ way))
-    whitening = Whitening.of(way, power=0.7, records=records)
+    whitening = Whitening.of(way, power=0.7, first=records)
     for each in (way, other):
         expected = (rows @ each @ columns * each).sum()
         assert float(whitening(each).square().sum()) == pytest.approx(float(expected), rel=1e-10)
@@ -105,7 +105,7 @@ def test_whitening_divides_by_powers_of_the_singular_values_on_both_sides(shape:
 
 def test_no_power_leaves_every_distance_as_it_was() -> None:
     way, other = drawn(6, 8), drawn(6, 8, seed=1)
-    assert float(Whitening.of(way, power=0.0, records=3)(other).norm()) == pytest.approx(float(other.norm()))
+    assert float(Whitening.of(way, power=0.0, first=3)(other).norm()) == pytest.approx(float(other.norm()))
 
 
 @by_net

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from remanence.attacks._stationarity import Layer
+from remanence.attacks._whitened import Whitening
 
 _GAP = 30.0  # between two singular values, where the rank ends
 _FEWEST = 10  # directions, to begin with
@@ -144,19 +145,12 @@ def _evened(layer: Layer, power: float, records: int) -> Layer:
     """With  W = U S V'  what is left is compared as  S^(-p/2) U' . V S^(-p/2).  The classes make up most of a layer,
     and what tells their records apart has small singular values. The smallest are what is left of the first weights:
     those beyond half the number of records, or of all, count as the one there."""
-    left, values, right = torch.linalg.svd(layer.weight)
-    least = values[max(1, min(records, len(values)) // 2) - 1].clamp_min(_LEAST * values[0])
-
-    def scales(side: int) -> Tensor:
-        return torch.cat([values, values.new_zeros(side - len(values))]).clamp_min(least) ** (-power / 2)
-
-    around = scales(len(left))[:, None] * left.T, right.T * scales(len(right))
-    target = around[0] @ layer.weight @ around[1]
+    evened = Whitening.of(layer.weight, power=power, first=min(records, *layer.weight.shape) // 2, least=_LEAST)
     return replace(
         layer,
-        target=target,
-        around=around,
-        unit=float(target.square().sum()),
+        target=evened.target,
+        around=(evened.left, evened.right),
+        unit=float(evened.target.square().sum()),
         bias_unit=float(layer.weight.square().sum()),
     )
 

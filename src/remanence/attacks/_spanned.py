@@ -65,7 +65,7 @@ class Spanned:
             initial=self.initial | {self.first: start},
             moved=pulls,
             basis=basis.to(start),
-            whitenings={name: Whitening.of(pulls[name], power=power, records=count) for name in hidden},
+            whitenings={name: Whitening.of(pulls[name], power=power, first=count) for name in hidden},
         )
 
     @property

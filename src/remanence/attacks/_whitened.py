@@ -12,26 +12,28 @@ from typing import final
 import torch
 from torch import Tensor
 
-_STEEP_AT = 0.8  # of the search, from where on the gates are as steep as they get
+_STEEP_AT = 0.8  # of a search, from where on gates are as steep as they get
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Whitening:
     """With the way  U S V'  of a layer, others are compared with it as  S^(-p/2) U' way V S^(-p/2).  Singular values
-    beyond the number of records, which are those of drift and rounding, count as the last within it."""
+    beyond the first so many, which are those of drift and rounding, count as the last of them."""
 
     left: Tensor
     right: Tensor
     target: Tensor  # the way itself, so compared
 
     @classmethod
-    def of(cls, way: Tensor, *, power: float, records: int) -> "Whitening":
+    def of(cls, way: Tensor, *, power: float, first: int, least: float | None = None) -> "Whitening":
+        """None counts as less than `least` of the largest, which is rounding unless given."""
         left, values, right = torch.linalg.svd(way.double())
-        least = values[min(records, len(values)) - 1].clamp_min(torch.finfo(way.dtype).eps * values[0])
+        share = torch.finfo(way.dtype).eps if least is None else least
+        floor = values[max(1, min(first, len(values))) - 1].clamp_min(share * values[0])
 
         def scales(side: int) -> Tensor:
-            return torch.cat([values, values.new_zeros(side - len(values))]).clamp_min(least) ** (-power / 2)
+            return torch.cat([values, values.new_zeros(side - len(values))]).clamp_min(floor) ** (-power / 2)
 
         rows, columns = way.shape
         left, right = scales(rows)[:, None] * left.T, right.T * scales(columns)
@@ -58,6 +60,10 @@ class Gates:
         return (self.now * typical.rsqrt() * out).sigmoid()
 
     def sharpen(self, done: float) -> None:
-        """As they are when this share of the search is done: from the first to the last in equal ratios."""
-        first, last = self.sharpness
-        self.now.fill_(first * exp(log(last / first) * min(1.0, done / _STEEP_AT)))
+        self.now.fill_(steepness(self.sharpness, done))
+
+
+def steepness(sharpness: tuple[float, float], done: float) -> float:
+    """Of gates when this share of a search is done: from the first to the last in equal ratios."""
+    first, last = sharpness
+    return first * exp(log(last / first) * min(1.0, done / _STEEP_AT))

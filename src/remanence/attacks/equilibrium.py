@@ -11,7 +11,7 @@ each pair that can matter at a kink alone. Without the shifts the truth explains
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import cos, exp, log, pi, prod
+from math import cos, pi, prod
 from typing import final
 
 import torch
@@ -20,6 +20,7 @@ from torch.func import vmap
 
 from remanence.attacks import _stationarity
 from remanence.attacks._row_space import RowSpace
+from remanence.attacks._whitened import steepness
 from remanence.attacks.gradient_matching import total_variation
 from remanence.attacks.kkt import balanced, images
 from remanence.errors import BadInput, Diverged, at_least
@@ -157,7 +158,7 @@ class Equilibrium:
             fall = (1 + cos(pi * done)) / 2
             set_rate(mover, fall * self.lr * unit)
             set_rate(shifter, fall * _SHIFT_LR)
-            alpha.copy_(torch.where(anew, self._steepness(done), self.sharpness[1]) * span.steepness)
+            alpha.copy_(torch.where(anew, steepness(self.sharpness, done), self.sharpness[1]) * span.steepness)
             tv.fill_(self.tv if place >= begun else 0.0)  # before, it would pull harder than all else and even them out
             go()
         return z.detach(), [own.detach() for own in free], objective
@@ -176,11 +177,6 @@ class Equilibrium:
             if place:
                 doubt += _outside(seen.inputs[place], layer.weight.T, count).log()
         return doubt
-
-    def _steepness(self, done: float) -> float:
-        """Over that of the layer: from the first sharpness to the last, in equal ratios."""
-        first, last = self.sharpness
-        return first * exp(log(last / first) * min(1.0, done / 0.8))
 
     def _slopes(
         self,
