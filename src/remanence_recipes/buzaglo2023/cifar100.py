@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from remanence.experiment import Scale, Study
-from remanence_recipes.buzaglo2023.figures import few
+from remanence_recipes.buzaglo2023.figures import plain, surveyed
 from remanence_recipes.weights_alone.sweep import Sweep
-from remanence_recipes.weights_alone.target import BRIEF, MORE_AND_MORE, Effort
+from remanence_recipes.weights_alone.target import Effort
 
 CLASSES: dict[Scale, int] = {"smoke": 10, "small": 50, "paper": 100}
 PER_CLASS: dict[Scale, tuple[int, ...]] = {"smoke": (1, 2), "small": (1, 2, 4), "paper": (1, 2, 5, 10)}
@@ -22,9 +22,8 @@ AS_FAR_AS_TIME_CARRIES = Effort(epochs=600, steps=150, restarts=1)
 
 def figure6_cifar100(scale: Scale) -> Sequence[Study]:
     """Figure 6: CIFAR-100, found against the number of images; at paper scale also 5,000 images and width 10,000."""
-    target = replace(few(scale), source="cifar100", classes=CLASSES[scale])
-    patient = replace(BRIEF[scale], kept=MORE_AND_MORE) if scale == "paper" else BRIEF[scale]
-    points = {CLASSES[scale] * count: replace(target, per_class=count, effort=patient) for count in PER_CLASS[scale]}
+    target = replace(plain(scale), source="cifar100", classes=CLASSES[scale])
+    points = {CLASSES[scale] * count: surveyed(target, count) for count in PER_CLASS[scale]}
     about = "More and more images of as many classes: what share of them is found?"
     studies = [Sweep(axis="images", curves={"": points}, victims=1, log=True).study("found against images", about)]
     if scale == "paper":

@@ -1,10 +1,9 @@
 """Figures 3 and 8: the number of classes, with as many records of each class, and with as many in all."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from remanence.experiment import Scale, Study
-from remanence_recipes.buzaglo2023.figures import few
+from remanence_recipes.buzaglo2023.figures import plain, surveyed
 from remanence_recipes.weights_alone.sweep import Sweep
 
 CLASSES: dict[Scale, tuple[int, ...]] = {"smoke": (2, 10), "small": (2, 5, 10), "paper": (2, 3, 4, 5, 10)}
@@ -16,9 +15,7 @@ FIXED_VICTIMS: dict[Scale, int] = {"smoke": 2, "small": 3, "paper": 3}
 def figure3_classes(scale: Scale) -> Sequence[Study]:
     """Figure 3: the number of classes by the number of records of each; what is found, and SSIM above 0.4."""
     curves = {
-        f"{count} of each": {
-            classes: replace(few(scale), classes=classes, per_class=count) for classes in CLASSES[scale]
-        }
+        f"{count} of each": {classes: surveyed(plain(scale), count, classes=classes) for classes in CLASSES[scale]}
         for count in PER_CLASS[scale]
     }
     about = "Victims of more and more classes, with few or many records of each: what share of their records is found?"
@@ -28,7 +25,7 @@ def figure3_classes(scale: Scale) -> Sequence[Study]:
 def figure8_fixed_500(scale: Scale) -> Sequence[Study]:
     """Figure 8 (appendix B): the number of classes with 500 records in all, fewer below paper scale."""
     records = FIXED[scale]
-    points = {classes: replace(few(scale), classes=classes, per_class=records // classes) for classes in CLASSES[scale]}
+    points = {classes: surveyed(plain(scale), records // classes, classes=classes) for classes in CLASSES[scale]}
     about = f"{records} records in all, of more and more classes: what share of them is found?"
     sweep = Sweep(axis="classes", curves={"": points}, victims=FIXED_VICTIMS[scale])
     return [sweep.study("classes, records fixed", about)]

@@ -7,7 +7,7 @@ from remanence.experiment import Claim, Scale, Study
 from remanence.training import Logistic
 from remanence_recipes.weights_alone.reading import ACCURACY, FOUND, RATIO, study
 from remanence_recipes.weights_alone.survey import VICTIMS, ordering
-from remanence_recipes.weights_alone.target import BRIEF, FULL, Target
+from remanence_recipes.weights_alone.target import BRIEF, FULL, Target, brief
 
 PER_CLASS: dict[Scale, int] = {"smoke": 2, "small": 5, "paper": 50}
 FEW: dict[Scale, int] = {"smoke": 2, "small": 5, "paper": 5}  # of each class, in surveys
@@ -31,7 +31,13 @@ def plain(scale: Scale) -> Target:
 
 def few(scale: Scale) -> Target:
     """Fewer records and less effort, as surveys take them."""
-    return replace(plain(scale), per_class=FEW[scale], effort=BRIEF[scale])
+    return surveyed(plain(scale), FEW[scale])
+
+
+def surveyed(target: Target, per_class: int, *, classes: int | None = None) -> Target:
+    """As surveys take it, with so many records of each class."""
+    changed = replace(target, per_class=per_class, classes=classes or target.classes)
+    return replace(changed, effort=brief(target.scale, changed.records))
 
 
 def grouped(target: Target) -> Target:

@@ -14,14 +14,14 @@ from remanence.metrics.statistics import binomial_share, bootstrap_statistic, ra
 from remanence.preflight import preflight
 from remanence.progress import track
 from remanence.seeds import stream
-from remanence_recipes.buzaglo2023.figures import decays, plain
+from remanence_recipes.buzaglo2023.figures import PER_CLASS, decays, plain, surveyed
 from remanence_recipes.weights_alone.reading import TUNED, Reading, read, said, scatter
-from remanence_recipes.weights_alone.target import BRIEF, Target
+from remanence_recipes.weights_alone.target import Target
 
 
 def figure5_margins(scale: Scale) -> Sequence[Study]:
     """Figure 5: the margins of the records under weight decay, and whether records near the boundary come back."""
-    target = replace(plain(scale), effort=BRIEF[scale])
+    target = surveyed(plain(scale), PER_CLASS[scale])
     about = "Victims without weight decay and with a grid of it: how far are their records from the boundary?"
     return [Study(label="margins", about=said(about, target), run=partial(_margins, decays(target, scale)))]
 

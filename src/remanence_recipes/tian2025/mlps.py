@@ -81,11 +81,11 @@ def simulated(scale: Scale) -> Cell:
         matching=images.matching,
         metrics=images.metrics,
         claims=(claim,) if scale == "paper" else (),
-        tuned_on_truth=True,  # rate and octaves of the search, on 20 images of seed 0 at `small`
+        tuned_on_truth=True,  # rate and octaves of the search: on 20 images of seed 0 at `small`; see also `whitened`
     )
 
 
 def whitened(attack: SimuDy) -> SimuDy:
-    """Rate, whitening and sharpness are by 100 images of 16x16 in a net of 200 neurons, seed 0."""
+    """Rate, distance, whitening and sharpness were chosen on 100 images of 16x16 in a net of 200 neurons, seed 0."""
     faster = replace(attack.optimizer, lr=0.03)
     return replace(attack, distance=L2(), whitening=0.5, sharpness=(2.0, 40.0), optimizer=faster, tf32=False)

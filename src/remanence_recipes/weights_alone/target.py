@@ -57,6 +57,15 @@ BRIEF: dict[Scale, Effort] = {  # for surveys, where many victims count for more
     "small": Effort(epochs=2500, steps=1200, restarts=1, iterations=200),
     "paper": Effort(epochs=8000, steps=1500, restarts=1, iterations=2000),
 }
+AT_ONCE = 99  # records at most that a survey reads without stages and rounds
+
+
+def brief(scale: Scale, records: int) -> Effort:
+    """For surveys, as much as so many records take."""
+    if scale == "paper" and records > AT_ONCE:
+        return replace(BRIEF[scale], stages=FULL[scale].stages, kept=FULL[scale].kept)
+    return BRIEF[scale]
+
 
 # The authors' own runs: the multiclass default, two binary ones of either data set, two of regression.
 BINARY: dict[Source, tuple[KKTRun, ...]] = {
