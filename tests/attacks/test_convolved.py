@@ -30,6 +30,7 @@ from remanence.attacks._simulation import Coordinates, Simulation, Whole
 from remanence.attacks.gradient_matching import ByProducts
 from remanence.nets import Standardise
 from remanence.training import Optimizer
+from remanence.training.in_place import torch_optimizer, update
 from remanence.types import Params
 
 NETS: dict[str, Callable[[Data], nn.Module]] = {
@@ -124,7 +125,16 @@ def test_channels_last_is_the_same_training() -> None:
     begun, end = order.packed(made.initial), order.packed(made.final)
     last = replace(first, net=replace(first.net, order=order), begun=begun, moved=end - begun)
     assert not torch.equal(begun, first.begun)
-    assert_same(slope(made, last), slope(made, first))
+    assert_same(slope(made, last), slope(made, usual(made)))
+
+
+def test_a_slope_of_another_layout_reaches_the_optimiser_in_that_of_its_records() -> None:
+    x = nn.Parameter(torch.rand(2, 3, 4, 4))
+    before = x.detach().clone()
+    update(torch_optimizer(Adam(), [x]), x.contiguous(memory_format=torch.channels_last).square().sum())
+    assert x.grad is not None
+    assert x.grad.stride() == x.stride()
+    assert torch.equal(x.grad, 2 * before)
 
 
 def test_memory_decides_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def update(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     params = params_of([optimizer])
     # not backward(): the nodes that add up gradients would outlive the stream that a capture runs on
     for p, g in zip(params, torch.autograd.grad(loss, params), strict=True):
-        p.grad = g
+        p.grad = g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)  # fused ones refuse another layout
     optimizer.step()
 
 
