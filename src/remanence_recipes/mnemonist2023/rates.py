@@ -44,8 +44,9 @@ RECONN, KEPT = "RecoNN", "Mnemonist-RecoNN"
 DROPPED, ALONE, DRAWN, QUIETEST = (
     f"{rows}, later layers dropped" for rows in (KEPT, "all rows", "as many rows drawn", "as many quietest rows")
 )
-AGAIN = "RecoNN, fitted again"
-CONTROLS = (ALONE, DRAWN, QUIETEST, AGAIN)
+AGAIN, SOME = "RecoNN, fitted again", "as many rows drawn"
+CONTROLS = (ALONE, DRAWN, QUIETEST, SOME, AGAIN)
+WITHOUT_LATER = (DROPPED, DRAWN, QUIETEST)
 OPENED, HIDDEN, APART, LOSS = "RecoNN, no floor", "hidden weights", "distance of twins", "victim's loss"
 AGREES, CHOICE = "importance against quiet", "gain of chosen rows over drawn ones"
 _TWINS, _NUDGE = 8, 1e-7
@@ -56,8 +57,9 @@ def rates(scale: Scale) -> Sequence[Study]:
     about = (
         "RecoNN and Mnemonist-RecoNN at one learning rate of the victims, with the later layers and without them. The "
         "controls drop the later layers too, but read all rows, drawn ones, or those about which the shadows disagree "
-        "least; and RecoNN is fitted again, which tells how much of a gain may be luck. Without the floor RecoNN reads "
-        "weights of any spread over the shadows that is more than rounding."
+        "least; drawn rows are also read with the later layers, and RecoNN is fitted again, which tells how much of a "
+        "gain may be luck. Without the floor RecoNN reads weights of any spread over the shadows that is more than "
+        "rounding."
     )
     return [
         Study(label=f"rate {lr:g}", about=about, run=partial(_at, scale, lr, starts), claims=_claims())
@@ -125,12 +127,14 @@ class Found:
     def _read(self, readings: Readings, floor: float, *, controls: Sequence[str]) -> None:
         every, rows = readings.every, readings.importance.kept
         self.kept.setdefault(floor, []).append(len(rows))
-        others = {ALONE: every, DRAWN: readings.drawn(len(rows)), QUIETEST: readings.quietest(len(rows))}
+        drawn = readings.drawn(len(rows))
+        others = {ALONE: every, DRAWN: drawn, QUIETEST: readings.quietest(len(rows))}
         errors = {
             RECONN: readings.error(every),
             KEPT: readings.error(rows),
             DROPPED: readings.error(rows, later=False),
             **{name: readings.error(others[name], later=False) for name in controls if name in others},
+            **({SOME: readings.error(drawn)} if SOME in controls else {}),
             **({AGAIN: readings.again()} if AGAIN in controls else {}),
         }
         for name, error in errors.items():
@@ -174,21 +178,21 @@ def _hidden(run: Run) -> float:
 
 
 def _gains(found: Found, seed: int) -> list[Measure]:
-    """Over RecoNN with the same floor; chance is what is gained without any selection."""
+    """Over RecoNN with the same floor."""
     opened = found.gain(OPENED, RECONN, seed)
     meaning = "mean over the starts of 1 - error / error of RecoNN with its floor, on the same targets"
     made = [Measure.of(_gain(OPENED), opened, meaning=meaning, chance=0.0), _choice(found, seed)]
     for floor, kept in found.kept.items():
-        before, alone = _named(RECONN, floor), _named(ALONE, floor)
-        unselected = dict.fromkeys((_named(KEPT, floor), _named(AGAIN, floor), alone), 0.0)
+        before, level = _named(RECONN, floor), found.gain(_named(ALONE, floor), _named(RECONN, floor), seed).value
+        bare = [_named(name, floor) for name in WITHOUT_LATER]
         meaning = (
-            "mean over the starts of 1 - error / error of RecoNN with the same floor, on the same targets; chance is "
-            f"the gain of all rows; Mnemonist keeps {min(kept)} to {max(kept)} rows"
+            "mean over the starts of 1 - error / error of RecoNN with the same floor, on the same targets; Mnemonist "
+            f"keeps {min(kept)} to {max(kept)} rows"
         )
-        level = found.gain(alone, before, seed).value
         for name in _gaining(found, floor):
-            gain = found.gain(name, before, seed)
-            made.append(Measure.of(_gain(name), gain, meaning=meaning, chance=unselected.get(name, level)))
+            gain, chance = found.gain(name, before, seed), level if name in bare else 0.0
+            told = f"{meaning}; chance: all rows, the later layers dropped too" if name in bare else meaning
+            made.append(Measure.of(_gain(name), gain, meaning=told, chance=chance))
         made += [_won(found, _named(name, floor), before) for name in (KEPT, DROPPED)]
     return made
 
