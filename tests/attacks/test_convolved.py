@@ -118,6 +118,11 @@ def test_memory_changes_nothing(batch: int | None, kept: bool, at_once: int | No
     assert_same(slope(made, ours, segment), slope(made, usual(made)))
 
 
+def test_gradients_are_cut_alike() -> None:
+    made = victim(replace(BATCHED, clip=0.2))
+    assert_same(slope(made, written(made)), slope(made, usual(made)))
+
+
 def test_channels_last_is_the_same_training() -> None:
     made = victim(BATCHED)
     first = written(made)

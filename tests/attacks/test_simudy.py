@@ -36,6 +36,7 @@ from remanence.attacks._search import coarser, search_in_place
 from remanence.attacks._simulation import Coordinates, Simulation, Whole, segment_of
 from remanence.attacks._spanned import Spanned
 from remanence.attacks.gradient_matching import ByProducts
+from remanence.attacks.simudy import mean_gradient
 from remanence.errors import Diverged
 from remanence.nets import Standardise
 from remanence.release import KnowsTraining
@@ -58,6 +59,7 @@ NETS: dict[str, Net] = {
     "resnet": lambda data: resnet(data.shape, 10, blocks=(1, 1), width=4, activation=nn.ELU),
     "vgg": lambda data: vgg(data.shape, 10, blocks=(1, 2), width=4, activation=nn.ELU),
 }
+CUT = replace(HARD, clip=0.3)
 by_net = pytest.mark.parametrize("net", NETS.values(), ids=NETS)
 
 
@@ -85,9 +87,13 @@ def simulated(made: KnowsTraining, labels: Tensor, segment: int, coordinates: Co
     return Simulation(training=training, coordinates=coordinates or whole, batches=batches, segment=segment)
 
 
+by_clip = pytest.mark.parametrize("training", [HARD, CUT], ids=["as they are", "cut"])
+
+
 @by_net
-def test_on_the_true_records_it_ends_where_the_victim_did(net: Net) -> None:
-    made = victim(net, some(10, side=12), HARD)
+@by_clip
+def test_on_the_true_records_it_ends_where_the_victim_did(net: Net, training: Training) -> None:
+    made = victim(net, some(10, side=12), training)
     simulation = simulated(made, made.private.y, 5)
     assert simulation(made.private.x) < 1e-20
     assert simulation(1 - made.private.x) > 0.1
@@ -99,8 +105,9 @@ def slope(simulation: Simulation, at: Tensor) -> Tensor:
 
 
 @by_net
-def test_the_slope_is_the_same_in_any_segments_and_that_of_differences(net: Net) -> None:
-    made = victim(net, some(10, side=12), HARD)
+@by_clip
+def test_the_slope_is_the_same_in_any_segments_and_that_of_differences(net: Net, training: Training) -> None:
+    made = victim(net, some(10, side=12), training)
     generator = torch.Generator().manual_seed(0)
     start, along = (torch.rand(made.private.x.shape, generator=generator, dtype=torch.float64) for _ in range(2))
     whole, *cut = (slope(simulated(made, made.private.y, segment), start) for segment in (12, 5, 1))
@@ -144,6 +151,7 @@ def test_what_cannot_be_written_in_the_records_is_not() -> None:
     assert written(EASY)
     assert not written(replace(EASY, optimizer=Adam()))
     assert not written(replace(EASY, privacy=DPGD(clip=1.0)))
+    assert not written(replace(EASY, clip=1.0))
     assert not written(EASY, model=NETS["mlp with elu"](data))
     assert not written(EASY, y=torch.zeros(64, dtype=torch.int64))  # as many records as pixels: nothing is gained
 
@@ -295,6 +303,26 @@ def test_a_rate_that_diverges_is_told_with_its_step() -> None:
     wild = replace(shown(), training=replace(EASY, optimizer=SGD(lr=1e200)))
     with pytest.raises(BadInput, match=r"diverges at its step \d of 6 on random records"):
         SimuDy(candidates=3, steps=5).run(wild, seed=0)
+
+
+def test_simulated_gradients_can_be_cut_to_those_of_the_victim() -> None:
+    wild = replace(shown(), training=replace(EASY, optimizer=SGD(lr=1e200)))
+    assert SimuDy(candidates=3, steps=5, clip=10.0).run(wild, seed=0).x.isfinite().all()
+    with pytest.raises(BadInput, match="for victims of SGD, got Adam"):
+        SimuDy(candidates=3, steps=5, clip=10.0).run(shown(training=replace(EASY, optimizer=Adam(lr=0.01))), seed=0)
+
+
+@pytest.mark.parametrize("training", [EASY, replace(EASY, stages=((3, 0.1),))], ids=["one rate", "two rates"])
+def test_the_mean_gradient_follows_from_how_far_the_weights_went(training: Training) -> None:
+    made = victim(NETS["mlp with relu"], some(3), training)
+    passed = training.trajectory(made.model, made.initial, made.private)
+    rates = [0.1 if epoch < 3 or not training.stages else 0.01 for epoch in range(6)]
+    gradients = [training.gradient(made.model, weights, made.private.x, made.private.y) for weights in passed]
+    total = sum(
+        rate * torch.cat([g.flatten() for g in each.values()]) for rate, each in zip(rates, gradients, strict=True)
+    )
+    told = mean_gradient(initial_and_final(made).release, steps=6, records=3)
+    assert told == pytest.approx(float(torch.as_tensor(total).norm()) / sum(rates), rel=1e-6)
 
 
 def test_a_search_that_diverges_is_told() -> None:

@@ -100,6 +100,16 @@ def test_convolutional_nets_agree_too(parts: Split, batch_size: int | None, priv
     agrees(training, cnn(fixed.shape, 10), fixed, targets)
 
 
+@pytest.mark.parametrize("net", [mlp, cnn])
+@pytest.mark.parametrize("batch_size", [None, 20])
+def test_each_model_is_clipped_by_its_own_norm(
+    parts: Split, batch_size: int | None, net: Callable[..., nn.Module]
+) -> None:
+    fixed, targets = doubles(parts, 3, side=12)
+    training = Training(optimizer=SGD(lr=0.3), epochs=3, batch_size=batch_size, weight_decay=0.01, clip=0.1)
+    agrees(training, net(fixed.shape, 10), fixed, targets)
+
+
 def test_a_convolutional_net_may_have_no_fixed_records(parts: Split) -> None:
     fixed, targets = doubles(parts, 2, side=12)
     agrees(Training(optimizer=SGD(lr=0.1), epochs=2), cnn(fixed.shape, 10), fixed.take(slice(0, 0)), targets)

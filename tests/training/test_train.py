@@ -34,22 +34,26 @@ def reference(training: Training, model: nn.Module, initial: Params, data: Data,
         for start in range(0, len(data), size):
             batch = order[start : start + size]
             optimizer.zero_grad()
-            decay = sum((p.square().sum() for p in real.parameters()), torch.tensor(0.0)) * training.weight_decay / 2
-            (cross_entropy(real(data.x[batch]), data.y[batch]) + decay).backward()
+            cross_entropy(real(data.x[batch]), data.y[batch]).backward()
+            norm = torch.cat([p.grad.flatten() for p in real.parameters() if p.grad is not None]).norm()
+            kept = 1.0 if training.clip is None else min(1.0, training.clip / float(norm))
+            for p in real.parameters():
+                assert p.grad is not None
+                p.grad = kept * p.grad + training.weight_decay * p.detach()
             optimizer.step()
     return {name: p.detach() for name, p in real.named_parameters()}
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
 @pytest.mark.parametrize("batch_size", [None, 16])
-@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+@pytest.mark.parametrize(("weight_decay", "clip"), [(0.0, None), (0.01, None), (0.01, 0.2)])
 def test_agrees_with_torch_optim(
-    parts: Split, optimizer: Optimizer, batch_size: int | None, weight_decay: float
+    parts: Split, optimizer: Optimizer, batch_size: int | None, weight_decay: float, clip: float | None
 ) -> None:
     data = parts.fixed.to("cpu", torch.float64)
     model = mlp(data.shape, 10)
     initial = {name: p.double() for name, p in initial_params(model, seed=0).items()}
-    training = Training(optimizer=optimizer, epochs=6, batch_size=batch_size, weight_decay=weight_decay)
+    training = Training(optimizer=optimizer, epochs=6, batch_size=batch_size, weight_decay=weight_decay, clip=clip)
     ours = training(model, initial, data, seed=3)
     theirs = reference(training, mlp(data.shape, 10), initial, data, seed=3)
     for name, value in theirs.items():

@@ -42,7 +42,7 @@ class Spanned:
         cls, model: nn.Module, training: Training, initial: Params, final: Params, y: Tensor, distance: Distance
     ) -> "Spanned | None":
         """None where the net is no MLP with ReLU, the optimiser not SGD, or the records as many as their features."""
-        net = None if training.privacy else plain_mlp.of(model, training.loss)
+        net = None if training.privacy or training.clip is not None else plain_mlp.of(model, training.loss)
         if net is None or not isinstance(training.optimizer, SGD) or not isinstance(distance, ByProducts):
             return None
         if len(y) >= initial[f"{net.names[0]}.weight"].shape[1]:

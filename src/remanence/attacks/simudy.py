@@ -26,9 +26,9 @@ from remanence.attacks.span import share_left
 from remanence.errors import BadInput, Diverged, at_least
 from remanence.release import KnowsFixed, KnowsTraining, require
 from remanence.seeds import stream
-from remanence.training import Adam, Optimizer, Training
+from remanence.training import SGD, Adam, Optimizer, Training
 from remanence.training.precision import precision
-from remanence.types import Reconstruction
+from remanence.types import Params, Reconstruction
 
 
 @final
@@ -50,12 +50,15 @@ class SimuDy:
     restarts: int = 1  # from other first candidates; those with the lowest objective count
     start: "SimuDy | None" = None  # whose candidates the search begins with, such as one that simulates fewer epochs
     training: Training | None = None  # simulated; None: the victim's. The authors' code takes 8 of its 20 epochs
+    clip: float | None = None  # simulated gradients are cut to so many of the victim's mean one; at first they explode
     segment: int | None = None  # simulated steps to a graph; None: by free memory
     tf32: bool = False  # products on a CUDA device with factors of ten bits
     checkpoints: Path | None = field(default=None, repr=False, compare=False)  # where a stopped search goes on
 
     def __post_init__(self) -> None:
-        at_least(self, candidates=1, labels=0, tv=0, steps=1, spread=0, octaves=0, whitening=0, restarts=1, segment=1)
+        at_least(
+            self, candidates=1, labels=0, tv=0, steps=1, spread=0, octaves=0, whitening=0, restarts=1, clip=0, segment=1
+        )
         if self.sharpness is not None and not (len(self.sharpness) == 2 and all(0 < s < inf for s in self.sharpness)):
             raise BadInput(f"`sharpness` must hold two numbers above 0, at first and at the end, got {self.sharpness}")
         if self.start is not None and self.start.candidates != self.candidates:
@@ -103,10 +106,10 @@ class SimuDy:
         return torch.tensor(self.labels)
 
     def _simulation(self, release: KnowsTraining, labels: Tensor, seed: int) -> Simulation:
-        training = _without_noise(self.training or release.training)
         if isinstance(release, KnowsFixed):
             labels = torch.cat([release.fixed.y, labels])
         count, like = len(labels), next(iter(release.final.values()))
+        training = self._steadied(_without_noise(self.training or release.training), release, count)
         batches = tuple(b if b is None else b.to(like.device) for b in training.batches(count, seed))
         largest = min(training.batch_size or count, count)
         copies = 1 + len(training.optimizer.init({}))
@@ -130,6 +133,13 @@ class SimuDy:
         spanned = Spanned.of(*parts)
         coordinates = self._smoothed(release, spanned, seed) if smooth else spanned or whole
         return Simulation(training=training, coordinates=coordinates, batches=batches, segment=segment)
+
+    def _steadied(self, training: Training, release: KnowsTraining, records: int) -> Training:
+        """With gradients cut; those of a victim that cut its own are cut as it did."""
+        if self.clip is None or training.clip is not None:
+            return training
+        steps = len(list(release.training.batches(records, 0)))
+        return replace(training, clip=self.clip * mean_gradient(release, steps=steps, records=records))
 
     def _smoothed(self, release: KnowsTraining, spanned: Spanned | None, seed: int) -> Spanned:
         victim = release.training
@@ -174,6 +184,24 @@ class SimuDy:
         with torch.no_grad():
             found = coordinates.within(x).clamp(0, 1)
             return found, float(objective(found))
+
+
+def mean_gradient(release: KnowsTraining, *, steps: int, records: int) -> float:
+    """The norm of the mean over the victim's steps: how far it went, over how far a gradient of one would have gone."""
+    victim = release.training
+    if not isinstance(victim.optimizer, SGD):
+        raise BadInput(f"`clip` of SimuDy is for victims of SGD, got {victim.optimizer}: leave it out")
+
+    def one(params: Params, _batch: Tensor | None) -> Params:
+        return {name: torch.ones_like(p) for name, p in params.items()}
+
+    plain = replace(victim, privacy=None, weight_decay=0.0, clip=None)
+    unit = plain.descend(
+        one, {"": torch.zeros((), dtype=torch.float64)}, [None] * steps, records=records, noise_seed=0
+    )[""]
+    trained = [name for name, _ in release.model.named_parameters()]
+    way = torch.cat([(release.final[name] - release.initial[name]).flatten() for name in trained])
+    return float(way.norm()) / float(-unit)
 
 
 def check_ends(release: KnowsTraining) -> None:

@@ -51,7 +51,9 @@ def train_sharing(
             total = {name: g + total[name] if total else g for name, g in found.items()}
         return {name: g / count for name, g in total.items()}
 
-    return training.descend(gradient, starts, training.batches(count, seed), records=count, noise_seed=noise_seed)
+    return training.descend(
+        gradient, starts, training.batches(count, seed), records=count, noise_seed=noise_seed, stacked=True
+    )
 
 
 def _gradient(training: Training, model: nn.Module, params: Params, x: Tensor, labels: Tensor) -> Params:

@@ -91,9 +91,9 @@ def train_sharing(
     def gradient(params: Params, _: Tensor | None) -> Params:
         return _gradient(layers, params, shared, own, clip, centred=training.tf32 and training.centred)
 
-    return training.descend(
-        gradient, starts, training.batches(len(fixed) + 1, seed), records=len(fixed) + 1, noise_seed=noise_seed
-    )
+    count = len(fixed) + 1
+    batches = training.batches(count, seed)
+    return training.descend(gradient, starts, batches, records=count, noise_seed=noise_seed, stacked=True)
 
 
 def _records(data: Data, *, stacked: bool) -> Records:

@@ -104,7 +104,8 @@ def train_by_vmap(
         return stacked
 
     count = len(fixed) + 1
-    return training.descend(gradient, starts, training.batches(count, seed), records=count, noise_seed=noise_seed)
+    batches = training.batches(count, seed)
+    return training.descend(gradient, starts, batches, records=count, noise_seed=noise_seed, stacked=True)
 
 
 def stack(model: nn.Module, initial: Params, places: Tensor) -> Params:

@@ -21,10 +21,10 @@ def train_together(
     first, by_hand = trainings[0], plain_mlp.of(model, trainings[0].loss)
     alike = all(replace(each, weight_decay=first.weight_decay) == first for each in trainings)
     alike = alike and len({len(each) for each in data}) == 1
-    if by_hand is None or by_hand.standard or not alike or first.privacy or first.batch_size:
+    if by_hand is None or by_hand.standard or not alike or first.privacy or first.clip is not None or first.batch_size:
         raise BadInput(
             "train_together() takes MLPs with ReLU, full batches of equally many records and a loss of ours, without "
-            "DP-GD, that differ in weight decay alone: train the others one by one"
+            "DP-GD and `clip`, that differ in weight decay alone: train the others one by one"
         )
     x, y = torch.stack([each.x.flatten(1) for each in data]), torch.stack([each.y for each in data])
     decay = x.new_tensor([each.weight_decay for each in trainings])

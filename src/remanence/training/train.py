@@ -38,6 +38,7 @@ class Training:
     batch_size: int | None = None  # None: full batch
     shuffled: bool = True  # False: every epoch takes its mini-batches in the order of the records
     weight_decay: float = 0.0
+    clip: float | None = None  # the norm that the gradient of a step is cut to, before weight decay
     stages: Stages = ()  # (epochs, factor): after so many epochs, the first rate times this; or a rule
     privacy: DPGD | None = None
     loss: Loss = CrossEntropy()
@@ -45,11 +46,11 @@ class Training:
     centred: bool = True  # with TF32, of MLPs: the factors less their mean over the stack (docs/decisions/0009)
 
     def __post_init__(self) -> None:
-        at_least(self, epochs=0, batch_size=1, weight_decay=0)
+        at_least(self, epochs=0, batch_size=1, weight_decay=0, clip=0)
 
     def __call__(self, model: nn.Module, initial: Params, data: Data, *, seed: int = 0) -> Params:
         """`seed` shuffles mini-batches and draws the noise of DP-GD."""
-        by_hand = None if self.privacy else plain_mlp.of(model, self.loss)
+        by_hand = None if self.privacy or self.clip is not None else plain_mlp.of(model, self.loss)
         in_full = self.batch_size is None or self.batch_size >= len(data)
         # elsewhere a pure step is as fast, or faster where the net is small
         if by_hand and in_full and (isinstance(self.stages, UntilRest) or data.x.device.type == "cuda"):
@@ -88,17 +89,18 @@ class Training:
         *,
         records: int,
         noise_seed: int,
+        stacked: bool = False,
     ) -> Params:
         """One step for each batch along `gradient`; a stack of models takes it as one, as optimisers work on each
-        element alone. Nothing random happens in here but the noise of DP-GD, which is each model's own. What has no
-        gradient, such as the statistics of a frozen BatchNorm, stays as it is."""
+        element alone, and each is clipped by its own norm. Nothing random happens in here but the noise of DP-GD, which
+        is each model's own. What has no gradient, such as the statistics of a frozen BatchNorm, stays as it is."""
         state, noise = self.optimizer.init(params), self._noise(params, noise_seed)
         for step, (batch, optimizer) in enumerate(zip(batches, self.optimizers(records), strict=False)):
             grads = gradient(params, batch)
             if noise:
                 scale = noise.std / (records if batch is None else len(batch))
                 grads = {name: g + scale * noise.draw(g) for name, g in grads.items()}
-            params, state = self.step(optimizer, params, grads, state, step)
+            params, state = self.step(optimizer, params, grads, state, step, stacked=stacked)
         return params
 
     def trajectory(self, model: nn.Module, initial: Params, data: Data, *, seed: int = 0) -> list[Params]:
@@ -114,9 +116,11 @@ class Training:
         return passed
 
     def step(
-        self, optimizer: Optimizer, params: Params, grads: Params, state: State, step: int
+        self, optimizer: Optimizer, params: Params, grads: Params, state: State, step: int, *, stacked: bool = False
     ) -> tuple[Params, State]:
         """Down these gradients, with weight decay."""
+        if self.clip is not None:
+            grads = _cut(grads, self.clip, stacked=stacked)
         if self.weight_decay:
             grads = {name: g + self.weight_decay * params[name] for name, g in grads.items()}
         trained, state = optimizer.update({name: params[name] for name in grads}, grads, state, step)
@@ -167,7 +171,7 @@ class Training:
         if isinstance(self.stages, UntilRest):
             raise BadInput(
                 f"`stages` {self.stages} take a single MLP with ReLU that is trained on full batches by a loss of ours "
-                "without DP-GD, got another training: give (epochs, factor) pairs"
+                "without DP-GD and `clip`, got another training: give (epochs, factor) pairs"
             )
         steps = self._steps(records)
         lowered = {epochs * steps: replace(self.optimizer, lr=f * self.optimizer.lr) for epochs, f in self.stages}
@@ -197,3 +201,11 @@ class _Noise:
 def clip_factors(squares: Tensor, clip: float) -> Tensor:
     """What to multiply each record's gradient with, given the square of its norm."""
     return (clip / squares.clamp_min(torch.finfo(squares.dtype).tiny).sqrt()).clamp_max(1.0)
+
+
+def _cut(grads: Params, clip: float, *, stacked: bool) -> Params:
+    """To this norm of all of them, each model's in a stack."""
+    own = 1 if stacked else 0
+    squares = torch.stack([g.flatten(own).square().sum(-1) for g in grads.values()]).sum(0)
+    factor = clip_factors(squares, clip)
+    return {name: g * factor.view(-1, *[1] * (g.ndim - 1)) if stacked else g * factor for name, g in grads.items()}

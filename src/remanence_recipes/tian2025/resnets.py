@@ -44,7 +44,7 @@ NETS: dict[Scale, DeepNet] = {
 VICTIMS: dict[Scale, Training] = {"smoke": replace(PAPERS, epochs=4), "small": PAPERS, "paper": PAPERS}
 FEWER = 8  # epochs that most steps simulate, as the authors' code does
 SHORT = 40  # one step of so many simulates the victim's own
-DEEP = SimuDy(tv=0.02, optimizer=Adam(lr=0.03, beta1=0.8, beta2=0.9), octaves=4, tf32=True)
+DEEP = SimuDy(tv=0.02, clip=10.0, optimizer=Adam(lr=0.03, beta1=0.8, beta2=0.9), octaves=4, tf32=True)
 
 
 def resnet_20(scale: Scale) -> Sequence[Cell | Study]:
