@@ -23,6 +23,9 @@ WRONG: list[tuple[Callable[..., object], str, float]] = [
     (KKT, "candidates", 0),
     (Equilibrium, "steps", -1),
     (Equilibrium, "restarts", 0),
+    (Equilibrium, "whitening", -0.5),
+    (Training, "clip", -1),
+    (SimuDy, "clip", nan),
     (GradientMatching, "steps", 0),
     (RecoNN, "batch_size", 0),
     (RecoNN, "clip", -1),
@@ -51,8 +54,27 @@ def test_a_number_below_its_least_is_refused(kind: Callable[..., object], field:
 )
 def test_what_is_counted_must_be_whole(kind: Callable[..., object], field: str, value: object) -> None:
     wrong = value[1] if isinstance(value, tuple) else value
-    with pytest.raises(BadInput, match=rf"`{field}` of \w+ must be a whole number, [01] or more, got {wrong}"):
+    with pytest.raises(BadInput, match=rf"`{field}` of \w+ must be a whole number, [01] or more, got {wrong!r}"):
         kind(**{field: value})
+
+
+@pytest.mark.parametrize(("kind", "field"), [(Equilibrium, "whitening"), (SimuDy, "tv"), (SGD, "lr")])
+def test_what_is_no_number_is_refused(kind: Callable[..., object], field: str) -> None:
+    with pytest.raises(BadInput, match=rf"`{field}` of \w+ must be a number, 0 or more, got 'a'"):
+        kind(**{field: "a"})
+
+
+@pytest.mark.parametrize("wrong", [(0.0, 1.0), (1.0, nan), (2.0,), 2.0, "ab", ("a", "b"), (1.0, inf)], ids=repr)
+@pytest.mark.parametrize("kind", [Equilibrium, SimuDy])
+def test_gates_have_two_sharpnesses(kind: Callable[..., object], wrong: object) -> None:
+    with pytest.raises(BadInput, match="`sharpness` must be a tuple of 2 numbers above 0, got"):
+        kind(sharpness=wrong)
+
+
+@pytest.mark.parametrize("wrong", [0.5, "ab", (0.5, 1.0), ("a",)], ids=repr)
+def test_shares_that_are_kept_lie_between_none_and_all(wrong: object) -> None:
+    with pytest.raises(BadInput, match="`kept` must be a tuple of numbers between 0 and 1, got"):
+        Equilibrium(kept=wrong)  # type: ignore[arg-type]
 
 
 def test_entries_and_numbers_of_numpy_are_looked_at_alike() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 from math import inf
-from numbers import Integral
+from numbers import Integral, Real
 from typing import get_args
 
 
@@ -24,15 +24,25 @@ class Diverged(BadInput):
 
 
 def at_least(holder: object, **least: float) -> None:
-    """Refuse fields, or entries of them, that are below their least number, infinite or NaN, and where they are
+    """Refuse fields, or entries of them, that are no numbers, below their least, infinite or NaN, and where they are
     annotated as `int` those that are not whole, e.g. ``at_least(self, epochs=0)``."""
     for name, lowest in least.items():
         given, counts = getattr(holder, name), _counts(type(holder).__annotations__[name])
         for value in given if isinstance(given, tuple | list) else (given,):
-            whole = not counts or isinstance(value, Integral)
-            if value is not None and not (whole and lowest <= value < inf):
-                kind = "" if whole else "a whole number, "
-                raise BadInput(f"`{name}` of {type(holder).__name__} must be {kind}{lowest:g} or more, got {value}")
+            right = isinstance(value, Integral if counts else Real)
+            if value is not None and not (right and lowest <= value < inf):
+                kind = "" if right else "a whole number, " if counts else "a number, "
+                raise BadInput(f"`{name}` of {type(holder).__name__} must be {kind}{lowest:g} or more, got {value!r}")
+
+
+def between(name: str, given: object, low: float, high: float, *, count: int | None = None) -> None:
+    """Refuse what is no tuple of numbers between these two, and of so many."""
+    numbers = given if isinstance(given, tuple) else ()
+    right = all(isinstance(value, int | float) and low < value < high for value in numbers)
+    if not (isinstance(given, tuple) and right and count in (None, len(given))):
+        which = "numbers" if count is None else f"{count} numbers"
+        limits = f"above {low:g}" if high == inf else f"between {low:g} and {high:g}"
+        raise BadInput(f"`{name}` must be a tuple of {which} {limits}, got {given!r}")
 
 
 def _counts(kind: object) -> bool:

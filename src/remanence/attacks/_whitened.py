@@ -65,5 +65,5 @@ class Gates:
 
 def steepness(sharpness: tuple[float, float], done: float) -> float:
     """Of gates when this share of a search is done: from the first to the last in equal ratios."""
-    first, last = sharpness
-    return first * exp(log(last / first) * min(1.0, done / _STEEP_AT))
+    first, last = map(log, sharpness)
+    return exp(first + (last - first) * min(1.0, done / _STEEP_AT))

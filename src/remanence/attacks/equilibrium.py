@@ -11,7 +11,7 @@ each pair that can matter at a kink alone. Without the shifts the truth explains
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import cos, pi, prod
+from math import cos, inf, pi, prod
 from typing import final
 
 import torch
@@ -23,7 +23,7 @@ from remanence.attacks._row_space import RowSpace
 from remanence.attacks._whitened import steepness
 from remanence.attacks.gradient_matching import total_variation
 from remanence.attacks.kkt import balanced, images
-from remanence.errors import BadInput, Diverged, at_least
+from remanence.errors import BadInput, Diverged, at_least, between
 from remanence.progress import track
 from remanence.release import KnowsFinal, require
 from remanence.training import Adam, CrossEntropy, KnownLoss
@@ -60,11 +60,10 @@ class Equilibrium:
     tf32: bool = False  # in float32, and on a CUDA device with factors of ten bits, whatever the release is in
 
     def __post_init__(self) -> None:
-        at_least(
-            self, candidates=1, steps=1, stages=1, restarts=1, lr=0, spread=0, inner_whitening=0, kink=0, box=0, tv=0
-        )
-        if not all(0 < share < 1 for share in self.kept):
-            raise BadInput(f"`kept` must hold shares between 0 and 1, got {self.kept}")
+        at_least(self, candidates=1, steps=1, stages=1, restarts=1, lr=0, spread=0, kink=0, box=0, tv=0)
+        at_least(self, whitening=0, inner_whitening=0)
+        between("sharpness", self.sharpness, 0, inf, count=2)
+        between("kept", self.kept, 0, 1)
 
     def run(self, release: KnowsFinal, *, seed: int) -> Reconstruction:
         require(release, KnowsFinal, by=type(self).__name__)

@@ -23,7 +23,7 @@ from remanence.attacks._whitened import Gates
 from remanence.attacks.gradient_matching import Cosine, Distance, total_variation
 from remanence.attacks.kkt import balanced
 from remanence.attacks.span import share_left
-from remanence.errors import BadInput, Diverged, at_least
+from remanence.errors import BadInput, Diverged, at_least, between
 from remanence.release import KnowsFixed, KnowsTraining, require
 from remanence.seeds import stream
 from remanence.training import SGD, Adam, Optimizer, Training
@@ -59,8 +59,8 @@ class SimuDy:
         at_least(
             self, candidates=1, labels=0, tv=0, steps=1, spread=0, octaves=0, whitening=0, restarts=1, clip=0, segment=1
         )
-        if self.sharpness is not None and not (len(self.sharpness) == 2 and all(0 < s < inf for s in self.sharpness)):
-            raise BadInput(f"`sharpness` must hold two numbers above 0, at first and at the end, got {self.sharpness}")
+        if self.sharpness is not None:
+            between("sharpness", self.sharpness, 0, inf, count=2)
         if self.start is not None and self.start.candidates != self.candidates:
             raise BadInput(
                 f"`start` must have as many candidates as the search that goes on from it, {self.candidates}, got "
