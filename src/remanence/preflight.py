@@ -17,7 +17,8 @@ from remanence.checks import Caveat
 from remanence.errors import BadInput
 from remanence.progress import SOON, track
 from remanence.release import Victim
-from remanence.training import CrossEntropy, Logistic, SquaredError, UntilRest
+from remanence.training import CrossEntropy, KnownLoss, Logistic, SquaredError
+from remanence.training.losses import LogOf
 from remanence.types import Params, concat
 
 _KINK = 0.01  # of the typical pre-activation: nearer to zero a record rests on the kink
@@ -72,7 +73,7 @@ def preflight(victim: Victim) -> Preflight:
     margins = (signs * seen.logits).sum(-1)
     if isinstance(loss, SquaredError):
         margins = -(loss.slopes(seen.logits, data.y)[:, 0] / 2).abs()
-    rest, _ = _stationarity.fitted(layers, _stationarity.left(layers, seen, -loss.slopes(seen.logits, data.y)))
+    rest, _ = _stationarity.fitted(layers, _stationarity.left(layers, seen, _pulls(loss, seen.logits, data.y)))
     whole = _whole(layers)
     off_kinks, kinks = _first_layer(layers[0], seen, rest)
     smallest = margins.min()
@@ -87,9 +88,14 @@ def preflight(victim: Victim) -> Preflight:
     )
 
 
+def _pulls(loss: KnownLoss, logits: Tensor, labels: Tensor) -> Tensor:
+    """Of the records, up to the one factor that is fitted: a long training without decay leaves less than a number."""
+    return -(loss if isinstance(loss, SquaredError) else LogOf(loss=loss)).slopes(logits, labels) / len(labels)
+
+
 def _linear(victim: Victim) -> float | None:
     training = victim.training
-    short = 2 <= training.epochs <= _FEW_EPOCHS and not isinstance(training.stages, UntilRest)
+    short = 2 <= training.epochs <= _FEW_EPOCHS and isinstance(training.stages, tuple)
     return float(linearity(victim).mean()) if short else None
 
 

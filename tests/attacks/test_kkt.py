@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from resting import RECORDS, at_rest, private, release, trained
+from resting import RECORDS, at_rest, private, release, trained, without_decay
 from scipy.optimize import nnls
 from torch import Tensor, nn
 from torch.func import grad, vmap
@@ -13,6 +13,7 @@ from torch.func import grad, vmap
 from remanence import (
     KKT,
     BadInput,
+    CrossEntropy,
     Data,
     Equilibrium,
     KKTRun,
@@ -31,6 +32,7 @@ from remanence.attacks import _stationarity
 from remanence.attacks.kkt import Search
 from remanence.nets import apply
 from remanence.preflight import preflight
+from remanence.release.victim import fit_of
 from remanence.training import KnownLoss
 
 CALM = KKTRun(lr=2e-4, multiplier_lr=0.01, spread=0.1)  # rounding does not grow
@@ -209,6 +211,26 @@ def test_before_the_attack_the_owner_sees_what_the_truth_leaves() -> None:
     whole = torch.cat([weights[name].flatten() for name in names]).numpy()
     left = nnls(gradients, whole)[1] ** 2 / (whole**2).sum()
     assert before.unexplained == pytest.approx(left, rel=1e-4)
+
+
+@pytest.mark.parametrize("loss", [CrossEntropy(), Logistic()], ids=repr)
+def test_without_decay_the_truth_explains_weights_whose_loss_is_below_any_number(loss: KnownLoss) -> None:
+    victim = without_decay(loss, epochs=2000)
+    assert float(fit_of(victim).after) == 0.0
+    assert preflight(victim).off_kinks < 0.05
+
+
+@pytest.mark.parametrize(
+    "attack", [KKT(candidates=RECORDS, iterations=5, norm=2.0), Equilibrium(candidates=RECORDS, steps=5, norm=2.0)]
+)
+def test_the_length_of_the_weights_can_be_taken_off(attack: KKT | Equilibrium) -> None:
+    victim = at_rest(Logistic())
+    longer = {name: p if name == "1.mean" else 3 * p for name, p in victim.final.items()}
+    shown = [weights_only(each).release for each in (victim, replace(victim, final=longer))]
+    one, other = (attack.run(each, seed=0).x for each in shown)
+    torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+    with pytest.raises(BadInput, match="`norm` scales"):
+        attack.run(weights_only(at_rest(centred=False)).release, seed=0)
 
 
 def test_weights_that_were_not_trained_to_rest_get_a_caveat() -> None:

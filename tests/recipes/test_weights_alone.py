@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from remanence.attacks import KKT
+from remanence.attacks import KKT, Equilibrium
 from remanence.data.splits import check_disjoint
-from remanence.training import Logistic, SquaredError
+from remanence.training import ByLoss, CrossEntropy, KnownLoss, Logistic, SquaredError
 from remanence.types import Data
 from remanence_recipes.buzaglo2023.figures import decays, few, grouped, plain
 from remanence_recipes.weights_alone import sweep, target
@@ -65,6 +65,18 @@ def test_the_published_runs_are_those_of_the_loss(loss: Logistic | SquaredError,
 def test_the_papers_victims_without_weight_decay_are_trained_in_float64() -> None:
     for each in decays(plain("paper"), "paper").values():
         assert each.dtype == (torch.float32 if each.decay else torch.float64)
+
+
+@pytest.mark.parametrize("loss", [CrossEntropy(), Logistic()], ids=repr)
+@pytest.mark.parametrize("by_loss", [True, False])
+def test_where_the_rate_follows_the_loss_attacks_take_the_length_off(loss: KnownLoss, by_loss: bool) -> None:
+    each = replace(TARGET, loss=loss, decay=0.0, classes=2, by_loss=by_loss)
+    assert isinstance(each.training().stages, ByLoss) == by_loss
+    assert all(
+        (attack.norm is not None) == by_loss
+        for attack in each.attacks(0).values()
+        if isinstance(attack, KKT | Equilibrium)
+    )
 
 
 def test_a_difference_has_its_interval_over_victims() -> None:

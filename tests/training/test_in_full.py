@@ -1,4 +1,5 @@
-"""Full batches in place against the pure loop, and training that ends where the weights have come to rest."""
+"""Full batches in place against the pure loop; training that ends where the weights have come to rest, or whose rate
+follows the loss."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,9 +12,14 @@ from torch import nn
 
 from remanence import (
     SGD,
+    Adam,
     BadInput,
+    ByLoss,
+    CrossEntropy,
     Data,
+    Logistic,
     Params,
+    SquaredError,
     Training,
     UntilRest,
     centred_mlp,
@@ -24,8 +30,10 @@ from remanence import (
     train_together,
 )
 from remanence.data import Split
+from remanence.nets import apply
 from remanence.training import DPGD, Optimizer, plain_mlp
 from remanence.training.in_full import train_in_full
+from remanence.training.losses import LogOf
 
 WHERE = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 STAGES = ((5, 0.3), (8, 0.1))
@@ -138,3 +146,74 @@ def test_a_sweep_of_other_trainings_is_refused(parts: Split) -> None:
     for other, records in ((replace(plain, epochs=2), data), (plain, data.take(slice(0, 5)))):
         with pytest.raises(BadInput, match="differ in weight decay alone"):
             train_together([plain, other], model, [initial, initial], [data, records])
+
+
+def on_a_line() -> tuple[nn.Sequential, Params, Data]:
+    """Two records say where the largest margin is, along the first axis; the others pull elsewhere at first."""
+    x = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [2.0, 5.0], [-3.0, -5.0]], dtype=torch.float64)
+    data = Data(x=0.5 + 0.1 * x, y=torch.tensor([1, 0, 1, 0]), num_classes=2)
+    start = {"1.mean": x.new_full((2,), 0.5), "2.weight": x.new_zeros(1, 2)}
+    return centred_mlp(data.shape, 1, hidden=()), start, data
+
+
+def test_the_margin_grows_to_the_largest_as_the_rate_follows_the_loss() -> None:
+    model, initial, data = on_a_line()
+    slow = Training(optimizer=SGD(lr=10.0, momentum=0.9), epochs=1000, loss=Logistic())
+    by_loss = replace(slow, stages=ByLoss())
+    turned = [abs(float(w[0, 1] / w[0, 0])) for w in (t(model, initial, data)["2.weight"] for t in (slow, by_loss))]
+    assert turned[0] > 0.3
+    assert turned[1] < 0.01
+
+
+@pytest.mark.parametrize("device", WHERE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_loss_falls_below_any_number(parts: Split, dtype: torch.dtype, device: str) -> None:
+    data = few(parts).to(device, dtype)
+    model, initial = net(data)
+    start = {name: p.to(data.x) for name, p in initial.items()}
+    whole = LogOf(loss=CrossEntropy())
+    reached = [
+        float(whole(apply(model, Training(epochs=epochs, stages=ByLoss())(model, start, data), data.x), data.y))
+        for epochs in (0, 10, 100, 1000)
+    ]
+    assert sorted(reached, reverse=True) == reached
+    assert reached[-1] < -800
+
+
+def test_a_sweep_by_loss_is_each_training_alone(parts: Split) -> None:
+    some = [parts.fixed.take(slice(start, start + 8)).to("cpu", torch.float64) for start in (0, 8)]
+    model, initial = net(some[0])
+    training = Training(epochs=30, stages=ByLoss())
+    for data, together in zip(some, train_together([training] * 2, model, [initial] * 2, some), strict=True):
+        for name, p in training(model, initial, data).items():
+            torch.testing.assert_close(together[name], p, rtol=1e-8, atol=1e-10)
+
+
+def test_the_rate_cannot_follow_the_loss_of_other_trainings(parts: Split) -> None:
+    data = few(parts)
+    model, initial = net(data)
+    by_loss = Training(stages=ByLoss(), epochs=2)
+    others = [replace(by_loss, weight_decay=0.1), replace(by_loss, optimizer=Adam()), replace(by_loss, batch_size=4)]
+    for other in others:
+        with pytest.raises(BadInput, match=r"give \(epochs, factor\) pairs"):
+            other(model, initial, data)
+    with pytest.raises(BadInput, match=r"give \(epochs, factor\) pairs"):
+        train_together([by_loss, others[0]], model, [initial] * 2, [data] * 2)
+    line, start, two = on_a_line()
+    with pytest.raises(BadInput, match="falls for ever"):
+        replace(by_loss, loss=SquaredError())(line, start, two)
+    with pytest.raises(BadInput, match="`fall`"):
+        ByLoss(fall=-1.0)
+
+
+@pytest.mark.parametrize("loss", [CrossEntropy(), Logistic()], ids=repr)
+def test_the_slopes_of_the_log_are_those_of_the_loss_over_it(loss: CrossEntropy | Logistic) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 5 * torch.randn(6, 1 if isinstance(loss, Logistic) else 3, generator=generator, dtype=torch.float64)
+    labels, log_of = torch.arange(6) % 2, LogOf(loss=loss)
+    torch.testing.assert_close(log_of(logits, labels), loss(logits, labels).log())
+    torch.testing.assert_close(log_of.slopes(logits, labels), loss.slopes(logits, labels) / loss(logits, labels))
+    own = 2.0 * labels[:, None] - 1 if logits.shape[1] == 1 else (labels[:, None] == torch.arange(3)).double()
+    far = log_of.slopes(logits + 1e4 * own, labels)
+    assert far.isfinite().all()
+    assert float(far.abs().amax(1).mean()) == pytest.approx(1.0)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from remanence.errors import BadInput
 from remanence.nets import Centre
 from remanence.training import CrossEntropy, plain_mlp
 from remanence.types import Params
@@ -73,6 +74,19 @@ def layers_of(model: nn.Module, final: Params) -> tuple[Layer, ...] | None:
     weights = [final[f"{name}.weight"] for name in plain.names]
     biases = [final.get(f"{name}.bias") for name in plain.names]
     return tuple(Layer(weight=w, bias=b, target=w, bias_target=b) for w, b in zip(weights, biases, strict=True))
+
+
+def scaled(model: nn.Module, final: Params, norm: float | None) -> Params:
+    """All weights times one number, so that the layers' norms have this geometric mean. Without weight decay only the
+    direction of the weights converges, and any length of them meets the same conditions. None: as they are."""
+    if norm is None:
+        return final
+    layers = layers_of(model, final)
+    if layers is None or any(layer.bias is not None for layer in layers[1:]):
+        raise BadInput("`norm` scales MLPs with ReLU and no bias but the first layer's, got another net: leave it None")
+    factor = norm / torch.stack([layer.weight.norm() for layer in layers]).log().mean().exp()
+    trained = {name for name, _ in model.named_parameters()}
+    return {name: factor * p if name in trained else p for name, p in final.items()}
 
 
 def mean_of(model: nn.Module, final: Params) -> Tensor | None:

@@ -56,18 +56,19 @@ class Equilibrium:
     box: float = 0.1  # weight of pixels outside [0, 1]
     tv: float = 0.0  # weight of how much neighbouring pixels differ, in the second half of the steps
     kept: tuple[float, ...] = ()  # shares of the candidates that further rounds keep; the others begin anew
+    norm: float | None = None  # that the layers are scaled to; without weight decay their length says nothing
     mean: float | None = None  # added to every candidate; None: what the model takes off its records
     tf32: bool = False  # in float32, and on a CUDA device with factors of ten bits, whatever the release is in
 
     def __post_init__(self) -> None:
         at_least(self, candidates=1, steps=1, stages=1, restarts=1, lr=0, spread=0, kink=0, box=0, tv=0)
-        at_least(self, whitening=0, inner_whitening=0)
+        at_least(self, whitening=0, inner_whitening=0, norm=0)
         between("sharpness", self.sharpness, 0, inf, count=2)
         between("kept", self.kept, 0, 1)
 
     def run(self, release: KnowsFinal, *, seed: int) -> Reconstruction:
         require(release, KnowsFinal, by=type(self).__name__)
-        layers = _stationarity.layers_of(release.model, release.final)
+        layers = _stationarity.layers_of(release.model, _stationarity.scaled(release.model, release.final, self.norm))
         if layers is None or len(layers) < 2:
             raise BadInput(
                 "Equilibrium reads MLPs of linear layers with ReLU between them, and got another net: use `KKT`"

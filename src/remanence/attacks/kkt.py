@@ -64,11 +64,12 @@ class KKT:
     squared: bool = False  # the paper's multipliers a² + least; the authors' code has free ones and a penalty
     projected: bool = False  # multipliers by least squares at every step, none below the least: variable projection
     signed: bool = False
+    norm: float | None = None  # that the layers are scaled to: rates of runs suit weights of one length
     mean: float | None = None  # added to every candidate; None: what the model takes off its records
     tf32: bool = False  # in float32, and on a CUDA device with factors of ten bits, whatever the release is in
 
     def __post_init__(self) -> None:
-        at_least(self, candidates=1, iterations=1, halvings=0, momentum=0)
+        at_least(self, candidates=1, iterations=1, halvings=0, momentum=0, norm=0)
         if not self.runs:
             raise BadInput("`runs` of KKT must hold one or more, got none")
 
@@ -111,7 +112,8 @@ class Search:
         self.moved, self.moved_free = torch.zeros_like(x), torch.zeros_like(free)
         self.objective = x.new_zeros(len(x))
         self.runs = list(attack.runs)
-        self.final = {name: p.to(x) for name, p in release.final.items()}
+        final = _stationarity.scaled(release.model, release.final, attack.norm)
+        self.final = {name: p.to(x) for name, p in final.items()}
         self.layers = _stationarity.layers_of(release.model, self.final)
         self.surrogates = {run.alpha: with_surrogate(release.model, run.alpha) for run in attack.runs}
         self._set_numbers()

@@ -1,4 +1,4 @@
-from remanence.training.in_full import UntilRest
+from remanence.training.in_full import ByLoss, UntilRest
 from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, Loss, SquaredError
 from remanence.training.optim import SGD, Adam, AdamW, Optimizer, RMSProp
 from remanence.training.privacy import DPGD
@@ -10,6 +10,7 @@ __all__ = [
     "SGD",
     "Adam",
     "AdamW",
+    "ByLoss",
     "CrossEntropy",
     "KnownLoss",
     "Logistic",

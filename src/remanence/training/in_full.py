@@ -8,6 +8,7 @@ from typing import TypeAlias, final
 import torch
 from torch import Tensor, nn
 
+from remanence.errors import at_least
 from remanence.progress import track
 from remanence.training.in_place import changed_by, copied, replayed, set_rate, torch_optimizer
 from remanence.training.optim import Optimizer
@@ -30,7 +31,30 @@ class UntilRest:
     factors: tuple[float, ...] = (1.0, 0.2, 0.04, 0.008)
 
 
-Stages: TypeAlias = tuple[tuple[int, float], ...] | UntilRest
+@final
+@dataclass(frozen=True, kw_only=True)
+class ByLoss:
+    """The rate rises as the loss falls (Lyu and Li 2020): without weight decay only the direction of the weights
+    converges, at a constant rate with one over the log of the epochs. Of a linear model it then does with one over the
+    epochs; deep ones come far nearer too.
+
+    Steps go down the log of the loss, each by at most `fall`.
+    """
+
+    fall: float = 0.3
+    lowered: tuple[tuple[float, float], ...] = ((0.6, 0.3), (0.8, 0.1))  # (share of the epochs, factor of both rates)
+
+    def __post_init__(self) -> None:
+        at_least(self, fall=0)
+
+    def bounded(self, slopes: Params, lr: float, *, stacked: bool = False) -> Params:
+        """Those of the log of the loss, as long as the rate `lr` should see them; of a stack each model's own."""
+        squares = [g.square().sum(tuple(range(stacked, g.ndim))) for g in slopes.values()]
+        factor = (self.fall / (lr * torch.stack(squares).sum(0))).clamp_max(1.0)
+        return {name: g * factor.view(-1, *[1] * (g.ndim - 1)) for name, g in slopes.items()}
+
+
+Stages: TypeAlias = tuple[tuple[int, float], ...] | UntilRest | ByLoss
 
 
 def train_in_full(
@@ -41,7 +65,7 @@ def train_in_full(
     epochs: int,
     stages: Stages,
 ) -> Params:
-    """`gradient` is that of the loss and the decay; `epochs` are the most."""
+    """`gradient` is that of the loss and the decay, or as `ByLoss` bounds it; `epochs` are the most."""
     params = {name: p.detach().clone() for name, p in initial.items()}
     trained = {name: nn.Parameter(params[name]) for name in gradient(params)}
     mover = torch_optimizer(optimizer, list(trained.values()))
@@ -60,11 +84,16 @@ def train_in_full(
     if isinstance(stages, UntilRest):
         parts, length = _until_rest(go, set_factor, list(trained.values()), stages, epochs), stages.look
     else:
-        parts, length = _in_stages(go, set_factor, dict(stages), epochs), _PART
+        parts, length = _in_stages(go, set_factor, _factors(stages, epochs), epochs), _PART
     seen = track(parts, total=ceil(epochs / length), label="training") if epochs > length else parts
     for _ in seen:
         pass
     return params
+
+
+def _factors(stages: tuple[tuple[int, float], ...] | ByLoss, epochs: int) -> dict[int, float]:
+    """Of the rate, by the epoch from where on each holds."""
+    return {int(share * epochs): f for share, f in stages.lowered} if isinstance(stages, ByLoss) else dict(stages)
 
 
 def _in_stages(

@@ -3,11 +3,12 @@ that slope changes along a direction of the logits."""
 
 from dataclasses import dataclass
 from functools import cache
+from math import log
 from typing import Protocol, TypeAlias, final
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, softplus
+from torch.nn.functional import cross_entropy, logsigmoid, softplus
 
 
 class Loss(Protocol):
@@ -28,6 +29,12 @@ class CrossEntropy:
         others = logits.softmax(-1).masked_fill(own, 0.0)
         return torch.where(own, -others.sum(-1, keepdim=True), others)
 
+    def log_odds(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Of all other classes against the label."""
+        own = labels[..., None] == torch.arange(logits.shape[-1], device=logits.device)
+        others = logits.masked_fill(own, -torch.inf).logsumexp(-1)
+        return others - logits.gather(-1, labels[..., None])[..., 0]
+
     def slopes_along(self, logits: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
         shares = logits.softmax(-1)
         return shares * (direction - (shares * direction).sum(-1, keepdim=True))
@@ -44,6 +51,10 @@ class Logistic:
     def slopes(self, logits: Tensor, labels: Tensor) -> Tensor:
         signs = _signs(labels, logits)
         return (-signs * torch.sigmoid(-signs * logits[..., 0]))[..., None]
+
+    def log_odds(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Of the other class against the label."""
+        return -_signs(labels, logits) * logits[..., 0]
 
     def slopes_along(self, logits: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
         return torch.sigmoid(logits) * torch.sigmoid(-logits) * direction
@@ -67,6 +78,34 @@ class SquaredError:
 
     def _numbers(self, labels: Tensor, like: Tensor) -> Tensor:
         return _table(self.values, like.dtype, like.device)[labels]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LogOf:
+    """The log of a mean loss, also where the loss itself is below any number: records pull by their shares of it,
+    however little is left."""
+
+    loss: CrossEntropy | Logistic
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        own = _log_softplus(self.loss.log_odds(logits, labels))
+        return own.logsumexp(-1) - log(own.shape[-1])
+
+    def slopes(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Of each record as if the log of the mean were a mean too."""
+        odds = self.loss.log_odds(logits, labels)
+        pulls = (logsigmoid(odds) - self(logits, labels)[..., None]).exp()[..., None]
+        if isinstance(self.loss, Logistic):
+            return -_signs(labels, logits)[..., None] * pulls
+        own = labels[..., None] == torch.arange(logits.shape[-1], device=logits.device)
+        return torch.where(own, -pulls, pulls * logits.masked_fill(own, -torch.inf).softmax(-1))
+
+
+def _log_softplus(x: Tensor) -> Tensor:
+    """log(log(1 + e^x)), which is x itself where e^x is lost beside one."""
+    least = log(torch.finfo(x.dtype).eps)
+    return torch.where(x < least, x, softplus(x.clamp_min(least)).log())
 
 
 @cache

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from remanence.nets import Centre, Standardise
-from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, Loss, SquaredError
+from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, LogOf, Loss, SquaredError
 from remanence.types import Params
 
 Gate: TypeAlias = Callable[[Tensor], Tensor]  # from what enters a ReLU to its slope there
@@ -25,7 +25,7 @@ class PlainMlp:
     biased: tuple[bool, ...]
     mean: str | None
     standard: str | None
-    loss: KnownLoss
+    loss: KnownLoss | LogOf
 
     def gradient(self, params: Params, x: Tensor, y: Tensor) -> Params:
         return self._of_read(params, self.read(params, x), y)

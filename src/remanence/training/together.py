@@ -8,7 +8,7 @@ from torch import nn
 
 from remanence.errors import BadInput
 from remanence.training import plain_mlp
-from remanence.training.in_full import train_in_full
+from remanence.training.in_full import ByLoss, train_in_full
 from remanence.training.train import Training
 from remanence.types import Data, Params
 
@@ -17,7 +17,7 @@ def train_together(
     trainings: Sequence[Training], model: nn.Module, initial: Sequence[Params], data: Sequence[Data]
 ) -> list[Params]:
     """What each training alone would give. They may differ in weight decay; `UntilRest` waits until all have come to
-    rest."""
+    rest, `ByLoss` follows each one's own loss."""
     first, by_hand = trainings[0], plain_mlp.of(model, trainings[0].loss)
     alike = all(replace(each, weight_decay=first.weight_decay) == first for each in trainings)
     alike = alike and len({len(each) for each in data}) == 1
@@ -28,9 +28,12 @@ def train_together(
         )
     x, y = torch.stack([each.x.flatten(1) for each in data]), torch.stack([each.y for each in data])
     decay = x.new_tensor([each.weight_decay for each in trainings])
+    pulls, *_ = [each.in_logs(by_hand) for each in trainings]  # none may have decay then
 
     def gradient(params: Params) -> Params:
-        slopes = by_hand.gradients(params, x, y)
+        slopes = pulls.gradients(params, x, y)
+        if isinstance(first.stages, ByLoss):
+            return first.stages.bounded(slopes, first.optimizer.lr, stacked=True)
         return {n: g.addcmul(decay.view(-1, *[1] * (g.ndim - 1)), params[n]) for n, g in slopes.items()}
 
     starts = {name: torch.stack([each[name] for each in initial]) for name in initial[0]}

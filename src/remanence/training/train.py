@@ -19,8 +19,8 @@ from remanence.nets import apply
 from remanence.progress import SOON, track
 from remanence.seeds import stream
 from remanence.training import plain_mlp
-from remanence.training.in_full import Stages, UntilRest, train_in_full
-from remanence.training.losses import CrossEntropy, Loss
+from remanence.training.in_full import ByLoss, Stages, train_in_full
+from remanence.training.losses import CrossEntropy, LogOf, Loss, SquaredError
 from remanence.training.optim import SGD, Optimizer, State
 from remanence.training.privacy import DPGD
 from remanence.types import Data, Params
@@ -53,15 +53,30 @@ class Training:
         by_hand = None if self.privacy or self.clip is not None else plain_mlp.of(model, self.loss)
         in_full = self.batch_size is None or self.batch_size >= len(data)
         # elsewhere a pure step is as fast, or faster where the net is small
-        if by_hand and in_full and (isinstance(self.stages, UntilRest) or data.x.device.type == "cuda"):
+        if by_hand and in_full and (not isinstance(self.stages, tuple) or data.x.device.type == "cuda"):
+            of_loss = partial(self.in_logs(by_hand).gradient, x=data.x, y=data.y)
 
             def gradient(params: Params) -> Params:
-                slopes = by_hand.gradient(params, data.x, data.y)
+                slopes = of_loss(params)
+                if isinstance(self.stages, ByLoss):
+                    return self.stages.bounded(slopes, self.optimizer.lr)
                 return {name: g.add(params[name], alpha=self.weight_decay) for name, g in slopes.items()}
 
             return train_in_full(gradient, initial, self.optimizer, epochs=self.epochs, stages=self.stages)
         noise_seed = stream(seed, "noise")
         return self.run(model, initial, data.x, data.y, self._shown(len(data), seed), noise_seed=noise_seed)
+
+    def in_logs(self, by_hand: plain_mlp.PlainMlp) -> plain_mlp.PlainMlp:
+        """With the log of the loss where the rate follows the loss."""
+        if not isinstance(self.stages, ByLoss):
+            return by_hand
+        loss = by_hand.loss
+        if self.weight_decay or isinstance(loss, SquaredError | LogOf) or not isinstance(self.optimizer, SGD):
+            raise BadInput(
+                f"`stages` {self.stages} take SGD on CrossEntropy or Logistic without weight decay, where the loss "
+                "falls for ever, got another training: give (epochs, factor) pairs"
+            )
+        return replace(by_hand, loss=LogOf(loss=loss))
 
     def run(
         self,
@@ -168,7 +183,7 @@ class Training:
 
     def optimizers(self, records: int) -> Iterator[Optimizer]:
         """That of each step in turn, without end."""
-        if isinstance(self.stages, UntilRest):
+        if not isinstance(self.stages, tuple):
             raise BadInput(
                 f"`stages` {self.stages} take a single MLP with ReLU that is trained on full batches by a loss of ours "
                 "without DP-GD and `clip`, got another training: give (epochs, factor) pairs"

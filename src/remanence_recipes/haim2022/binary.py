@@ -55,9 +55,10 @@ def _pair(
         lr=lr,
         effort=FULL[scale],
     )
-    published = replace(target, decay=0.0, small_first=True)
+    published = replace(target, decay=0.0, small_first=True, by_loss=not isinstance(loss, SquaredError))
+    rate = ", at a rate that rises as the loss falls (published: a constant one)" if published.by_loss else ""
     about = f"{target.records} records, {what}, read back from the final weights alone"
     return [
-        study("small first layer", f"{about}; no weight decay, as published.", published, claims=claims),
+        study("small first layer", f"{about}; no weight decay, as published{rate}.", published, claims=claims),
         study("weight decay", f"{about}; weight decay {decay:g}.", target),
     ]

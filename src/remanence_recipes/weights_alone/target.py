@@ -15,7 +15,7 @@ from remanence.experiment import Scale
 from remanence.nets import centred_mlp, torch_params
 from remanence.release import KnowsFinal, Victim, check_fit
 from remanence.seeds import stream
-from remanence.training import SGD, CrossEntropy, KnownLoss, SquaredError, Training, train_together
+from remanence.training import SGD, ByLoss, CrossEntropy, KnownLoss, SquaredError, Training, train_together
 from remanence.types import Data, Params, concat
 
 Source: TypeAlias = Literal["cifar10", "mnist", "cifar100"]
@@ -24,6 +24,8 @@ HIDDEN: dict[Scale, tuple[int, ...]] = {"smoke": (150,), "small": (300, 300), "p
 FORGOTTEN = 12  # epochs times weight decay
 FAST = 0.006  # of Equilibrium on photographs, more than its default
 SMALL_FIRST = 1e-4  # the authors' code; the paper's words say a variance of d^-1.5
+NORM = 3.0  # of the layers for KKT, without weight decay: much longer ones diverge at the published rates
+EVEN_NORM, RIVAL_NORM = 0.7, 5.0  # for Equilibrium: records of two groups pull alike, rivals of more by their softmax
 ANIMALS = (2, 3, 4, 5, 6, 7)  # of CIFAR-10
 CIFAR100 = "cifar100-5000.npz"  # 50 + 20 images of each class; the whole set serves as well
 
@@ -99,6 +101,7 @@ class Target:
     small_first: bool = False
     hidden: tuple[int, ...] | None = None  # None: as wide as the scale says
     lr: float | None = None
+    by_loss: bool = False  # without decay: a rate that follows the loss, which leads where a constant one hardly gets
 
     @property
     def records(self) -> int:
@@ -158,7 +161,8 @@ class Target:
         epochs = self.epochs
         stages = tuple((epochs * tenths // 10, factor) for tenths, factor in ((6, 0.3), (8, 0.1)))
         sgd = SGD(lr=self.lr or (0.3 if self.scale == "smoke" else 0.1), momentum=0.9)
-        return Training(optimizer=sgd, epochs=epochs, stages=stages, weight_decay=self.decay, loss=self.loss)
+        rule = ByLoss() if self.by_loss else stages
+        return Training(optimizer=sgd, epochs=epochs, stages=rule, weight_decay=self.decay, loss=self.loss)
 
     def victim(self, private: Data, seed: int) -> Victim:
         return self.victims([private], [seed])[0]
@@ -201,9 +205,12 @@ class Target:
         )
         if self.scale != "smoke" and self.source != "mnist":
             ours = replace(ours, lr=FAST)
+        if self.by_loss:  # the layers between keep their first weights, which evened out would drown the records
+            ours = replace(ours, norm=EVEN_NORM if self.one_output else RIVAL_NORM, inner_whitening=0.0)
         if not effort.published:
             return {"Equilibrium": ours}
         kkt = KKT(candidates=2 * self.records, runs=runs, iterations=effort.iterations, signed=signed)
+        kkt = replace(kkt, norm=NORM) if self.by_loss else kkt
         return {"KKT": kkt, "Equilibrium": ours}
 
     def _published(self) -> tuple[KKTRun, ...]:
