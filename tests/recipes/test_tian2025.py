@@ -1,6 +1,7 @@
 """Every recipe at smoke scale, from its cells to the page, and what each must show even there."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from smoke import measures, records
 
 from remanence import SimuDy, initial_params
 from remanence_recipes import RECIPES
-from remanence_recipes.tian2025.resnets import NETS, built, deep, pretrained
+from remanence_recipes.tian2025.resnets import NETS, built, deep, leaping, pretrained, started, with_new_head
 from remanence_recipes.tian2025.scaling import scaling
 from remanence_recipes.tian2025.setting import DIGITS, PAPERS, cut
 from remanence_recipes.tian2025.unknowns import RATES, drawn_rate, told
@@ -75,11 +76,13 @@ def test_scaling_changes_one_thing_at_a_time() -> None:
 
 
 def test_deep_nets_are_simulated_in_short_first_and_in_full_at_last() -> None:
-    full = deep(20, 400, PAPERS)
+    full = deep(20, 400, leaping(PAPERS))
     assert full.start is not None
     assert full.start.training is not None
-    assert (full.start.training.epochs, full.start.steps, full.training, full.steps) == (8, 400, None, 10)
-    assert deep(20, 400, replace(PAPERS, epochs=4)).start is None
+    assert (full.start.training.epochs, full.start.steps, full.training, full.steps) == (4, 400, None, 10)
+    assert full.start.training.optimizer.lr == 5 * PAPERS.optimizer.lr  # as far in all
+    assert leaping(replace(PAPERS, epochs=4)) is None
+    assert deep(20, 400, None).start is None
 
 
 def test_the_start_is_pretrained_on_other_images() -> None:
@@ -94,3 +97,11 @@ def test_the_start_is_pretrained_on_other_images() -> None:
     assert all(torch.equal(p, again[name]) for name, p in one.items())
     kept = {name for name, p in one.items() if torch.equal(p, initial[name])}
     assert kept == {"0.mean", "0.spread"}  # BatchNorm's statistics are those of the images
+
+
+def test_a_new_head_changes_nothing_else() -> None:
+    net, parts = NETS["smoke"], partial(cut, "smoke", 10, public=50)
+    trained = started(replace(net, epochs=1), DIGITS, parts)
+    old, new = trained(0), with_new_head(net, DIGITS, parts, trained)(0)
+    changed = {name for name, p in new.items() if not torch.equal(p, old[name])}
+    assert changed == {name for name, _ in list(built(net)(parts(0).public).named_parameters())[-2:]}
