@@ -82,6 +82,14 @@ def test_a_claim_holds_within_its_tolerance_and_a_target_without(
     assert (claim.holds(measured), claim.reached(measured), claim.reached(printed)) == (holds, False, True)
 
 
+@pytest.mark.parametrize(("measured", "holds"), [(0.6, True), (0.65, True), (0.55, True), (0.93, False), (0.5, False)])
+def test_where_neither_end_is_better_ours_must_be_near(measured: float, holds: bool) -> None:
+    claim = Claim(quantity="x", higher_is_better=None, printed=0.6, where="nowhere")
+    assert (claim.holds(measured), claim.reached(measured)) == (holds, None)
+    with pytest.raises(BadInput, match="has a `target`: one end of it must be better, got None"):
+        Claim(quantity="x", higher_is_better=None, target=0.6, where="nowhere")
+
+
 def test_a_claim_about_what_a_study_does_not_measure_is_refused() -> None:
     claim = Claim(quantity="mean gray", higher_is_better=True, target=0.1, where="ours")
     with pytest.raises(BadInput, match="did you mean `mean grey`"):

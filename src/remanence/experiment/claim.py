@@ -17,7 +17,7 @@ class Claim:
     """
 
     quantity: str
-    higher_is_better: bool
+    higher_is_better: bool | None  # None: neither, and ours holds where it is near the printed number
     where: str
     printed: float | None = None
     target: float | None = None
@@ -26,6 +26,10 @@ class Claim:
     def __post_init__(self) -> None:
         if self.printed is None and self.target is None:
             raise BadInput(f"the claim about `{self.quantity}` needs `printed` or `target`, got neither")
+        if self.target is not None and self.higher_is_better is None:
+            raise BadInput(
+                f"the claim about `{self.quantity}` has a `target`, so one end of it must be better, got None"
+            )
 
     @staticmethod
     def mean(metric: Metric, *, where: str, printed: float | None = None, target: float | None = None) -> "Claim":
@@ -33,13 +37,16 @@ class Claim:
         return Claim(quantity=name, higher_is_better=up, where=where, printed=printed, target=target)
 
     def holds(self, measured: float) -> bool | None:
-        """Whether ours is no worse than the printed number by more than `rtol`; None where nothing is printed."""
+        """Whether ours is no worse than the printed number by more than `rtol`, or where neither end is better no
+        farther from it; None where nothing is printed."""
         return None if self.printed is None else self._meets(measured, self.printed, self.rtol * abs(self.printed))
 
     def reached(self, measured: float) -> bool | None:
         return None if self.target is None else self._meets(measured, self.target, 0.0)
 
     def _meets(self, measured: float, bar: float, slack: float) -> bool:
+        if self.higher_is_better is None:
+            return abs(measured - bar) <= slack
         return measured >= bar - slack if self.higher_is_better else measured <= bar + slack
 
 
@@ -49,7 +56,7 @@ def check_claims(claims: Sequence[Claim], known: Mapping[str, bool | None]) -> N
     for claim in claims:
         if (name := claim.quantity.casefold()) not in ways:
             raise unknown("quantity of a claim", claim.quantity, known)
-        if ways[name] not in (None, claim.higher_is_better):
+        if None not in (ways[name], claim.higher_is_better) and ways[name] != claim.higher_is_better:
             raise BadInput(
                 f"`higher_is_better` of the claim about `{claim.quantity}` must be {ways[name]}, "
                 f"got {claim.higher_is_better}"
