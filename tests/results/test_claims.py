@@ -86,7 +86,7 @@ def test_a_claim_holds_within_its_tolerance_and_a_target_without(
 def test_where_neither_end_is_better_ours_must_be_near(measured: float, holds: bool) -> None:
     claim = Claim(quantity="x", higher_is_better=None, printed=0.6, where="nowhere")
     assert (claim.holds(measured), claim.reached(measured)) == (holds, None)
-    with pytest.raises(BadInput, match="has a `target`: one end of it must be better, got None"):
+    with pytest.raises(BadInput, match="has a `target`, so one end of it must be better, got None"):
         Claim(quantity="x", higher_is_better=None, target=0.6, where="nowhere")
 
 
