@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from stopping import stopped
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -31,7 +32,6 @@ from remanence import (
 )
 from remanence.attacks import _search
 from remanence.attacks._convolved import Convolved
-from remanence.attacks._kept import keep
 from remanence.attacks._simulation import Coordinates, Simulation, Whole
 from remanence.attacks._spanned import Spanned
 from remanence.attacks._whitened import Gates
@@ -185,16 +185,8 @@ def test_a_captured_search_goes_on_where_it_was(digits: Data, tmp_path: Path, mo
     attack = SimuDy(candidates=4, steps=20, optimizer=Adam(lr=0.01), octaves=2)
     whole, kept = attack.run(there, seed=0), replace(attack, checkpoints=tmp_path)
 
-    def broken(path: Path, stepper: torch.optim.Optimizer, done: int) -> None:
-        keep(path, stepper, done)
-        if done == 7:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as often:
-        often.setattr(_search, "_KEPT_EVERY", 0.0)
-        often.setattr(_search, "keep", broken)
-        with pytest.raises(KeyboardInterrupt):
-            kept.run(there, seed=0)
+    with stopped(monkeypatch, after=7):
+        kept.run(there, seed=0)
     torch.testing.assert_close(kept.run(there, seed=0).x, whole.x, rtol=1e-6, atol=1e-6)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from stopping import stopped
 from torch import Tensor, nn
 
 from remanence import (
@@ -27,8 +28,6 @@ from remanence import (
     mlp,
     train_victim,
 )
-from remanence.attacks import _search
-from remanence.attacks._kept import keep
 from remanence.attacks._simulation import Simulation
 from remanence.attacks._spanned import Spanned
 from remanence.attacks._whitened import Gates, Whitening
@@ -218,16 +217,8 @@ def test_a_search_that_was_stopped_ends_with_the_same_bits(
     shown, kept = release(digits), replace(attack, checkpoints=tmp_path)
     whole = attack.run(shown, seed=0)
 
-    def broken(path: Path, stepper: torch.optim.Optimizer, done: int) -> None:
-        keep(path, stepper, done)
-        if done == 4:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as often:
-        often.setattr(_search, "_KEPT_EVERY", 0.0)
-        often.setattr(_search, "keep", broken)
-        with pytest.raises(KeyboardInterrupt):
-            kept.run(shown, seed=0)
+    with stopped(monkeypatch, after=4):
+        kept.run(shown, seed=0)
     for _ in range(2):  # from the middle, and what has ended
         found = kept.run(shown, seed=0)
         assert torch.equal(found.x, whole.x)
