@@ -48,7 +48,7 @@ NETS: dict[str, Net] = {
     "resnet": lambda data: resnet(data.shape, 10, blocks=(1, 1), width=4),
     "vgg": lambda data: vgg(data.shape, 10, blocks=(1, 1), width=4),
 }
-WAYS = ["written in the records", "whitened, with gates", "written out", "made again", *NETS]
+WAYS = ["written in the records", "whitened, with gates", "written out", "made again", "gated and cut", *NETS]
 on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="captured on a CUDA device alone")
 in_segments = pytest.mark.parametrize("segment", [4, 1], ids=["one graph", "step by step"])
 by_training = pytest.mark.parametrize("training", [FULL, BATCHES], ids=["full batch", "mini-batches"])
@@ -90,7 +90,7 @@ def whitened(there: InitialAndFinalWeights, training: Training, y: Tensor) -> Co
 @by_training
 @pytest.mark.parametrize("way", WAYS)
 def test_a_step_of_simudy_stays_on_the_device(digits: Data, way: str, training: Training, segment: int) -> None:
-    written = {"written out": NETS["resnet"], "made again": NETS["vgg"]}
+    written = {"written out": NETS["resnet"], "made again": NETS["vgg"], "gated and cut": NETS["resnet"]}
     there = moved(release(digits, (NETS | written).get(way, NETS["mlp"]), training), "meta")
     batches = tuple(b if b is None else b.to("meta") for b in training.batches(4, 0))
     x, y = torch.rand(4, *there.shape, device="meta", dtype=torch.float64), torch.zeros(4, device="meta").long()
@@ -102,7 +102,10 @@ def test_a_step_of_simudy_stays_on_the_device(digits: Data, way: str, training: 
     if way in written:
         convolved = Convolved.of(there.model, training, there.initial, there.final, y, Cosine(), shape=there.shape)
         assert convolved is not None
-        coordinates = replace(convolved, kept=way == "written out")
+        coordinates = replace(convolved, kept=way != "made again")
+    if way == "gated and cut":
+        assert isinstance(coordinates, Convolved)
+        coordinates, training = coordinates.gated((2.0, 40.0), x), replace(training, clip=1.0)
     if way == "whitened, with gates":
         coordinates = whitened(there, training, y)
     assert coordinates is not None
@@ -167,11 +170,12 @@ def test_slopes_with_channels_last_are_those_of_the_host(digits: Data, net: Net,
 @on_cuda
 @in_segments
 @by_training
+@pytest.mark.parametrize(("net", "own"), [("mlp", {"whitening": 0.5}), ("resnet", {"clip": 10.0})])
 def test_captured_gates_grow_steep_as_they_do_step_by_step(
-    digits: Data, training: Training, segment: int, monkeypatch: pytest.MonkeyPatch
+    digits: Data, training: Training, segment: int, net: str, own: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = moved(release(digits, NETS["mlp"], training), "cuda")
-    attack = SimuDy(candidates=4, steps=20, segment=segment, distance=L2(), whitening=0.5, sharpness=(2.0, 40.0))
+    there = moved(release(digits, NETS[net], training), "cuda")
+    attack = SimuDy(candidates=4, steps=20, segment=segment, distance=L2(), sharpness=(2.0, 40.0), **own)
     captured = attack.run(there, seed=0)
     monkeypatch.setattr(_search, "replayed", lambda step, _: step)
     eager = attack.run(there, seed=0)

@@ -308,8 +308,14 @@ def test_a_rate_that_diverges_is_told_with_its_step() -> None:
 def test_simulated_gradients_can_be_cut_to_those_of_the_victim() -> None:
     wild = replace(shown(), training=replace(EASY, optimizer=SGD(lr=1e200)))
     assert SimuDy(candidates=3, steps=5, clip=10.0).run(wild, seed=0).x.isfinite().all()
-    with pytest.raises(BadInput, match="for victims of SGD, got Adam"):
+    with pytest.raises(BadInput, match="for trainings by SGD, got Adam"):
         SimuDy(candidates=3, steps=5, clip=10.0).run(shown(training=replace(EASY, optimizer=Adam(lr=0.01))), seed=0)
+
+
+def test_what_is_cut_follows_from_the_training_that_is_simulated_alone() -> None:
+    release, attack = shown(), SimuDy(candidates=3, labels=(0, 1, 2), steps=3, clip=1.0, training=EASY)
+    other = replace(release, training=replace(EASY, optimizer=SGD(lr=50.0)))
+    assert attack.run(release, seed=0).objective == attack.run(other, seed=0).objective
 
 
 @pytest.mark.parametrize("training", [EASY, replace(EASY, stages=((3, 0.1),))], ids=["one rate", "two rates"])
@@ -321,7 +327,7 @@ def test_the_mean_gradient_follows_from_how_far_the_weights_went(training: Train
     total = sum(
         rate * torch.cat([g.flatten() for g in each.values()]) for rate, each in zip(rates, gradients, strict=True)
     )
-    told = mean_gradient(initial_and_final(made).release, steps=6, records=3)
+    told = mean_gradient(initial_and_final(made).release, training, records=3)
     assert told == pytest.approx(float(torch.as_tensor(total).norm()) / sum(rates), rel=1e-6)
 
 

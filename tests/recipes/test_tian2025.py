@@ -76,13 +76,16 @@ def test_scaling_changes_one_thing_at_a_time() -> None:
 
 
 def test_deep_nets_are_simulated_in_short_first_and_in_full_at_last() -> None:
-    full = deep(20, 400, leaping(PAPERS))
-    assert full.start is not None
-    assert full.start.training is not None
-    assert (full.start.training.epochs, full.start.steps, full.training, full.steps) == (4, 400, None, 10)
-    assert full.start.training.optimizer.lr == 5 * PAPERS.optimizer.lr  # as far in all
-    assert leaping(replace(PAPERS, epochs=4)) is None
-    assert deep(20, 400, None).start is None
+    chain: SimuDy | None = deep(20, 400, leaping(PAPERS))
+    simulated = []
+    while chain:
+        training = chain.training or PAPERS
+        assert training.epochs * training.optimizer.lr == pytest.approx(PAPERS.epochs * PAPERS.optimizer.lr)  # as far
+        simulated.append((training.epochs, chain.steps))
+        chain = chain.start
+    assert simulated == [(20, 10), (8, 133), (4, 400)]
+    assert leaping(replace(PAPERS, epochs=4)) == []
+    assert deep(20, 400, []).start is None
 
 
 def test_the_start_is_pretrained_on_other_images() -> None:

@@ -46,7 +46,7 @@ class SimuDy:
     spread: float = 0.1  # of the first candidates' pixels, around the middle
     octaves: int = 0  # coarser parts of the images that are moved beside their pixels; not in the paper
     whitening: float = 0.0  # by which power of their singular values layers are compared evenly; MLPs, not in the paper
-    sharpness: tuple[float, float] | None = None  # of gates in place of ReLU's steps, from first to last; as before
+    sharpness: tuple[float, float] | None = None  # of gates in place of ReLU's steps, first and last; not in the paper
     restarts: int = 1  # from other first candidates; those with the lowest objective count
     start: "SimuDy | None" = None  # whose candidates the search begins with, such as one that simulates fewer epochs
     training: Training | None = None  # simulated; None: the victim's. The authors' code takes 8 of its 20 epochs
@@ -77,8 +77,9 @@ class SimuDy:
     def _run(self, release: KnowsTraining, seed: int) -> Reconstruction:
         like = next(iter(release.final.values()))
         x, labels = (part.to(like.device) for part in self._begun(release, seed))
+        x = x.to(like)
         with precision(tf32=self.tf32):
-            x, objective = self._searched(release, self._simulation(release, labels, seed), x.to(like), seed)
+            x, objective = self._searched(release, self._simulation(release, x, labels, seed), x, seed)
         return Reconstruction(x=x, y=labels, objective=objective)
 
     def _begun(self, release: KnowsTraining, seed: int) -> tuple[Tensor, Tensor]:
@@ -105,9 +106,10 @@ class SimuDy:
             )
         return torch.tensor(self.labels)
 
-    def _simulation(self, release: KnowsTraining, labels: Tensor, seed: int) -> Simulation:
+    def _simulation(self, release: KnowsTraining, x: Tensor, labels: Tensor, seed: int) -> Simulation:
+        """Begun with these candidates."""
         if isinstance(release, KnowsFixed):
-            labels = torch.cat([release.fixed.y, labels])
+            x, labels = torch.cat([release.fixed.x, x]), torch.cat([release.fixed.y, labels])
         count, like = len(labels), next(iter(release.final.values()))
         training = self._steadied(_without_noise(self.training or release.training), release, count)
         batches = tuple(b if b is None else b.to(like.device) for b in training.batches(count, seed))
@@ -115,7 +117,8 @@ class SimuDy:
         copies = 1 + len(training.optimizer.init({}))
         parts = release.model, training, release.initial, release.final, labels, self.distance
         smooth = bool(self.whitening or self.sharpness)
-        if not smooth and (convolved := Convolved.of(*parts, shape=release.shape)):
+        if not self.whitening and (convolved := Convolved.of(*parts, shape=release.shape)):
+            convolved = convolved.gated(self.sharpness, x) if self.sharpness else convolved
             sizes = {"steps": len(batches), "batch": largest, "copies": copies}
             fitted, segment = convolved.fitted(release.shape, segment=self.segment, **sizes)
             return Simulation(training=training, coordinates=fitted, batches=batches, segment=segment)
@@ -135,11 +138,10 @@ class SimuDy:
         return Simulation(training=training, coordinates=coordinates, batches=batches, segment=segment)
 
     def _steadied(self, training: Training, release: KnowsTraining, records: int) -> Training:
-        """With gradients cut; those of a victim that cut its own are cut as it did."""
+        """With gradients cut; those of a training that cuts its own are cut as it does."""
         if self.clip is None or training.clip is not None:
             return training
-        steps = len(list(release.training.batches(records, 0)))
-        return replace(training, clip=self.clip * mean_gradient(release, steps=steps, records=records))
+        return replace(training, clip=self.clip * mean_gradient(release, training, records=records))
 
     def _smoothed(self, release: KnowsTraining, spanned: Spanned | None, seed: int) -> Spanned:
         victim = release.training
@@ -150,7 +152,8 @@ class SimuDy:
         if spanned is None:
             raise BadInput(
                 "`whitening` and `sharpness` are for MLPs of linear layers with ReLU under SGD, trained on fewer "
-                "records than a record has numbers and, for `whitening`, the first layer neurons: leave them out"
+                "records than a record has numbers and, for `whitening`, the first layer neurons; `sharpness` also for "
+                "convolutional nets with ReLU and frozen BatchNorm: leave them out"
             )
         like = next(iter(release.final.values()))
         return replace(spanned, gates=Gates.of(self.sharpness, like)) if self.sharpness else spanned
@@ -186,19 +189,17 @@ class SimuDy:
             return found, float(objective(found))
 
 
-def mean_gradient(release: KnowsTraining, *, steps: int, records: int) -> float:
-    """The norm of the mean over the victim's steps: how far it went, over how far a gradient of one would have gone."""
-    victim = release.training
-    if not isinstance(victim.optimizer, SGD):
-        raise BadInput(f"`clip` of SimuDy is for victims of SGD, got {victim.optimizer}: leave it out")
+def mean_gradient(release: KnowsTraining, training: Training, *, records: int) -> float:
+    """The norm of the mean over the steps of `training`, had it been the victim's: how far the weights went, over how
+    far gradients of one would have gone."""
+    if not isinstance(training.optimizer, SGD):
+        raise BadInput(f"`clip` of SimuDy is for trainings by SGD, got {training.optimizer}: leave it out")
 
     def one(params: Params, _batch: Tensor | None) -> Params:
         return {name: torch.ones_like(p) for name, p in params.items()}
 
-    plain = replace(victim, privacy=None, weight_decay=0.0, clip=None)
-    unit = plain.descend(
-        one, {"": torch.zeros((), dtype=torch.float64)}, [None] * steps, records=records, noise_seed=0
-    )[""]
+    plain, steps = replace(training, privacy=None, weight_decay=0.0), list(training.batches(records, 0))
+    unit = plain.descend(one, {"": torch.zeros((), dtype=torch.float64)}, steps, records=records, noise_seed=0)[""]
     trained = [name for name, _ in release.model.named_parameters()]
     way = torch.cat([(release.final[name] - release.initial[name]).flatten() for name in trained])
     return float(way.norm()) / float(-unit)

@@ -43,74 +43,96 @@ NETS: dict[Scale, DeepNet] = {
 }
 FAST = replace(PAPERS, epochs=4, optimizer=SGD(lr=0.1))  # so that four epochs of a new head do
 VICTIMS: dict[Scale, Training] = {"smoke": FAST, "small": PAPERS, "paper": PAPERS}
-FEWER = 8  # epochs that most steps simulate, as the authors' code does, where the head is pre-trained too
-LEAP = 5  # epochs that most steps simulate as one, at as many times the rate, where the head is new
+FEWEST, FEWER = 4, 8  # epochs that first and further steps simulate; the authors' code: 8
+STEEP = (20.0, 40.0)  # gates of the last steps
 SHORT = 40  # one step of so many simulates the victim's own
-DEEP = SimuDy(tv=0.02, clip=10.0, optimizer=Adam(lr=0.03, beta1=0.8, beta2=0.9), octaves=4, tf32=True)
+DEEP = SimuDy(
+    tv=0.01, clip=10.0, optimizer=Adam(lr=0.03, beta1=0.8, beta2=0.9), octaves=4, sharpness=(2.0, 40.0), tf32=True
+)
 
 
 def resnet_20(scale: Scale) -> Sequence[Cell | Study]:
-    """20 images from ResNet-18, fine-tuned for 20 epochs at full batch from layers pre-trained on other images."""
+    """20 images from ResNet-18, fine-tuned for 20 epochs at full batch from layers pre-trained on other images, under a
+    new head; and from the pre-trained head, where the loss is so curved that a larger rate than the victim's diverges.
+    """
     claim = Claim.mean(images_of(scale).ssim, printed=0.57, target=0.60, where="20 images, read off a picture")
-    records, steps = 20 if scale == "paper" else 10, {"smoke": 20, "small": 600, "paper": 3000}[scale]
-    return [*_images(scale, records, steps, claim), _whole_start(scale, records, steps // 3)]
-
-
-def _whole_start(scale: Scale, records: int, steps: int) -> Cell:
-    """From a head that was pre-trained too, where the loss is so curved that a larger rate diverges."""
-    images, net = images_of(scale), NETS[scale]
-    parts = partial(cut, scale, records, public=net.public, side=net.side)
-    victim = VICTIMS[scale]
-    attack = deep(records, steps, replace(victim, epochs=FEWER) if victim.epochs > FEWER else None)
-    cell = fine_tuned(scale, net, parts, started(net, images, parts), attack)
-    return replace(cell, label=f"{cell.label}, head pre-trained too")
+    records, steps = 20 if scale == "paper" else 10, {"smoke": 20, "small": 300, "paper": 1500}[scale]
+    start, victim = Start.of(scale, records), VICTIMS[scale]
+    attack = deep(records, steps, [replace(victim, epochs=FEWER)] if victim.epochs > FEWER else [])
+    kept = fine_tuned(scale, start.net, start.parts, start.trained, attack)
+    return [
+        *_images(scale, start, records, steps, claim),
+        replace(kept, label=f"{kept.label}, head pre-trained too"),
+    ]
 
 
 def resnet_50(scale: Scale) -> Sequence[Cell | Study]:
     """50 images from the same ResNet-18."""
     claim = Claim.mean(images_of(scale).ssim, printed=0.1982, target=0.35, where="50 images, greedy SSIM")
-    return _images(scale, 50 if scale == "paper" else 20, {"smoke": 10, "small": 300, "paper": 2500}[scale], claim)
+    records = 50 if scale == "paper" else 20
+    return _images(scale, Start.of(scale, records), records, {"smoke": 10, "small": 200, "paper": 1200}[scale], claim)
 
 
 def resnet_120(scale: Scale) -> Sequence[Cell | Study]:
     """120 images from the same ResNet-18, the largest set that the paper speaks of."""
     records = {"smoke": 30, "small": 40, "paper": 120}[scale]
-    return _images(scale, records, {"smoke": 8, "small": 150, "paper": 1000}[scale], None)
+    return _images(scale, Start.of(scale, records), records, {"smoke": 8, "small": 80, "paper": 500}[scale], None)
 
 
-def _images(scale: Scale, records: int, steps: int, claim: Claim | None) -> list[Cell | Study]:
-    images, net = images_of(scale), NETS[scale]
-    parts = partial(cut, scale, records, public=net.public, side=net.side)
-    start = started(net, images, parts)
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Start:
+    """What a net is fine-tuned from, by the seed."""
+
+    net: DeepNet
+    parts: Callable[[int], Split]
+    trained: Callable[[int], Params]
+    new_head: Callable[[int], Params]
+
+    @classmethod
+    def of(cls, scale: Scale, records: int) -> "Start":
+        images, net = images_of(scale), NETS[scale]
+        parts = partial(cut, scale, records, public=net.public, side=net.side)
+        trained = started(net, images, parts)
+        return cls(net=net, parts=parts, trained=trained, new_head=with_new_head(net, images, parts, trained))
+
+
+def _images(scale: Scale, start: Start, records: int, steps: int, claim: Claim | None) -> list[Cell | Study]:
     attack = deep(records, steps, leaping(VICTIMS[scale]))
-    cell = fine_tuned(scale, net, parts, with_new_head(net, images, parts, start), attack)
+    cell = fine_tuned(scale, start.net, start.parts, start.new_head, attack)
     return [
         Study(
             label="the start",
             about="How good the net is whose layers fine-tuning starts from; the head is drawn anew, as for a new "
             "task. The paper's start is not public: ours is pre-trained on images that are neither private nor held "
             "out.",
-            run=partial(_accuracy, start, net, parts),
+            run=partial(_accuracy, start.trained, start.net, start.parts),
         ),
         replace(cell, claims=(claim,) if claim and scale == "paper" else ()),
     ]
 
 
-def deep(records: int, steps: int, shorter: Training | None) -> SimuDy:
-    """Most steps simulate a shorter training than the victim's, which costs as much less; the last ones the victim's
-    own."""
-    first = replace(DEEP, candidates=records, steps=steps, training=shorter)
-    if shorter is None:
-        return first
-    last = replace(DEEP.optimizer, lr=DEEP.optimizer.lr / 10)
-    return replace(first, start=first, training=None, steps=max(1, steps // SHORT), optimizer=last)
+def deep(records: int, steps: int, shorter: Sequence[Training]) -> SimuDy:
+    """First steps simulate shorter trainings than the victim's, which cost as much less; the last ones its own."""
+    found = replace(DEEP, candidates=records, steps=steps, training=shorter[0] if shorter else None)
+    adam = DEEP.optimizer
+    for training in shorter[1:]:
+        slower = replace(adam, lr=adam.lr / 3)
+        found = replace(found, start=found, training=training, steps=steps // 3, optimizer=slower, sharpness=STEEP)
+    if not shorter:
+        return found
+    last = replace(adam, lr=adam.lr / 10)
+    return replace(found, start=found, training=None, steps=max(1, steps // SHORT), optimizer=last, sharpness=STEEP)
 
 
-def leaping(training: Training) -> Training | None:
-    """As far in fewer epochs; None where there are few already."""
-    if training.epochs <= FEWER:
-        return None
-    return replace(training, epochs=training.epochs // LEAP, optimizer=SGD(lr=LEAP * training.optimizer.lr))
+def leaping(training: Training) -> list[Training]:
+    """As far in fewer epochs; none where there are few already."""
+    optimizer, epochs = training.optimizer, training.epochs
+    return [
+        replace(training, epochs=few, optimizer=replace(optimizer, lr=epochs / few * optimizer.lr))
+        for few in (FEWEST, FEWER)
+        if epochs > FEWER
+    ]
 
 
 def fine_tuned(

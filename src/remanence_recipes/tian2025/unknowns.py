@@ -17,7 +17,7 @@ from remanence.release import InitialAndFinalWeights, initial_and_final, train_v
 from remanence.seeds import stream
 from remanence.training import Adam, Training
 from remanence.types import Data, Params
-from remanence_recipes.tian2025.resnets import NETS, built, deep, leaping, started, with_new_head
+from remanence_recipes.tian2025.resnets import NETS, Start, built, deep, leaping
 from remanence_recipes.tian2025.setting import PAPERS, Images, cut, images_of, torch_start, wide
 
 RATES: dict[Scale, tuple[float, ...]] = {
@@ -95,13 +95,12 @@ def unknown_size(scale: Scale) -> Sequence[Study]:
 
 def _size(scale: Scale, seed: int, device: torch.device) -> Outcome:
     records, images, net = {"smoke": 10, "small": 20, "paper": 40}[scale], images_of(scale), NETS[scale]
-    steps = {"smoke": 60, "small": 400, "paper": 2000}[scale]
+    steps = {"smoke": 60, "small": 400, "paper": 1000}[scale]
     public = net.public if scale == "paper" else 0
     parts = partial(cut, scale, records, public=public, side=16 if scale == "small" else None)
     private, unrelated = parts(seed).private.to(device), parts(seed).test.to(device)
     model = built(net)(private) if scale == "paper" else wide(64)(private)
-    start = with_new_head(net, images, parts, started(net, images, parts))
-    begun = start(seed) if scale == "paper" else torch_start(images)(model, seed)
+    begun = Start.of(scale, records).new_head(seed) if scale == "paper" else torch_start(images)(model, seed)
     release = _released(private, model, begun, PAPERS)
     dummies = records * 3 // 2
     shallow = SimuDy(candidates=dummies, steps=steps, optimizer=FAST)

@@ -1,4 +1,4 @@
-"""Layers without weights, which are linear but for kinks."""
+"""Layers without weights: linear but for kinks, or with gates in place of a kink."""
 
 from dataclasses import dataclass
 from typing import Protocol, final
@@ -54,6 +54,36 @@ class Rectifier:
 
     def pulled(self, tape: Tape, slope: Tensor) -> Tensor:
         return self.moved(tape, slope)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Gated:
+    """ReLU whose slope is told as a sigmoid, which does bend: on the way back, and to who differentiates that way. What
+    goes back then is no gradient of a loss, and the passes along a direction are those that take the product with that
+    direction back to weights and images."""
+
+    name: str
+    steepness: Tensor  # of the sigmoid; filled in place
+
+    def forward(self, tape: Tape, x: Tensor) -> Tensor:
+        tape.inputs[self.name] = x
+        tape.signs[self.name] = (self.steepness.to(x.device) * x).sigmoid()  # on `meta` what is held is counted
+        return x.relu()
+
+    def back(self, tape: Tape, slope: Tensor, *, pulls: bool) -> Tensor:
+        tape.slopes[self.name] = slope
+        return slope * tape.signs[self.name]
+
+    def forward_along(self, tape: Tape, along: Tape, change: Tensor | None) -> Tensor:
+        assert change is not None
+        along.inputs[self.name] = change
+        return change * tape.signs[self.name]
+
+    def back_along(self, tape: Tape, along: Tape, change: Tensor) -> Tensor:
+        gate, slope = tape.signs[self.name], tape.slopes[self.name]
+        bend: Tensor = torch.ops.aten.sigmoid_backward(slope * along.inputs[self.name], gate)
+        return bend.mul_(self.steepness).addcmul_(change, gate)
 
 
 @final

@@ -1,14 +1,14 @@
 """A convolutional net with ReLU and frozen BatchNorm as layers whose passes are written out."""
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
-from torch import nn
+from torch import Tensor, nn
 
 from remanence.nets import Residual
 from remanence.training.passes.base import Beside, Layer
-from remanence.training.passes.pieces import Flat, Maximum, Mean, Piecewise, Rectifier
+from remanence.training.passes.pieces import Flat, Gated, Maximum, Mean, Piecewise, Rectifier
 from remanence.training.passes.weighted import Convolution, Dense, Scaling
 
 Named: TypeAlias = tuple[str, nn.Module]
@@ -52,6 +52,28 @@ def layers_of(named: Sequence[Named], light: Container[str], *, first: bool = Tr
             found += read
         before = path, module
     return tuple(found)
+
+
+def rectified(layers: Sequence[Layer]) -> Iterator[str]:
+    """The names of what is a ReLU."""
+    for layer in layers:
+        if isinstance(layer, Beside):
+            yield from rectified((*layer.inner, *layer.shortcut))
+        elif isinstance(layer, Piecewise) and isinstance(layer.piece, Rectifier):
+            yield layer.piece.name
+
+
+def gated(layers: Sequence[Layer], steepness: Mapping[str, Tensor]) -> tuple[Layer, ...]:
+    """With gates in place of the kinks of ReLU."""
+    return tuple(_with_gate(layer, steepness) for layer in layers)
+
+
+def _with_gate(layer: Layer, steepness: Mapping[str, Tensor]) -> Layer:
+    if isinstance(layer, Beside):
+        return Beside(inner=gated(layer.inner, steepness), shortcut=gated(layer.shortcut, steepness))
+    if isinstance(layer, Piecewise) and isinstance(layer.piece, Rectifier):
+        return Gated(name=layer.piece.name, steepness=steepness[layer.piece.name])
+    return layer
 
 
 def _folds(conv: nn.Module, norm: nn.Module) -> bool:
