@@ -7,7 +7,19 @@ from typing import cast
 import numpy as np
 import pytest
 
-from remanence import KKT, SGD, BadInput, Equilibrium, GradientMatching, KKTRun, Mnemonist, RecoNN, SimuDy, Training
+from remanence import (
+    KKT,
+    SGD,
+    BadInput,
+    ByLoss,
+    Equilibrium,
+    GradientMatching,
+    KKTRun,
+    Mnemonist,
+    RecoNN,
+    SimuDy,
+    Training,
+)
 from remanence.training import Adam, AdamW, RMSProp
 
 WRONG: list[tuple[Callable[..., object], str, float]] = [
@@ -24,8 +36,6 @@ WRONG: list[tuple[Callable[..., object], str, float]] = [
     (Equilibrium, "steps", -1),
     (Equilibrium, "restarts", 0),
     (Equilibrium, "whitening", -0.5),
-    (Training, "clip", -1),
-    (SimuDy, "clip", nan),
     (GradientMatching, "steps", 0),
     (RecoNN, "batch_size", 0),
     (RecoNN, "clip", -1),
@@ -58,6 +68,22 @@ def test_what_is_counted_must_be_whole(kind: Callable[..., object], field: str, 
         kind(**{field: value})
 
 
+@pytest.mark.parametrize("value", [0, -1, nan, inf])
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [(Training, "clip"), (SimuDy, "clip"), (KKT, "norm"), (Equilibrium, "norm"), (ByLoss, "fall")],
+)
+def test_what_would_leave_nothing_is_refused(kind: Callable[..., object], field: str, value: float) -> None:
+    with pytest.raises(BadInput, match=rf"`{field}` of \w+ must be above 0, got {value}"):
+        kind(**{field: value})
+
+
+@pytest.mark.parametrize("wrong", [((2.0, 0.1),), ((0.5, 0.0),), ((-0.1, 0.5),)], ids=repr)
+def test_a_rate_is_lowered_on_the_way(wrong: tuple[tuple[float, float], ...]) -> None:
+    with pytest.raises(BadInput, match="`lowered` of ByLoss must hold pairs"):
+        ByLoss(lowered=wrong)
+
+
 @pytest.mark.parametrize(("kind", "field"), [(Equilibrium, "whitening"), (SimuDy, "tv"), (SGD, "lr")])
 def test_what_is_no_number_is_refused(kind: Callable[..., object], field: str) -> None:
     with pytest.raises(BadInput, match=rf"`{field}` of \w+ must be a number, 0 or more, got 'a'"):
@@ -67,13 +93,13 @@ def test_what_is_no_number_is_refused(kind: Callable[..., object], field: str) -
 @pytest.mark.parametrize("wrong", [(0.0, 1.0), (1.0, nan), (2.0,), 2.0, "ab", ("a", "b"), (1.0, inf)], ids=repr)
 @pytest.mark.parametrize("kind", [Equilibrium, SimuDy])
 def test_gates_have_two_sharpnesses(kind: Callable[..., object], wrong: object) -> None:
-    with pytest.raises(BadInput, match="`sharpness` must be a tuple of 2 numbers above 0, got"):
+    with pytest.raises(BadInput, match=r"`sharpness` of \w+ must be a tuple of 2 numbers above 0, got"):
         kind(sharpness=wrong)
 
 
 @pytest.mark.parametrize("wrong", [0.5, "ab", (0.5, 1.0), ("a",)], ids=repr)
 def test_shares_that_are_kept_lie_between_none_and_all(wrong: object) -> None:
-    with pytest.raises(BadInput, match="`kept` must be a tuple of numbers between 0 and 1, got"):
+    with pytest.raises(BadInput, match="`kept` of Equilibrium must be a tuple of numbers between 0 and 1, got"):
         Equilibrium(kept=wrong)  # type: ignore[arg-type]
 
 
@@ -83,6 +109,7 @@ def test_entries_and_numbers_of_numpy_are_looked_at_alike() -> None:
     with pytest.raises(BadInput, match="`labels` of SimuDy must be 0 or more, got -1"):
         SimuDy(labels=(0, -1))
     assert Training(epochs=cast(int, np.int64(3))).epochs == 3
+    assert SimuDy(sharpness=cast("tuple[float, float]", (np.float32(2), np.int64(40)))).sharpness == (2, 40)
     assert SGD(lr=1).lr == 1
 
 

@@ -118,13 +118,20 @@ def test_an_update_of_one_step_is_the_gradient(parts: Split) -> None:
         (Training(epochs=0), "must be 1 or more, got 0"),
         (Training(batch_size=2), "order mini-batches came is not shown"),
         (Training(privacy=DPGD(clip=1.0, noise=1.0)), "the client's own and not shown"),
+        (Training(clip=1.0), "by how much its steps were cut is not shown"),
     ],
-    ids=["optimizer", "steps", "mini-batches", "noise"],
+    ids=["optimizer", "steps", "mini-batches", "noise", "clip"],
 )
 def test_updates_that_cannot_be_simulated_are_refused(parts: Split, training: Training, says: str) -> None:
     made = dataclasses.replace(victim(parts, training=Training(epochs=1)), training=training)
     with pytest.raises(BadInput, match=says):
         local_update(made)
+
+
+def test_a_gradient_that_the_training_cuts_is_not_shown_whole(parts: Split) -> None:
+    made = dataclasses.replace(victim(parts, training=Training(epochs=1)), training=Training(clip=0.1))
+    with pytest.raises(BadInput, match=r"show more than the client sends: .*Clipping\(norm=0.1\)"):
+        gradient_at_initial(made)
 
 
 def test_all_but_one_wants_one_private_record(parts: Split) -> None:

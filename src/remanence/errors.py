@@ -1,10 +1,10 @@
 """What is wrong with the input, said once: the argument, what was expected, what was got, the way out."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from math import inf
 from numbers import Integral, Real
-from typing import get_args
+from typing import Any, get_args
 
 
 class BadInput(ValueError):
@@ -26,23 +26,35 @@ class Diverged(BadInput):
 def at_least(holder: object, **least: float) -> None:
     """Refuse fields, or entries of them, that are no numbers, below their least, infinite or NaN, and where they are
     annotated as `int` those that are not whole, e.g. ``at_least(self, epochs=0)``."""
-    for name, lowest in least.items():
+    _checked(holder, least, more=False)
+
+
+def above(holder: object, **bound: float) -> None:
+    """The same of fields that may not be the number itself, e.g. ``above(self, clip=0)``."""
+    _checked(holder, bound, more=True)
+
+
+def _checked(holder: object, bounds: Mapping[str, float], *, more: bool) -> None:
+    for name, lowest in bounds.items():
         given, counts = getattr(holder, name), _counts(type(holder).__annotations__[name])
         for value in given if isinstance(given, tuple | list) else (given,):
             right = isinstance(value, Integral if counts else Real)
-            if value is not None and not (right and lowest <= value < inf):
+            enough = right and (lowest < value if more else lowest <= value) and value < inf
+            if value is not None and not enough:
                 kind = "" if right else "a whole number, " if counts else "a number, "
-                raise BadInput(f"`{name}` of {type(holder).__name__} must be {kind}{lowest:g} or more, got {value!r}")
+                limit = f"above {lowest:g}" if more else f"{lowest:g} or more"
+                raise BadInput(f"`{name}` of {type(holder).__name__} must be {kind}{limit}, got {value!r}")
 
 
-def between(name: str, given: object, low: float, high: float, *, count: int | None = None) -> None:
-    """Refuse what is no tuple of numbers between these two, and of so many."""
-    numbers = given if isinstance(given, tuple) else ()
-    right = all(isinstance(value, int | float) and low < value < high for value in numbers)
+def between(holder: object, name: str, low: float, high: float, *, count: int | None = None) -> None:
+    """Refuse a field that is no tuple of numbers between these two, and of so many."""
+    given: object = getattr(holder, name)
+    numbers: tuple[Any, ...] = given if isinstance(given, tuple) else ()
+    right = all(isinstance(value, Real) and low < float(value) < high for value in numbers)
     if not (isinstance(given, tuple) and right and count in (None, len(given))):
         which = "numbers" if count is None else f"{count} numbers"
         limits = f"above {low:g}" if high == inf else f"between {low:g} and {high:g}"
-        raise BadInput(f"`{name}` must be a tuple of {which} {limits}, got {given!r}")
+        raise BadInput(f"`{name}` of {type(holder).__name__} must be a tuple of {which} {limits}, got {given!r}")
 
 
 def _counts(kind: object) -> bool:

@@ -53,7 +53,8 @@ class Preflight:
         if self.off_kinks > _TOO_MUCH:
             text = (
                 f"The weights are not at rest: the records leave {self.off_kinks:.0%} of the first layer unexplained, "
-                "kinks of ReLU left out. Train with weight decay, or for longer, before Equilibrium can say much."
+                "kinks of ReLU left out. Train with weight decay and for longer, or without it by a rate that follows "
+                "the loss (`ByLoss`), before Equilibrium can say much."
             )
             found.append(Caveat(code="not-at-rest", text=text))
         return tuple(found)

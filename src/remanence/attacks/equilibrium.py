@@ -23,7 +23,7 @@ from remanence.attacks._row_space import RowSpace
 from remanence.attacks._whitened import steepness
 from remanence.attacks.gradient_matching import total_variation
 from remanence.attacks.kkt import balanced, images
-from remanence.errors import BadInput, Diverged, at_least, between
+from remanence.errors import BadInput, Diverged, above, at_least, between
 from remanence.progress import track
 from remanence.release import KnowsFinal, require
 from remanence.training import Adam, CrossEntropy, KnownLoss
@@ -62,9 +62,10 @@ class Equilibrium:
 
     def __post_init__(self) -> None:
         at_least(self, candidates=1, steps=1, stages=1, restarts=1, lr=0, spread=0, kink=0, box=0, tv=0)
-        at_least(self, whitening=0, inner_whitening=0, norm=0)
-        between("sharpness", self.sharpness, 0, inf, count=2)
-        between("kept", self.kept, 0, 1)
+        at_least(self, whitening=0, inner_whitening=0)
+        above(self, norm=0)
+        between(self, "sharpness", 0, inf, count=2)
+        between(self, "kept", 0, 1)
 
     def run(self, release: KnowsFinal, *, seed: int) -> Reconstruction:
         require(release, KnowsFinal, by=type(self).__name__)

@@ -17,7 +17,7 @@ from torch.nn.functional import softshrink
 
 from remanence.attacks import _stationarity
 from remanence.attacks._by_autograd import slopes, with_surrogate
-from remanence.errors import BadInput, at_least
+from remanence.errors import BadInput, above, at_least
 from remanence.nets import apply
 from remanence.progress import track
 from remanence.release import KnowsFinal, require
@@ -69,7 +69,8 @@ class KKT:
     tf32: bool = False  # in float32, and on a CUDA device with factors of ten bits, whatever the release is in
 
     def __post_init__(self) -> None:
-        at_least(self, candidates=1, iterations=1, halvings=0, momentum=0, norm=0)
+        at_least(self, candidates=1, iterations=1, halvings=0, momentum=0)
+        above(self, norm=0)
         if not self.runs:
             raise BadInput("`runs` of KKT must hold one or more, got none")
 

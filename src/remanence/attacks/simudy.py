@@ -23,7 +23,7 @@ from remanence.attacks._whitened import Gates
 from remanence.attacks.gradient_matching import Cosine, Distance, total_variation
 from remanence.attacks.kkt import balanced
 from remanence.attacks.span import share_left
-from remanence.errors import BadInput, Diverged, at_least, between
+from remanence.errors import BadInput, Diverged, above, at_least, between
 from remanence.release import KnowsFixed, KnowsTraining, require
 from remanence.seeds import stream
 from remanence.training import SGD, Adam, Optimizer, Training
@@ -56,11 +56,10 @@ class SimuDy:
     checkpoints: Path | None = field(default=None, repr=False, compare=False)  # where a stopped search goes on
 
     def __post_init__(self) -> None:
-        at_least(
-            self, candidates=1, labels=0, tv=0, steps=1, spread=0, octaves=0, whitening=0, restarts=1, clip=0, segment=1
-        )
+        at_least(self, candidates=1, labels=0, tv=0, steps=1, spread=0, octaves=0, whitening=0, restarts=1, segment=1)
+        above(self, clip=0)
         if self.sharpness is not None:
-            between("sharpness", self.sharpness, 0, inf, count=2)
+            between(self, "sharpness", 0, inf, count=2)
         if self.start is not None and self.start.candidates != self.candidates:
             raise BadInput(
                 f"`start` must have as many candidates as the search that goes on from it, {self.candidates}, got "
@@ -152,8 +151,8 @@ class SimuDy:
         if spanned is None:
             raise BadInput(
                 "`whitening` and `sharpness` are for MLPs of linear layers with ReLU under SGD, trained on fewer "
-                "records than a record has numbers and, for `whitening`, the first layer neurons; `sharpness` also for "
-                "convolutional nets with ReLU and frozen BatchNorm: leave them out"
+                "records than a record has numbers and, for `whitening`, the first layer neurons, without `clip`; "
+                "`sharpness` also for convolutional nets with ReLU and frozen BatchNorm: leave them out"
             )
         like = next(iter(release.final.values()))
         return replace(spanned, gates=Gates.of(self.sharpness, like)) if self.sharpness else spanned

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from remanence.errors import BadInput
 from remanence.release import KnowsFinal, KnowsTraining, require
-from remanence.training import SGD, Training, UntilRest
+from remanence.training import SGD, Training
 from remanence.types import Params
 
 CLEAR = 20.0  # random and half-trained layers show gaps of up to 7 beyond those of the classes (docs/evidence.md)
@@ -119,7 +119,7 @@ def _left_of_start(release: KnowsFinal, name: str) -> Tensor | float:
     if not isinstance(release, KnowsTraining) or not isinstance(release.training.optimizer, SGD):
         return 0.0
     training = release.training
-    if training.weight_decay and (training.batch_size is not None or isinstance(training.stages, UntilRest)):
+    if training.weight_decay and (training.batch_size is not None or not isinstance(training.stages, tuple)):
         return 0.0
     left = share_left(training, training.epochs) if training.weight_decay else 1.0
     return left * _with_bias(release.initial, name).double()

@@ -123,6 +123,11 @@ class LocalUpdate:
             raise BadInput(f"`stages` of a client's training must be empty, got {self.training.stages}")
         if privacy and privacy.noise:
             raise BadInput("the noise of DP-GD is the client's own and not shown: leave `privacy` out")
+        if self.training.clip is not None:
+            raise BadInput(
+                f"`clip` of a client's training must be None, got {self.training.clip}: by how much its steps were cut "
+                "is not shown"
+            )
 
     @property
     def loss(self) -> Loss:

@@ -99,6 +99,11 @@ def _gradient_at(victim: Victim, at: Params, defences: tuple[Defence, ...], seed
     batch, privacy = victim.private, victim.training.privacy
     if privacy and privacy.noise:
         raise BadInput("a gradient release does not add the noise of DP-GD, and would show more than the client sends")
+    if victim.training.clip is not None:
+        raise BadInput(
+            "a gradient release is not cut by `clip` of the training, and would show more than the client sends: leave "
+            f"it out, and give defences=(Clipping(norm={victim.training.clip}),)"
+        )
     computed = victim.training.gradient(victim.model, at, batch.x, batch.y)
     release = Gradient(
         model=victim.model,

@@ -8,7 +8,7 @@ from typing import TypeAlias, final
 import torch
 from torch import Tensor, nn
 
-from remanence.errors import at_least
+from remanence.errors import BadInput, above
 from remanence.progress import track
 from remanence.training.in_place import changed_by, copied, replayed, set_rate, torch_optimizer
 from remanence.training.optim import Optimizer
@@ -38,14 +38,19 @@ class ByLoss:
     converges, at a constant rate with one over the log of the epochs. Of a linear model it then does with one over the
     epochs; deep ones come far nearer too.
 
-    Steps go down the log of the loss, each by at most `fall`.
+    Steps go down the log of the loss, each by at most `fall` to first order, and with momentum by 1 / (1 - momentum)
+    times that.
     """
 
     fall: float = 0.3
     lowered: tuple[tuple[float, float], ...] = ((0.6, 0.3), (0.8, 0.1))  # (share of the epochs, factor of both rates)
 
     def __post_init__(self) -> None:
-        at_least(self, fall=0)
+        above(self, fall=0)
+        if not all(0 < share < 1 and factor > 0 for share, factor in self.lowered):
+            raise BadInput(
+                f"`lowered` of ByLoss must hold pairs of a share of the epochs and a factor above 0, got {self.lowered}"
+            )
 
     def bounded(self, slopes: Params, lr: float, *, stacked: bool = False) -> Params:
         """Those of the log of the loss, as long as the rate `lr` should see them; of a stack each model's own."""

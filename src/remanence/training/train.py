@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from remanence.errors import BadInput, at_least
+from remanence.errors import BadInput, above, at_least
 from remanence.nets import apply
 from remanence.progress import SOON, track
 from remanence.seeds import stream
@@ -46,7 +46,8 @@ class Training:
     centred: bool = True  # with TF32, of MLPs: the factors less their mean over the stack (docs/decisions/0009)
 
     def __post_init__(self) -> None:
-        at_least(self, epochs=0, batch_size=1, weight_decay=0, clip=0)
+        at_least(self, epochs=0, batch_size=1, weight_decay=0)
+        above(self, clip=0)
 
     def __call__(self, model: nn.Module, initial: Params, data: Data, *, seed: int = 0) -> Params:
         """`seed` shuffles mini-batches and draws the noise of DP-GD."""
@@ -185,8 +186,8 @@ class Training:
         """That of each step in turn, without end."""
         if not isinstance(self.stages, tuple):
             raise BadInput(
-                f"`stages` {self.stages} take a single MLP with ReLU that is trained on full batches by a loss of ours "
-                "without DP-GD and `clip`, got another training: give (epochs, factor) pairs"
+                f"`stages` {self.stages} take a single MLP with ReLU that is trained, not simulated, on full batches "
+                "by a loss of ours without DP-GD and `clip`, got another training: give (epochs, factor) pairs"
             )
         steps = self._steps(records)
         lowered = {epochs * steps: replace(self.optimizer, lr=f * self.optimizer.lr) for epochs, f in self.stages}
@@ -220,7 +221,6 @@ def clip_factors(squares: Tensor, clip: float) -> Tensor:
 
 def _cut(grads: Params, clip: float, *, stacked: bool) -> Params:
     """To this norm of all of them, each model's in a stack."""
-    own = 1 if stacked else 0
-    squares = torch.stack([g.flatten(own).square().sum(-1) for g in grads.values()]).sum(0)
+    squares = torch.stack([g.flatten(int(stacked)).square().sum(-1) for g in grads.values()]).sum(0)
     factor = clip_factors(squares, clip)
-    return {name: g * factor.view(-1, *[1] * (g.ndim - 1)) if stacked else g * factor for name, g in grads.items()}
+    return {name: g * factor.view(factor.shape + (1,) * (g.ndim - factor.ndim)) for name, g in grads.items()}

@@ -1,9 +1,9 @@
 """Figure 6: CIFAR-100, and what is found as the training set grows.
 
 The paper trains a net of width 10,000 on 5,000 images, and shows "a few dozens" above SSIM 0.4. One epoch of it takes 4
-TFLOP and one step of either attack 9 to 17: two minutes of one GPU pay for some hundred of each, and neither training
+TFLOP and one step of either attack 9 to 17: three minutes of one GPU pay for some hundred of each, and neither training
 nor search is at its end by then. So the figure is a curve: what is found in nets of the usual width against the number
-of images, with all that training and search need, and at paper scale the 5,000 images as far as two minutes carry.
+of images, with all that training and search need, and at paper scale the 5,000 images as far as three minutes carry.
 """
 
 from collections.abc import Sequence

@@ -14,6 +14,7 @@ FEW: dict[Scale, int] = {"smoke": 2, "small": 5, "paper": 5}  # of each class, i
 DECAY: dict[Scale, float] = {"smoke": 1e-2, "small": 3e-3, "paper": 3e-3}
 TEN, TWO = "ten classes", "two groups"
 SMALL, NONE = "no decay, small first layer", "no decay"
+AT_REST = f"{SMALL}, rate by the loss"
 
 # what we ask of ourselves; the paper prints no number
 FIFTY = (Claim(quantity=f"{FOUND}, Equilibrium", higher_is_better=True, target=40 / 50, where="40 of 50 images"),)
@@ -73,9 +74,13 @@ def _accuracy(printed: float) -> Claim:
 def figure4_weight_decay(scale: Scale) -> Sequence[Study]:
     """Figure 4: no weight decay, with both kinds of first weights, and a grid of it; SSIM against the margin."""
     targets = decays(plain(scale), scale)
-    about = "Victims with weight decay and without, from both kinds of first weights: is more found in those with it?"
+    about = (
+        "Victims with weight decay and without, from both kinds of first weights: is more found in those with it? At a "
+        "constant rate those without it are far from rest; at one that follows the loss they come near it."
+    )
     decayed = f"decay {DECAY[scale]:g}"
     compared = {name: each for name, each in decays(few(scale), scale).items() if name in (SMALL, NONE, decayed)}
+    compared[AT_REST] = replace(compared[SMALL], by_loss=True)
     pairs = [(decayed, other) for other in compared if other != decayed]
     return [
         *(study(label, in_words(each), each, claims=MANY if each.decay else ()) for label, each in targets.items()),

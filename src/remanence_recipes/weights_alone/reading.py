@@ -27,8 +27,9 @@ DRAWS = 5  # of unrelated images, to count how many reach it
 FOUND, RATIO = "share found", "SSIM above 0.4 as published, times chance"
 ACCURACY = "accuracy on held-out records"
 TUNED = tuned_on_truth(
-    "The rate of Equilibrium, how it evens out inner layers, its stages and rounds, and how long victims are trained "
-    "were chosen by looking at true records of seeds 0 and 1: quote another seed."
+    "The rate of Equilibrium, how it evens out inner layers, its stages and rounds, the length that weights without "
+    "decay are scaled to, and how long and at which rate victims are trained were chosen by looking at true records of "
+    "seeds 0 and 1: quote another seed."
 )
 
 
