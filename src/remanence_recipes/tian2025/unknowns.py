@@ -22,7 +22,7 @@ from remanence_recipes.tian2025.setting import PAPERS, Images, cut, images_of, t
 
 RATES: dict[Scale, tuple[float, ...]] = {
     "smoke": (0.0025, 0.01, 0.04),
-    "small": (0.0025, 0.005, 0.01, 0.02, 0.04),
+    "small": tuple(place / 500 for place in range(1, 11)),
     "paper": tuple(place / 1000 for place in range(1, 21)),
 }
 FAST = Adam(lr=0.04, beta1=0.8, beta2=0.9)  # few steps must tell rates apart
@@ -51,7 +51,7 @@ def drawn_rate(grid: Sequence[float], seed: int, place: int) -> float:
 def _rates(scale: Scale, rate_of: Callable[[int, int], float], seed: int, device: torch.device) -> Outcome:
     records, width, side, steps, count = {
         "smoke": (10, 32, None, 15, 1),
-        "small": (20, 100, 16, 40, 3),
+        "small": (20, 100, 16, 40, 10),
         "paper": (100, 1000, None, 50, 10),
     }[scale]
     grid, rates, found = RATES[scale], [], []
