@@ -14,7 +14,7 @@ from made_run import MEANINGS, made_limit, made_run, made_study
 
 import remanence.release.records as release_records
 from remanence.errors import BadInput
-from remanence.metrics import MATCHINGS, METRICS
+from remanence.metrics import MATCHINGS, METRICS, SSIM, greedy, normalised
 from remanence.report import glossary, render, verdict
 from remanence.results import SCHEMA, Run, read_run, write_run
 
@@ -243,8 +243,9 @@ def test_run_without_records() -> None:
 def test_our_own_names_are_explained_where_they_are_used() -> None:
     ours = {name for name, value in vars(release_records).items() if hasattr(value, "withholds")}
     assert ours == glossary.RELEASES.keys()
-    assert {metric.name for metric in METRICS} == glossary.METRICS.keys()
-    assert {matching.name for matching in MATCHINGS} == glossary.MATCHINGS.keys()
+    scored = normalised(SSIM, mean=(0.5,), spread=(0.2,))
+    assert {metric.name for metric in (*METRICS, scored)} == glossary.METRICS.keys()
+    assert {matching.name for matching in (*MATCHINGS, greedy(scored))} == glossary.MATCHINGS.keys()
     page = render(made_run())
     assert glossary.METRICS["ssim"] in page
     assert glossary.MATCHINGS["nearest_ncc"] in page

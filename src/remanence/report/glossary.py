@@ -14,6 +14,7 @@ RELEASES = {
 }
 METRICS = {
     "ssim": "how alike two pictures look, patch by patch (1 is the same picture)",
+    "normalised_ssim": "ssim of pictures whose channels are normalised as for the model (1 is the same picture)",
     "ssim3": "ssim by patches of three pixels (1 is the same picture)",
     "mse": "the mean squared difference between values from 0 to 1 (0 is the same record)",
     "mae": "the mean difference between values from 0 to 1 (0 is the same record)",
@@ -26,6 +27,7 @@ MATCHINGS = {
     "identity": "the first reconstruction with the first record, and so on: the attack says which is which",
     "hungarian": "one reconstruction with one record each, so that all together are as alike as can be",
     "greedy_ssim": "the most alike pair first, then the most alike of those that are left",
+    "greedy_normalised_ssim": "the pair most alike by normalised_ssim first, then the next of those that are left",
     "nearest_ncc": "each record with the reconstruction that is most like it, which several records may share",
 }
 
