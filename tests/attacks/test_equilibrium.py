@@ -10,6 +10,7 @@ from torch import nn
 from remanence import (
     BadInput,
     Equilibrium,
+    Logistic,
     Training,
     WeightsOnly,
     initial_params,
@@ -111,6 +112,13 @@ def test_true_records_are_doubted_less_than_others() -> None:
         free = [GREY.new_zeros(1, RECORDS, 60) for _ in range(2)]
         doubts.append(attack._doubt(span, z[None, rows], free, labels[rows])[0])
     assert (doubts[0][:, None] < doubts[1]).double().mean() > 0.95
+
+
+@pytest.mark.parametrize(("loss", "usual"), [(None, 1.0), (Logistic(), 0.0)], ids=["five classes", "one output"])
+def test_inner_layers_are_evened_out_where_classes_pull_apart(loss: Logistic | None, usual: float) -> None:
+    layers = layers_of(at_rest(loss, hidden=(40, 30)))
+    assert Equilibrium()._inner(layers) == usual
+    assert Equilibrium(inner_whitening=0.5)._inner(layers) == 0.5
 
 
 def test_further_rounds_keep_a_share_of_the_candidates() -> None:

@@ -50,7 +50,7 @@ class Equilibrium:
     lr: float = 0.003  # of Adam, in units of pixels, falling on a half cosine
     spread: float = 0.005  # of the first candidates' pixels
     whitening: float = 0.5  # the first layer's singular values are divided by this power of themselves
-    inner_whitening: float = 1.0  # those of the layers between the first and the last
+    inner_whitening: float | None = None  # those of the layers between the first and the last; None: 1, of one output 0
     sharpness: tuple[float, float] = (2.0, 40.0)  # of the gates, at first and at the end, by distance from the kink
     kink: float = 3.0  # how far a gate can be shifted, in units of its width; 0: not at all
     box: float = 0.1  # weight of pixels outside [0, 1]
@@ -75,7 +75,7 @@ class Equilibrium:
                 "Equilibrium reads MLPs of linear layers with ReLU between them, and got another net: use `KKT`"
             )
         grey = 0.5 - images(release, layers[0].weight.new_zeros(1, prod(release.shape)), self.mean)
-        span = RowSpace.of(layers, self.whitening, grey.flatten(), most=self.candidates, inner=self.inner_whitening)
+        span = RowSpace.of(layers, self.whitening, grey.flatten(), most=self.candidates, inner=self._inner(layers))
         count = self.candidates or span.count
         if count is None:
             raise BadInput(
@@ -90,6 +90,12 @@ class Equilibrium:
             raise Diverged("every restart of Equilibrium diverged: lower its `lr`")
         x = images(release, span.records_at(z[best].to(span.basis)), self.mean).clamp(0, 1)
         return Reconstruction(x=x, y=labels, objective=float(objective[best]))
+
+    def _inner(self, layers: Sequence[_stationarity.Layer]) -> float:
+        """With one output all records pull at inner layers in one direction, and the others are what training left."""
+        if self.inner_whitening is not None:
+            return self.inner_whitening
+        return 1.0 if len(layers[-1].weight) > 1 else 0.0
 
     def _searched(self, release: KnowsFinal, span: RowSpace, labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """Coordinates (restart, candidate, direction) and the objective each restart reached."""
