@@ -52,7 +52,7 @@ def drawn_rate(grid: Sequence[float], seed: int, place: int) -> float:
 def _rates(scale: Scale, rate_of: Callable[[int, int], float], seed: int, device: torch.device) -> Outcome:
     records, width, side, octaves, steps, count = {
         "smoke": (10, 32, None, 0, 15, 1),
-        "small": (20, 100, 16, 3, 100, 10),
+        "small": (20, 100, 16, 3, 40, 10),
         "paper": (100, 1000, None, 4, 50, 10),
     }[scale]
     grid, rates, found = RATES[scale], [], []
