@@ -28,10 +28,10 @@ def train_together(
         )
     x, y = torch.stack([each.x.flatten(1) for each in data]), torch.stack([each.y for each in data])
     decay = x.new_tensor([each.weight_decay for each in trainings])
-    pulls, *_ = [each.in_logs(by_hand) for each in trainings]  # none may have decay then
+    in_logs = [each.in_logs(by_hand) for each in trainings]  # none may have decay where the rate follows the loss
 
     def gradient(params: Params) -> Params:
-        slopes = pulls.gradients(params, x, y)
+        slopes = in_logs[0].gradients(params, x, y)
         if isinstance(first.stages, ByLoss):
             return first.stages.bounded(slopes, first.optimizer.lr, stacked=True)
         return {n: g.addcmul(decay.view(-1, *[1] * (g.ndim - 1)), params[n]) for n, g in slopes.items()}
