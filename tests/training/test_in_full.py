@@ -110,13 +110,16 @@ def test_it_never_takes_more_epochs_than_it_may(parts: Split) -> None:
             torch.testing.assert_close(ours[name], p, rtol=1e-8, atol=1e-10)
 
 
-def test_other_trainings_cannot_wait_for_rest(parts: Split) -> None:
-    data = few(parts)
+def assert_refused(trainings: list[Training], data: Data) -> None:
     model, initial = net(data)
-    waiting = Training(stages=UntilRest(), epochs=2)
-    for other in (replace(waiting, batch_size=4), replace(waiting, privacy=DPGD(clip=1.0, noise=0.0))):
+    for training in trainings:
         with pytest.raises(BadInput, match=r"give \(epochs, factor\) pairs"):
-            other(model, initial, data)
+            training(model, initial, data)
+
+
+def test_other_trainings_cannot_wait_for_rest(parts: Split) -> None:
+    waiting = Training(stages=UntilRest(), epochs=2)
+    assert_refused([replace(waiting, batch_size=4), replace(waiting, privacy=DPGD(clip=1.0, noise=0.0))], few(parts))
     images = Data(x=torch.rand(4, 1, 12, 12), y=torch.arange(4), num_classes=4)
     convolutional = cnn(images.shape, 4)
     with pytest.raises(BadInput, match=r"give \(epochs, factor\) pairs"):
@@ -190,13 +193,10 @@ def test_a_sweep_by_loss_is_each_training_alone(parts: Split) -> None:
 
 
 def test_the_rate_cannot_follow_the_loss_of_other_trainings(parts: Split) -> None:
-    data = few(parts)
-    model, initial = net(data)
-    by_loss = Training(stages=ByLoss(), epochs=2)
+    data, by_loss = few(parts), Training(stages=ByLoss(), epochs=2)
     others = [replace(by_loss, weight_decay=0.1), replace(by_loss, optimizer=Adam()), replace(by_loss, batch_size=4)]
-    for other in others:
-        with pytest.raises(BadInput, match=r"give \(epochs, factor\) pairs"):
-            other(model, initial, data)
+    assert_refused(others, data)
+    model, initial = net(data)
     with pytest.raises(BadInput, match=r"give \(epochs, factor\) pairs"):
         train_together([by_loss, others[0]], model, [initial] * 2, [data] * 2)
     line, start, two = on_a_line()
