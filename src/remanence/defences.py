@@ -14,7 +14,7 @@ from torch import Tensor
 
 from remanence.errors import BadInput
 from remanence.seeds import stream
-from remanence.training.train import clip_factors
+from remanence.training.cutting import clip_factors, squared_norms, times
 from remanence.types import Params
 
 _MOST_BITS = 16
@@ -62,8 +62,7 @@ class Clipping:
             raise BadInput(f"`norm` of Clipping must be more than 0, got {self.norm}")
 
     def __call__(self, gradient: Params, *, seed: int) -> Params:
-        factor = clip_factors(torch.stack([g.square().sum() for g in gradient.values()]).sum(), self.norm)
-        return {name: factor * g for name, g in gradient.items()}
+        return times(gradient, clip_factors(squared_norms(gradient, stacked=False), self.norm))
 
     def imitate(self, ours: Params, sent: Params) -> Params:
         return self(ours, seed=0)

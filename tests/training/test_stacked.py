@@ -13,6 +13,7 @@ from remanence import DPGD, SGD, Data, Params, Training, cnn, initial_params, ml
 from remanence.data import Split
 from remanence.nets import activations, initial_stack
 from remanence.training import Optimizer, shared_cnn, shared_mlp, stacked
+from remanence.training.cutting import squared_norms, times
 from remanence.training.stacked import CPU_CHUNK, chunk_size, chunks, train_by_vmap, train_chunk
 from remanence.types import concat
 
@@ -108,6 +109,17 @@ def test_each_model_is_clipped_by_its_own_norm(
     fixed, targets = doubles(parts, 3, side=12)
     training = Training(optimizer=SGD(lr=0.3), epochs=3, batch_size=batch_size, weight_decay=0.01, clip=0.1)
     agrees(training, net(fixed.shape, 10), fixed, targets)
+
+
+def test_weights_that_are_single_numbers_are_cut_too() -> None:
+    grads = {"matrix": torch.rand(3, 2, 4), "number": torch.rand(3)}
+    squares, factors = squared_norms(grads, stacked=True), torch.tensor([0.5, 2.0, 3.0])
+    for place in range(3):
+        alone = {name: g[place] for name, g in grads.items()}
+        torch.testing.assert_close(squared_norms(alone, stacked=False), squares[place : place + 1])
+        expected = {name: g * factors[place] for name, g in alone.items()}
+        torch.testing.assert_close(times(alone, factors[place : place + 1]), expected)
+        torch.testing.assert_close({name: g[place] for name, g in times(grads, factors).items()}, expected)
 
 
 def test_a_convolutional_net_may_have_no_fixed_records(parts: Split) -> None:

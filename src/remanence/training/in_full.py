@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from remanence.errors import BadInput, above
 from remanence.progress import track
+from remanence.training.cutting import squared_norms, times
 from remanence.training.in_place import changed_by, copied, replayed, set_rate, torch_optimizer
 from remanence.training.optim import Optimizer
 from remanence.types import Params
@@ -54,9 +55,7 @@ class ByLoss:
 
     def bounded(self, slopes: Params, lr: float, *, stacked: bool = False) -> Params:
         """Those of the log of the loss, as long as the rate `lr` should see them; of a stack each model's own."""
-        squares = [g.square().sum(tuple(range(stacked, g.ndim))) for g in slopes.values()]
-        factor = (self.fall / (lr * torch.stack(squares).sum(0))).clamp_max(1.0)
-        return {name: g * factor.view(-1, *[1] * (g.ndim - 1)) for name, g in slopes.items()}
+        return times(slopes, (self.fall / (lr * squared_norms(slopes, stacked=stacked))).clamp_max(1.0))
 
 
 Stages: TypeAlias = tuple[tuple[int, float], ...] | UntilRest | ByLoss

@@ -19,6 +19,7 @@ from remanence.nets import apply
 from remanence.progress import SOON, track
 from remanence.seeds import stream
 from remanence.training import plain_mlp
+from remanence.training.cutting import clip_factors, squared_norms, times
 from remanence.training.in_full import ByLoss, Stages, train_in_full
 from remanence.training.losses import CrossEntropy, LogOf, Loss, SquaredError
 from remanence.training.optim import SGD, Optimizer, State
@@ -136,7 +137,7 @@ class Training:
     ) -> tuple[Params, State]:
         """Down these gradients, with weight decay."""
         if self.clip is not None:
-            grads = _cut(grads, self.clip, stacked=stacked)
+            grads = times(grads, clip_factors(squared_norms(grads, stacked=stacked), self.clip))
         if self.weight_decay:
             grads = {name: g + self.weight_decay * params[name] for name, g in grads.items()}
         trained, state = optimizer.update({name: params[name] for name in grads}, grads, state, step)
@@ -159,8 +160,7 @@ class Training:
             gradient = grad(objective)(trained, x, y)
             return gradient
         each: Params = vmap(grad(objective), in_dims=(None, 0, 0))(trained, x[:, None], y[:, None])
-        squares = sum((g.flatten(1).square().sum(1) for g in each.values()), start=x.new_zeros(()))
-        kept = clip_factors(squares, self.privacy.clip) / len(x)
+        kept = clip_factors(squared_norms(each, stacked=True), self.privacy.clip) / len(x)
         return {name: torch.einsum("n,n...->...", kept, g) for name, g in each.items()}
 
     def batches(self, records: int, seed: int) -> Iterator[Tensor | None]:
@@ -212,15 +212,3 @@ class _Noise:
 
     def draw(self, like: Tensor) -> Tensor:
         return torch.randn(like.shape, generator=self.generator, device=like.device, dtype=like.dtype)
-
-
-def clip_factors(squares: Tensor, clip: float) -> Tensor:
-    """What to multiply each record's gradient with, given the square of its norm."""
-    return (clip / squares.clamp_min(torch.finfo(squares.dtype).tiny).sqrt()).clamp_max(1.0)
-
-
-def _cut(grads: Params, clip: float, *, stacked: bool) -> Params:
-    """To this norm of all of them, each model's in a stack."""
-    squares = torch.stack([g.flatten(int(stacked)).square().sum(-1) for g in grads.values()]).sum(0)
-    factor = clip_factors(squares, clip)
-    return {name: g * factor.view(factor.shape + (1,) * (g.ndim - factor.ndim)) for name, g in grads.items()}
