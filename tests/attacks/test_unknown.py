@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from remanence import (
@@ -45,6 +46,23 @@ def test_the_rate_is_found_among_others_and_among_those_that_diverge(victim: Vic
     assert find_rate(attack, release, (0.5,), seed=0) == 0.5
     with pytest.raises(BadInput, match="no training to choose from"):
         find_rate(attack, release, (), seed=0)
+
+
+def test_the_rate_is_not_taken_from_the_release(victim: Victim) -> None:
+    true = replace(TRAINING, epochs=20, weight_decay=0.05)
+    model = mlp(victim.private.shape, 10, hidden=(32,), activation=nn.ReLU)
+    owner = train_victim(model, true, victim.initial, victim.fixed, victim.private, seed=0)
+    release = replace(initial_and_final(owner).release, training=replace(true, optimizer=SGD(lr=0.025)))
+    attack = SimuDy(
+        candidates=4,
+        labels=(0, 1, 2, 3),
+        distance=L2(),
+        steps=20,
+        whitening=0.5,
+        sharpness=(2.0, 40.0),
+        optimizer=Adam(lr=0.1, beta1=0.8, beta2=0.9),
+    )
+    assert find_rate(attack, release, (0.025, 0.05, 0.1, 0.2), seed=0) == 0.1
 
 
 @pytest.mark.parametrize("true", [replace(TRAINING, batch_size=2, shuffled=False), replace(TRAINING, epochs=8)])

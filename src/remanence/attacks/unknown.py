@@ -41,8 +41,8 @@ def find_training(attack: SimuDy, release: KnowsTraining, trainings: Sequence[Tr
     if not left:
         raise BadInput("there is no training to choose from: give one or more")
     while len(left) > 1:
-        searches = {each: replace(attack, steps=steps, start=None, training=each) for each in left}
-        reached = {each: _reached(search, release, seed) for each, search in searches.items()}
+        search = replace(attack, steps=steps, start=None, training=None)
+        reached = {each: _reached(search, replace(release, training=each), seed) for each in left}
         left, steps = sorted(left, key=lambda each: reached[each])[: ceil(len(left) / 2)], 2 * steps
     return left[0]
 

@@ -1,6 +1,6 @@
 """The lattice of knowledge: an attack asks in the signature of `run` for the least it needs."""
 
-from typing import Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -25,6 +25,10 @@ class KnowsFinal(Protocol):
 
 @runtime_checkable
 class KnowsTraining(KnowsFinal, Protocol):
+    """A dataclass, so that `replace(release, training=...)` says how it may have been trained."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
     @property
     def initial(self) -> Params: ...
     @property
