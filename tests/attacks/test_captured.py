@@ -32,9 +32,9 @@ from remanence import (
 )
 from remanence.attacks import _search
 from remanence.attacks._convolved import Convolved
+from remanence.attacks._gates import Gates
 from remanence.attacks._simulation import Coordinates, Simulation, Whole
 from remanence.attacks._spanned import Spanned
-from remanence.attacks._whitened import Gates
 from remanence.attacks.gradient_matching import total_variation
 from remanence.attacks.linearised import pulls
 from remanence.training import CrossEntropy, Loss
@@ -81,7 +81,7 @@ def whitened(there: InitialAndFinalWeights, training: Training, y: Tensor) -> Co
     spanned = Spanned.of(there.model, training, there.initial, there.final, y, L2())
     spanned = spanned and spanned.whitened(0.5, shrunk=0.9)
     assert spanned is not None
-    gates = Gates.of((2.0, 40.0), there.final["1.weight"])
+    gates = Gates.of((2.0, 40.0), there.final["1.weight"].new_ones(()))
     gates.sharpen(0.5)
     return replace(spanned, gates=gates)
 

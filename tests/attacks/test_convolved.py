@@ -181,6 +181,31 @@ def test_gates_in_place_of_kinks_are_those_of_autograd(net: str, kept: bool, seg
     assert float(slope(made, ours, at_truth=1.0)[0]) != float(slope(made, theirs, at_truth=1.0)[0])
 
 
+def test_a_gate_that_nothing_enters_stays_finite() -> None:
+    made = victim(BATCHED)
+    gone = {name: torch.zeros_like(p) for name, p in made.initial.items() if name.endswith(("weight", "bias"))}
+    made = replace(made, initial=made.initial | gone)
+    ours = written(made).gated((2.0, 40.0), made.private.x)
+    assert ours.gates is not None
+    assert ours.gates.now.tolist() == [2.0] * len(ours.gates.now)
+
+
+def test_a_net_without_kinks_has_no_gates() -> None:
+    made = victim(BATCHED)
+    linear = nn.Sequential(nn.Conv2d(1, 2, 3, bias=False), nn.Flatten(), nn.Linear(72, 10))
+    initial = {name: p.double() for name, p in initial_params(linear, seed=0).items()}
+    made = train_victim(linear, BATCHED, initial, made.private.take([]), made.private, seed=0)
+    assert_same(slope(made, written(made).gated((2.0, 40.0), made.private.x)), slope(made, usual(made)))
+
+
+def test_a_tape_of_gates_holds_no_more_than_its_passes_read() -> None:
+    made = victim(BATCHED, "vgg")
+    kinks, gates = written(made), written(made).gated((2.0, 40.0), made.private.x)
+    entered = kinks.net.entering(kinks.begun, kinks.read(made.private.x[:1])[0])
+    more = gates.net.held((1, 8, 8), 1) - kinks.net.held((1, 8, 8), 1)
+    assert more <= 2 * sum(x.numel() for x in entered.values())
+
+
 def test_gates_bring_back_what_kinks_hide() -> None:
     made = victim(Training(optimizer=SGD(lr=0.05), epochs=3), "resnet")
     release = initial_and_final(made).release

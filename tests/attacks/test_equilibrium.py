@@ -21,8 +21,8 @@ from remanence import (
     weights_only,
 )
 from remanence.attacks import _stationarity
+from remanence.attacks._gates import steepness
 from remanence.attacks._row_space import RowSpace
-from remanence.attacks._whitened import steepness
 
 
 def test_the_first_layer_tells_how_many_records_there_were_and_what_they_span() -> None:

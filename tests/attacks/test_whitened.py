@@ -28,15 +28,17 @@ from remanence import (
     mlp,
     train_victim,
 )
+from remanence.attacks._gates import Gates
 from remanence.attacks._simulation import Simulation
 from remanence.attacks._spanned import Spanned
-from remanence.attacks._whitened import Gates, Whitening
+from remanence.attacks._whitened import Whitening
 from remanence.attacks.gradient_matching import ByProducts
 from remanence.attacks.span import share_left
 from remanence.nets import Standardise
 
 Net = Callable[[Data], nn.Module]
 SQUARES = L2()
+ONE = torch.ones((), dtype=torch.float64)
 FULL = Training(optimizer=SGD(lr=0.1), epochs=6)
 HARD = Training(
     optimizer=SGD(lr=0.03, momentum=0.9), epochs=4, batch_size=4, shuffled=False, weight_decay=0.01, stages=((2, 0.5),)
@@ -179,7 +181,7 @@ def test_the_slope_is_the_same_in_any_segments_and_that_of_differences(
     digits: Data, net: Net, training: Training
 ) -> None:
     made = victim(digits, net, training)
-    gates = Gates.of((2.0, 40.0), made.private.x)
+    gates = Gates.of((2.0, 40.0), ONE)
     coordinates = spanned(made, whitening=0.5, gates=gates)
     start, along = drawn(*made.private.x.shape, seed=1).sigmoid(), drawn(*made.private.x.shape, seed=2)
     whole, *cut = (slope(simulated(made, coordinates, segment), start) for segment in (99, 5, 1))
@@ -191,7 +193,7 @@ def test_the_slope_is_the_same_in_any_segments_and_that_of_differences(
 
 
 def test_gates_grow_from_wide_to_the_step_of_relu(digits: Data) -> None:
-    gates = Gates.of((2.0, 32.0), drawn(1))
+    gates = Gates.of((2.0, 32.0), ONE)
     out = 5 * drawn(30, 20)
     shares = []
     for done in (0.0, 0.4, 0.8, 1.0):
@@ -200,7 +202,7 @@ def test_gates_grow_from_wide_to_the_step_of_relu(digits: Data) -> None:
         shares.append(float(gates.now))
     assert shares == pytest.approx([2.0, 8.0, 32.0, 32.0])
     made = victim(digits, NETS["mlp"], FULL)
-    steep = spanned(made, whitening=0.5, gates=Gates.of((1e9, 1e9), out))
+    steep = spanned(made, whitening=0.5, gates=Gates.of((1e9, 1e9), ONE))
     x = drawn(*made.private.x.shape, seed=1).sigmoid()
     plain = simulated(made, spanned(made, whitening=0.5))(x)
     assert float(simulated(made, steep)(x)) == pytest.approx(float(plain), rel=1e-6)

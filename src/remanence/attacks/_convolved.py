@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from remanence.attacks._gates import Gates
 from remanence.attacks._simulation import SHARE_OF_MEMORY, Read, free_memory
-from remanence.attacks._whitened import steepness
 from remanence.attacks.gradient_matching import ByProducts, Distance
 from remanence.training import SGD, Adam, AdamW, RMSProp, Training, plain_cnn
 from remanence.training.passes.base import Tape
-from remanence.training.passes.reading import gated, rectified
+from remanence.training.passes.pieces import Gated
+from remanence.training.passes.reading import in_place_of_kinks, rectified
 from remanence.training.plain_cnn import PlainCnn
 from remanence.types import Params
 
@@ -40,7 +41,7 @@ class Convolved:
     distance: ByProducts
     kept: bool = True  # what the passes of a step leave
     at_once: int | None = None  # records to a pass; None: all of a batch
-    gates: "_Gates | None" = None  # None: the steps that ReLU's slopes are
+    gates: Gates | None = None  # None: the steps that ReLU's slopes are
 
     @classmethod
     def of(
@@ -69,16 +70,20 @@ class Convolved:
 
     def gated(self, sharpness: tuple[float, float], x: Tensor) -> "Convolved":
         """With gates that are wide by what enters them when these records do, with the first weights."""
-        names = tuple(rectified(self.net.layers))
-        gates = _Gates(sharpness=sharpness, unit=self.begun.new_ones(len(names)), now=self.begun.new_ones(len(names)))
-        layers = gated(self.net.layers, dict(zip(names, gates.now, strict=True)))
-        made = replace(self, net=replace(self.net, layers=layers), gates=gates)
-        with torch.no_grad():
-            (read,) = made.read(x)
-            tape = made.net.tape(self.begun, read, self.y, records=len(x), pulls=False)
-            gates.unit.copy_(torch.stack([tape.inputs[name].square().mean().sqrt() for name in names]))
-        made.prepare(0.0)
-        return made
+        gates = Gates.of(sharpness, self._units(x))
+        now = dict(zip(rectified(self.net.layers), gates.now, strict=True))
+        layers = in_place_of_kinks(self.net.layers, lambda name: Gated(name=name, steepness=now[name]))
+        return replace(self, net=replace(self.net, layers=layers), gates=gates)
+
+    @torch.no_grad()
+    def _units(self, x: Tensor) -> Tensor:
+        """The root mean square of what enters each ReLU, or one where nothing does; memory for all of `x` at once is
+        not yet known to be there."""
+        (read,), squares = self.read(x), self.begun.new_zeros(len(tuple(rectified(self.net.layers))))
+        for record in read.split(1):
+            for place, seen in enumerate(self.net.entering(self.begun, record).values()):
+                squares[place] += seen.square().mean() / len(x)
+        return squares.sqrt().masked_fill(squares == 0, 1.0)
 
     def prepare(self, done: float) -> None:
         if self.gates is not None:
@@ -149,19 +154,6 @@ class Convolved:
     ) -> tuple[Tensor, Tensor]:
         tape = tape or self.net.tape(weights, x, y, records=records, pulls=False)
         return self.net.along(weights, way, tape, y, records=records)
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Gates:
-    """One for each ReLU of the net."""
-
-    sharpness: tuple[float, float]  # at first and at the end, in units of what enters a gate
-    unit: Tensor
-    now: Tensor  # filled in place: a captured step reads it there
-
-    def sharpen(self, done: float) -> None:
-        torch.div(steepness(self.sharpness, done), self.unit, out=self.now)
 
 
 class _Gradient(torch.autograd.Function):

@@ -15,8 +15,9 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from remanence.attacks._gates import Gates
 from remanence.attacks._simulation import Read
-from remanence.attacks._whitened import Gates, Whitening
+from remanence.attacks._whitened import Whitening
 from remanence.attacks.gradient_matching import ByProducts, Distance
 from remanence.training import SGD, Training, plain_mlp
 from remanence.training.plain_mlp import PlainMlp

@@ -1,18 +1,14 @@
-"""What the simulated training of an MLP is read through, so that a search finds many records at once. Ours.
+"""How layers are compared so that a search finds many records at once. Ours.
 
-The way of a layer is a sum over records, and a few directions, those of the mean image and of the classes, make up most
-of it: whitened, those that tell one record from another count too. And the slope of ReLU is a step, which tells a
-search nothing about the neurons that a record should open: a sigmoid does, and grows into the step.
+What moved a layer is a sum over records, and a few directions, those of the mean image and of the classes, make up most
+of it: whitened, those that tell one record from another count too.
 """
 
 from dataclasses import dataclass
-from math import exp, log
 from typing import final
 
 import torch
 from torch import Tensor
-
-_STEEP_AT = 0.8  # of a search, from where on gates are as steep as they get
 
 
 @final
@@ -41,29 +37,3 @@ class Whitening:
 
     def __call__(self, way: Tensor) -> Tensor:
         return self.left @ way @ self.right
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Gates:
-    """The slope of ReLU as a sigmoid of what enters it, in units of its root mean square over records and neurons."""
-
-    sharpness: tuple[float, float]  # at first and at the end
-    now: Tensor  # filled in place: a captured step reads it there
-
-    @classmethod
-    def of(cls, sharpness: tuple[float, float], like: Tensor) -> "Gates":
-        return cls(sharpness=sharpness, now=like.new_full((), sharpness[0]))
-
-    def __call__(self, out: Tensor) -> Tensor:
-        typical = out.square().mean().clamp_min(torch.finfo(out.dtype).tiny)
-        return (self.now * typical.rsqrt() * out).sigmoid()
-
-    def sharpen(self, done: float) -> None:
-        self.now.fill_(steepness(self.sharpness, done))
-
-
-def steepness(sharpness: tuple[float, float], done: float) -> float:
-    """Of gates when this share of a search is done: from the first to the last in equal ratios."""
-    first, last = map(log, sharpness)
-    return exp(first + (last - first) * min(1.0, done / _STEEP_AT))

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from remanence.attacks import _stationarity
+from remanence.attacks._gates import steepness
 from remanence.attacks._row_space import RowSpace
-from remanence.attacks._whitened import steepness
 from remanence.attacks.gradient_matching import total_variation
 from remanence.attacks.kkt import balanced, images
 from remanence.errors import BadInput, Diverged, above, at_least, between

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from remanence.attacks._convolved import Convolved
+from remanence.attacks._gates import Gates
 from remanence.attacks._kept import file_of
 from remanence.attacks._search import search_in_place
 from remanence.attacks._simulation import Simulation, Whole, segment_of
 from remanence.attacks._spanned import Spanned
-from remanence.attacks._whitened import Gates
 from remanence.attacks.gradient_matching import Cosine, Distance, total_variation
 from remanence.attacks.kkt import balanced
 from remanence.attacks.span import share_left
@@ -155,7 +155,7 @@ class SimuDy:
                 "`sharpness` also for convolutional nets with ReLU and frozen BatchNorm: leave them out"
             )
         like = next(iter(release.final.values()))
-        return replace(spanned, gates=Gates.of(self.sharpness, like)) if self.sharpness else spanned
+        return replace(spanned, gates=Gates.of(self.sharpness, like.new_ones(()))) if self.sharpness else spanned
 
     def _searched(
         self, release: KnowsTraining, simulation: Simulation, start: Tensor, seed: int

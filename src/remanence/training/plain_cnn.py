@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from remanence.nets import Standardise, outputs
 from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, Loss, SquaredError
-from remanence.training.passes.base import Layer, Tape, Weights, back, back_along, forward, forward_along
-from remanence.training.passes.reading import Named, inside, layers_of, norms_of, parts
+from remanence.training.passes.base import Layer, Tape, Tensors, Weights, back, back_along, forward, forward_along
+from remanence.training.passes.pieces import Piecewise, Rectifier
+from remanence.training.passes.reading import Named, in_place_of_kinks, inside, layers_of, norms_of, parts, rectified
 from remanence.training.passes.vector import Norms, Order
 from remanence.training.passes.weighted import Convolution
 from remanence.types import Params
@@ -43,6 +44,13 @@ class PlainCnn:
         tape.inputs[_LOGITS] = logits
         back(self.layers, tape, self.loss.slopes(logits, y) / records, pulls=pulls)
         return tape
+
+    def entering(self, weights: Tensor, x: Tensor) -> Tensors:
+        """What enters each ReLU, on a way forward alone."""
+        tape = Tape(at=self._applied(weights))
+        layers = in_place_of_kinks(self.layers, lambda name: Piecewise(piece=Rectifier(name=name, noted=True)))
+        forward(layers, tape, x.contiguous(memory_format=self.order.form))
+        return {name: tape.inputs[name] for name in rectified(self.layers)}
 
     def gradient(self, weights: Tensor, tape: Tape) -> Tensor:
         """From a tape with pulls, which are taken off it."""

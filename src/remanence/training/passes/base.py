@@ -25,7 +25,7 @@ class Tape:
 
     at: Weights
     inputs: Tensors = field(default_factory=dict)
-    signs: Tensors = field(default_factory=dict)  # positive where a slope passes
+    signs: Tensors = field(default_factory=dict)  # positive where a slope passes; of a gate the share that does
     places: Tensors = field(default_factory=dict)  # of maxima
     slopes: Tensors = field(default_factory=dict)  # by what a layer puts out
     pulls: Tensors = field(default_factory=dict)  # on kernels

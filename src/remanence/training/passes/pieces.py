@@ -43,8 +43,11 @@ class Piecewise:
 @dataclass(frozen=True, kw_only=True)
 class Rectifier:
     name: str
+    noted: bool = False  # what enters it
 
     def forward(self, tape: Tape, x: Tensor) -> Tensor:
+        if self.noted:
+            tape.inputs[self.name] = x.clone()
         tape.signs[self.name] = x.relu_()  # in place: the layer in front does not need what it put out
         return x
 
@@ -67,7 +70,6 @@ class Gated:
     steepness: Tensor  # of the sigmoid; filled in place
 
     def forward(self, tape: Tape, x: Tensor) -> Tensor:
-        tape.inputs[self.name] = x
         tape.signs[self.name] = (self.steepness.to(x.device) * x).sigmoid()  # on `meta` what is held is counted
         return x.relu()
 

@@ -1,14 +1,14 @@
 """A convolutional net with ReLU and frozen BatchNorm as layers whose passes are written out."""
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
-from torch import Tensor, nn
+from torch import nn
 
 from remanence.nets import Residual
 from remanence.training.passes.base import Beside, Layer
-from remanence.training.passes.pieces import Flat, Gated, Maximum, Mean, Piecewise, Rectifier
+from remanence.training.passes.pieces import Flat, Maximum, Mean, Piecewise, Rectifier
 from remanence.training.passes.weighted import Convolution, Dense, Scaling
 
 Named: TypeAlias = tuple[str, nn.Module]
@@ -63,17 +63,18 @@ def rectified(layers: Sequence[Layer]) -> Iterator[str]:
             yield layer.piece.name
 
 
-def gated(layers: Sequence[Layer], steepness: Mapping[str, Tensor]) -> tuple[Layer, ...]:
-    """With gates in place of the kinks of ReLU."""
-    return tuple(_with_gate(layer, steepness) for layer in layers)
+def in_place_of_kinks(layers: Sequence[Layer], made: Callable[[str], Layer]) -> tuple[Layer, ...]:
+    """With what is made for the name of each ReLU."""
 
+    def exchanged(layer: Layer) -> Layer:
+        if isinstance(layer, Beside):
+            inner, shortcut = (in_place_of_kinks(way, made) for way in (layer.inner, layer.shortcut))
+            return Beside(inner=inner, shortcut=shortcut)
+        if isinstance(layer, Piecewise) and isinstance(layer.piece, Rectifier):
+            return made(layer.piece.name)
+        return layer
 
-def _with_gate(layer: Layer, steepness: Mapping[str, Tensor]) -> Layer:
-    if isinstance(layer, Beside):
-        return Beside(inner=gated(layer.inner, steepness), shortcut=gated(layer.shortcut, steepness))
-    if isinstance(layer, Piecewise) and isinstance(layer.piece, Rectifier):
-        return Gated(name=layer.piece.name, steepness=steepness[layer.piece.name])
-    return layer
+    return tuple(map(exchanged, layers))
 
 
 def _folds(conv: nn.Module, norm: nn.Module) -> bool:
