@@ -205,11 +205,22 @@ def _attacks(records: "Callable[[], Data]", net: str, wanted: list[str] | None, 
     names = [type(cell.attack).__name__ for cell in cells]
     for name in wanted or []:
         if name not in names:
-            raise unknown("attack", name, names)
+            raise _not_run(name, names, "audit" if net == "mlp" else f"audit --net {net}")
     if wanted:
         return [cell for name, cell in zip(names, cells, strict=True) if name in wanted]
     studies = [what_stores(cells[-1]), what_spans(cells[-1])] if net == "mlp" else []
     return [*(cell for name, cell in zip(names, cells, strict=True) if name not in ON_REQUEST), *studies]
+
+
+def _not_run(name: str, names: list[str], command: str) -> BadInput:
+    from remanence.attacks import ATTACKS
+
+    if name not in [attack.__name__ for attack in ATTACKS]:
+        return unknown("attack", name, names)
+    return BadInput(
+        f"{name} is not run by `{command}`, which runs {', '.join(names)}: build a release in Python "
+        "(docs/threat-models.md)"
+    )
 
 
 @app.command()
@@ -233,7 +244,7 @@ def run(
     from remanence_recipes import RECIPES
 
     if recipe not in RECIPES:
-        raise unknown("recipe", recipe, RECIPES)
+        raise unknown("recipe", recipe, RECIPES, shown_by="remanence list")
     named = {name: name for name in SCALES}
     if scale not in named:
         raise unknown("scale", scale, SCALES)
