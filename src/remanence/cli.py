@@ -149,6 +149,10 @@ def audit(
     weights: Annotated[
         Path | None, typer.Option("--weights", help="A finished MLP that --data trained: one SVD, no attack.")
     ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option("--start", help="With --weights: what it was tuned from; exact for SGD without weight decay."),
+    ] = None,
     held_out: Annotated[
         str | None, typer.Option("--held-out", help="With --weights: records of the same kind that did not train it.")
     ] = None,
@@ -166,17 +170,19 @@ def audit(
     from remanence.data import load
     from remanence.runs import Job
     from remanence_recipes.demo import SPANS
-    from remanence_recipes.spans import finished_study
+    from remanence_recipes.finished import finished_study
 
     records = partial(load, data, label=label)
-    if weights or held_out:
+    if weights or held_out or start:
         if not (weights and held_out) or attack or net:
             raise BadInput(
-                "`--weights` and `--held-out` go together, and without `--attack` and `--net`, which are for victims "
-                "that the audit trains: give both"
+                "`--weights` and `--held-out` go together, `--start` with both, and without `--attack` and `--net`, "
+                "which are for victims that the audit trains: give both"
             )
-        chosen: list[Cell | Study] = [finished_study(SPANS, records, partial(load, held_out, label=label), weights)]
-        subject = ["--weights", str(weights), "--held-out", held_out]
+        others = partial(load, held_out, label=label)
+        chosen: list[Cell | Study] = [finished_study(SPANS, records, others, weights, start)]
+        begun = ["--start", str(start)] if start else []
+        subject = ["--weights", str(weights), *begun, "--held-out", held_out]
     else:
         chosen, subject = _attacks(records, net or "mlp", attack, named=data), ["--net", net or "mlp"]
     job = Job(
