@@ -138,4 +138,5 @@ def test_every_attack_has_a_section_with_its_fields(attack: type) -> None:
 def test_everything_that_list_shows_is_described() -> None:
     evidence, recipes = text(DOCS / "evidence.md"), text(DOCS / "reproduce.md")
     assert not [each.name for each in (*MATCHINGS, *METRICS) if f"| `{each.name}` |" not in evidence]
+    assert all(f"| `{name}` |" in evidence for name in ("normalised_X", "greedy_X"))  # made by functions
     assert not [name for name in RECIPES if f"| `{name}` |" not in recipes]

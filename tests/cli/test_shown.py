@@ -55,6 +55,9 @@ def test_list_shows_everything_there_is(call: Call) -> None:
     assert "hungarian" in listed["matchings"]
     texts = [text for entries in listed.values() for text in entries.values()]
     assert all(texts)
+    assert not [text for text in texts if text.startswith("_")]  # a signature that stands in for a missing docstring
+    sentences = [text for kind in ("attacks", "recipes", "matchings") for text in listed[kind].values()]
+    assert not [text for text in sentences if not text.endswith(".")]
     words = call("list")
     assert (words.code, words.err) == (0, "")
     assert all(name in words.out for entries in listed.values() for name in entries)
