@@ -53,7 +53,7 @@ def span_outcome(found: Span, records: Data, held_out: Data, seed: int, *, hint:
     """Of a layer that `records` trained; `hint` says what to do where nothing can be said."""
     rank, values = rank_measure(RANK, found, len(records)), singular_values({"the first layer": found})
     if caveat := no_gap(found):
-        verdict = f"{RANK}: cannot be said, which is no safety{hint}."
+        verdict = f"Which records trained the model, and how many, cannot be said, which is no safety{hint}."
         return Outcome(measures=(rank,), figures=(values,), caveats=(caveat,), verdict=verdict)
     inside, out = (found.outside(data.x) for data in (records, held_out))
     told = membership(-inside, -out, seed=stream(seed, "membership"))
@@ -70,7 +70,7 @@ def span_outcome(found: Span, records: Data, held_out: Data, seed: int, *, hint:
 def _said(told: Membership) -> str:
     if few_held_out(told):
         auc = score(told.auc.value)
-        return f"Which records were in the training set cannot be said by so few held-out ones (AUC {auc})."
+        return f"Which records trained the model cannot be said by so few held-out ones (AUC {auc})."
     count, wrong = int(told.told.sum()), percent(told.false_positives.value)
     were = "was" if count == 1 else "were"
     return f"{count} of {len(told.told)} records {were} told to be in the training set (false positives {wrong})."

@@ -86,8 +86,8 @@ def test_a_model_that_says_nothing_is_not_called_one_without_records(call: Call,
     said = call(*OWN)
     assert said.code == 0
     assert said.out.startswith(
-        "what the first layer spans: training records, by the rank: cannot be said, which is no safety: "
-        "if the model was tuned from public weights, give them with --start.\n"
+        "what the first layer spans: Which records trained the model, and how many, cannot be said, which is no safety"
+        ": if the model was tuned from public weights, give them with --start.\n"
     )
     assert_refused(call(*OWN[:2], "other.safetensors", *OWN[3:]), "holds other results")
 
