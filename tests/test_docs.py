@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import typer
+from torch import nn
 
 import remanence
+from remanence import SGD, Training, initial_params, load, split
 from remanence.attacks import ATTACKS
 from remanence.cli import app
 from remanence.metrics import MATCHINGS, METRICS
@@ -61,6 +64,24 @@ def test_the_attack_of_the_guide_runs(capsys: pytest.CaptureFixture[str]) -> Non
     printed = capsys.readouterr().out.splitlines()
     assert printed
     assert all(f"    {line}\n" in text(guide) for line in printed)
+
+
+def test_the_release_of_two_files_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A first layer that begins at random, so that the labels are read right; tuned as the example says."""
+    monkeypatch.chdir(tmp_path)
+    parts = split(load("digits"), private=20, fixed=0, public=0, test=400, seed=0)
+    for name, part in (("private", parts.private), ("others", parts.test)):
+        np.savez(f"{name}.npz", x=part.x.numpy(), y=part.y.numpy())
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+    base = initial_params(model, seed=0)
+    torch.save(base, "base.pt")
+    torch.save(Training(optimizer=SGD(lr=0.05), epochs=20)(model, base, parts.private), "tuned.pt")
+    run(DOCS / "threat-models.md")
+    told, found = capsys.readouterr().out.splitlines()
+    assert told == "20 of 20 told to be in the set, which by the rank holds 20"
+    assert int(found.removesuffix(" of 20 found")) >= 15
 
 
 def test_the_readme_is_short() -> None:
@@ -138,4 +159,5 @@ def test_every_attack_has_a_section_with_its_fields(attack: type) -> None:
 def test_everything_that_list_shows_is_described() -> None:
     evidence, recipes = text(DOCS / "evidence.md"), text(DOCS / "reproduce.md")
     assert not [each.name for each in (*MATCHINGS, *METRICS) if f"| `{each.name}` |" not in evidence]
+    assert all(f"| `{name}` |" in evidence for name in ("normalised_X", "greedy_X"))  # made by functions
     assert not [name for name in RECIPES if f"| `{name}` |" not in recipes]

@@ -20,6 +20,7 @@ from remanence import (
     SimuDy,
     Training,
 )
+from remanence.errors import unknown
 from remanence.training import Adam, AdamW, RMSProp
 
 WRONG: list[tuple[Callable[..., object], str, float]] = [
@@ -111,6 +112,30 @@ def test_entries_and_numbers_of_numpy_are_looked_at_alike() -> None:
     assert Training(epochs=cast(int, np.int64(3))).epochs == 3
     assert SimuDy(sharpness=cast("tuple[float, float]", (np.float32(2), np.int64(40)))).sharpness == (2, 40)
     assert SGD(lr=1).lr == 1
+
+
+def test_a_wrong_name_is_told_those_that_are_near() -> None:
+    labels = ["100 images, whitened", "100 images, to convergence", "100 images"]
+    known = "known: `100 images`; `100 images, to convergence`; `100 images, whitened`"
+    assert str(unknown("cell", "whitned", labels)) == (
+        f"unknown cell `whitned`: did you mean `100 images, whitened`? {known}"
+    )
+    assert str(unknown("cell", "100 Images,", labels)) == (
+        "unknown cell `100 Images,`: did you mean one of `100 images, to convergence`; `100 images, whitened`? " + known
+    )
+    assert str(unknown("cell", "", labels)) == f"unknown cell ``: {known}"
+    assert str(unknown("scale", "big", ("small", "paper"))) == "unknown scale `big`: known: paper, small"
+
+
+def test_many_names_are_left_to_the_command_that_shows_them() -> None:
+    many = [f"paper.figure{i}" for i in range(40)]
+    assert str(unknown("recipe", "qqq", many, shown_by="remanence list")) == (
+        "unknown recipe `qqq`: `remanence list` shows all"
+    )
+    assert "known: paper.figure0, " in str(unknown("recipe", "qqq", many))
+    near = str(unknown("recipe", "paper", many)).partition("known: ")[0]
+    assert near.count("`paper.figure") == 12
+    assert near.endswith(" or 28 more? ")
 
 
 def test_kkt_needs_a_run() -> None:

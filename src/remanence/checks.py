@@ -11,6 +11,7 @@ from remanence.audit import Finding
 from remanence.metrics import Membership
 from remanence.metrics.evaluate import FPR, oriented
 
+_SWAPPED = 0.1  # an AUC that chance does not reach from above
 _OUTSIDE = 0.01  # of a record's energy; of records that were trained on rounding is left, or what first weights left
 
 
@@ -120,6 +121,17 @@ def few_held_out(told: Membership) -> Caveat | None:
     return Caveat(code="few-held-out", text=text)
 
 
+def swapped(told: Membership) -> Caveat | None:
+    """Of a test of membership, not of a finding."""
+    if told.auc.value > _SWAPPED:
+        return None
+    text = (
+        f"The held-out records lie nearer to the span than those that are said to have trained the model (AUC "
+        f"{told.auc.value:.2f}, by chance 0.5): were the two given in each other's place?"
+    )
+    return Caveat(code="swapped", text=text)
+
+
 def records_outside(outside: Tensor) -> Caveat | None:
     """Of a span whose records are known, by the share of each one's energy that lies outside it."""
     if (typical := float(outside.median())) <= _OUTSIDE:
@@ -139,7 +151,8 @@ def no_gap(span: Span) -> Caveat | None:
     text = (
         f"No singular value of the first layer is {CLEAR:g} times the next ({span.gap:.3g} times at most) between the "
         "number of classes and that of features and rows: how many records were trained on, and whether a record was, "
-        "cannot be said from it. That is no safety: the first weights may not have died out yet."
+        "cannot be said from it. That is no safety: more may be left of the first weights than is known, records may "
+        "be as many as features or rows, or the steps were not those of SGD."
     )
     return Caveat(code="no-gap", text=text)
 

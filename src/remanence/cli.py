@@ -149,6 +149,10 @@ def audit(
     weights: Annotated[
         Path | None, typer.Option("--weights", help="A finished MLP that --data trained: one SVD, no attack.")
     ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option("--start", help="With --weights: what it was tuned from; exact for SGD without weight decay."),
+    ] = None,
     held_out: Annotated[
         str | None, typer.Option("--held-out", help="With --weights: records of the same kind that did not train it.")
     ] = None,
@@ -166,17 +170,19 @@ def audit(
     from remanence.data import load
     from remanence.runs import Job
     from remanence_recipes.demo import SPANS
-    from remanence_recipes.spans import finished_study
+    from remanence_recipes.finished import finished_study
 
     records = partial(load, data, label=label)
-    if weights or held_out:
+    if weights or held_out or start:
         if not (weights and held_out) or attack or net:
             raise BadInput(
-                "`--weights` and `--held-out` go together, and without `--attack` and `--net`, which are for victims "
-                "that the audit trains: give both"
+                "`--weights` and `--held-out` go together, `--start` with both, and without `--attack` and `--net`, "
+                "which are for victims that the audit trains: give both"
             )
-        chosen: list[Cell | Study] = [finished_study(SPANS, records, partial(load, held_out, label=label), weights)]
-        subject = ["--weights", str(weights), "--held-out", held_out]
+        others = partial(load, held_out, label=label)
+        chosen: list[Cell | Study] = [finished_study(SPANS, records, others, weights, start)]
+        begun = ["--start", str(start)] if start else []
+        subject = ["--weights", str(weights), *begun, "--held-out", held_out]
     else:
         chosen, subject = _attacks(records, net or "mlp", attack, named=data), ["--net", net or "mlp"]
     job = Job(
@@ -205,11 +211,22 @@ def _attacks(records: "Callable[[], Data]", net: str, wanted: list[str] | None, 
     names = [type(cell.attack).__name__ for cell in cells]
     for name in wanted or []:
         if name not in names:
-            raise unknown("attack", name, names)
+            raise _not_run(name, names, "audit" if net == "mlp" else f"audit --net {net}")
     if wanted:
         return [cell for name, cell in zip(names, cells, strict=True) if name in wanted]
     studies = [what_stores(cells[-1]), what_spans(cells[-1])] if net == "mlp" else []
     return [*(cell for name, cell in zip(names, cells, strict=True) if name not in ON_REQUEST), *studies]
+
+
+def _not_run(name: str, names: list[str], command: str) -> BadInput:
+    from remanence.attacks import ATTACKS
+
+    if name not in [attack.__name__ for attack in ATTACKS]:
+        return unknown("attack", name, names)
+    return BadInput(
+        f"{name} is not run by `{command}`, which runs {', '.join(names)}: build a release in Python "
+        "(docs/threat-models.md)"
+    )
 
 
 @app.command()
@@ -233,7 +250,7 @@ def run(
     from remanence_recipes import RECIPES
 
     if recipe not in RECIPES:
-        raise unknown("recipe", recipe, RECIPES)
+        raise unknown("recipe", recipe, RECIPES, shown_by="remanence list")
     named = {name: name for name in SCALES}
     if scale not in named:
         raise unknown("scale", scale, SCALES)

@@ -1,10 +1,13 @@
 """What is wrong with the input, said once: the argument, what was expected, what was got, the way out."""
 
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from math import inf
 from numbers import Integral, Real
 from typing import Any, get_args
+
+_MOST_NAMES = 12  # in one sentence
 
 
 class BadInput(ValueError):
@@ -62,9 +65,35 @@ def _counts(kind: object) -> bool:
     return kind is int or any(map(_counts, get_args(kind)))
 
 
-def unknown(kind: str, given: str, known: Iterable[str]) -> BadInput:
-    """An error that names the nearest known word, e.g. ``unknown("recipe", "demo.digit", RECIPES)``."""
+def unknown(kind: str, given: str, known: Iterable[str], *, shown_by: str | None = None) -> BadInput:
+    """An error that names the nearest known words, e.g. ``unknown("recipe", "demo.digit", RECIPES)``; where there are
+    many, the command that shows all stands in their place."""
     names = sorted(known)
-    near = get_close_matches(given, names, n=1, cutoff=0.5)
-    hint = f"did you mean `{near[0]}`? " if near else ""
-    return BadInput(f"unknown {kind} `{given}`: {hint}known: {', '.join(names)}")
+    near = _near(given, names)
+    hint = f"did you mean {_one_of(near)}? " if near else ""
+    told = f"`{shown_by}` shows all" if shown_by and len(names) > _MOST_NAMES else f"known: {_listed(names)}"
+    return BadInput(f"unknown {kind} `{given}`: {hint}{told}")
+
+
+def _near(given: str, names: list[str]) -> list[str]:
+    """Those that hold what was given, or else the one that is spelt most like it, or those with such a word in them."""
+    if holding := [name for name in names if given and given.casefold() in name.casefold()]:
+        return holding
+    if close := get_close_matches(given, names, n=1, cutoff=0.5):
+        return close
+    words = {word for name in names for word in re.findall(r"\w+", name)}
+    like = get_close_matches(given, sorted(words), n=1, cutoff=0.75)
+    return [name for name in names if like and like[0] in name]
+
+
+def _one_of(near: list[str]) -> str:
+    more = f" or {len(near) - _MOST_NAMES} more" if len(near) > _MOST_NAMES else ""
+    return f"{'one of ' if len(near) > 1 else ''}{_quoted(near[:_MOST_NAMES])}{more}"
+
+
+def _listed(names: list[str]) -> str:
+    return _quoted(names) if any("," in name for name in names) else ", ".join(names)
+
+
+def _quoted(names: list[str]) -> str:
+    return "; ".join(f"`{name}`" for name in names)

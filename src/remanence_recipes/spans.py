@@ -1,23 +1,20 @@
 """What one SVD of a first layer tells, as a study that any audit of an MLP may hold."""
 
-import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from math import nan, prod
+from math import nan
 
 import torch
 from torch import Tensor, nn
 
 from remanence.attacks import Span, read_span
-from remanence.checks import few_held_out, no_gap, records_outside
+from remanence.checks import few_held_out, no_gap, records_outside, swapped
 from remanence.data import Split
-from remanence.data.splits import check_disjoint
-from remanence.errors import BadInput
 from remanence.experiment import Figure, Measure, Outcome, Series, Study
-from remanence.loading import load_weights
 from remanence.metrics import Interval, Membership, membership
 from remanence.nets import initial_params, mlp
 from remanence.release import WeightsOnly
+from remanence.report.words import percent, score
 from remanence.seeds import stream
 from remanence.training import SGD, Training
 from remanence.types import Data, Params
@@ -49,66 +46,34 @@ def _run(split: Callable[[int], Split], seed: int, device: torch.device) -> Outc
     model = mlp(private.shape, private.num_classes, hidden=_HIDDEN, activation=nn.ReLU)
     final = _training(private)(model, started(model, private, seed=seed), private)
     release = WeightsOnly(model=model, final=final, shape=private.shape, num_classes=private.num_classes)
-    return _told(read_span(release), private, parts.test, seed)
+    return span_outcome(read_span(release), private, parts.test, seed)
 
 
-def finished_study(
-    label: str, records: Callable[[], Data], held_out: Callable[[], Data], weights: str | os.PathLike[str]
-) -> Study:
-    """The same of a finished model, from its file: `records` are those that trained it."""
-    about = (
-        "One SVD of the first layer of a finished model: how many records it says, and whether given ones lie in it."
-    )
-    return Study(label=label, about=about, run=partial(_finished, records, held_out, weights))
-
-
-def _finished(
-    records: Callable[[], Data],
-    held_out: Callable[[], Data],
-    weights: str | os.PathLike[str],
-    seed: int,
-    device: torch.device,
-) -> Outcome:
-    private, others = records(), held_out()
-    release = _first_layer(load_weights(weights), private, device)
-    check_disjoint({"data": private, "held-out": others})
-    return _told(read_span(release), private, others, seed)
-
-
-def _first_layer(params: Params, records: Data, device: torch.device) -> WeightsOnly:
-    """A model that is cut off behind it: what follows does not matter."""
-    features = prod(records.shape)
-    matrices = {n: p for n, p in params.items() if n.endswith("weight") and p.ndim == 2 and p.is_floating_point()}
-    names = [name for name, p in matrices.items() if len(p) and p.shape[1] == features]
-    if len(names) != 1:
-        raise BadInput(
-            f"`weights` must hold one matrix of a linear layer with {features} columns, the numbers of a record, "
-            f"got {names or 'none'}: use `read_span` from Python"
-        )
-    bias, rows = params.get(f"{names[0].removesuffix('weight')}bias"), len(params[names[0]])
-    if bias is not None and bias.shape != (rows,):
-        raise BadInput(f"`weights` must hold {rows} biases for `{names[0]}`, got the shape {tuple(bias.shape)}")
-    final = {"1.weight": params[names[0]]} | ({} if bias is None else {"1.bias": bias})
-    linear = nn.Linear(features, rows, bias=bias is not None, device="meta")
-    return WeightsOnly(
-        model=nn.Sequential(nn.Flatten(), linear),
-        final={name: p.to(device) for name, p in final.items()},
-        shape=records.shape,
-        num_classes=records.num_classes,
-    )
-
-
-def _told(found: Span, records: Data, held_out: Data, seed: int) -> Outcome:
+def span_outcome(found: Span, records: Data, held_out: Data, seed: int, *, hint: str = "") -> Outcome:
+    """Of a layer that `records` trained; `hint` says what to do where nothing can be said."""
     rank, values = rank_measure(RANK, found, len(records)), singular_values({"the first layer": found})
     if caveat := no_gap(found):
-        return Outcome(measures=(rank,), figures=(values,), caveats=(caveat,))
+        verdict = f"Which records trained the model, and how many, cannot be said, which is no safety{hint}."
+        return Outcome(measures=(rank,), figures=(values,), caveats=(caveat,), verdict=verdict)
     inside, out = (found.outside(data.x) for data in (records, held_out))
     told = membership(-inside, -out, seed=stream(seed, "membership"))
+    doubts = (records_outside(inside), few_held_out(told), swapped(told))
+    counted = "" if doubts[0] else f" By the rank, {found.rank} or more records trained the model."
     return Outcome(
         measures=(rank, *membership_measures(told)),
         figures=(values, outside_figure(inside, out)),
-        caveats=tuple(filter(None, (records_outside(inside), few_held_out(told)))),
+        caveats=tuple(filter(None, doubts)),
+        verdict=_said(told) + counted + (" Are `--data` and `--held-out` swapped?" if doubts[2] else ""),
     )
+
+
+def _said(told: Membership) -> str:
+    if few_held_out(told):
+        auc = score(told.auc.value)
+        return f"Which records trained the model cannot be said by so few held-out ones (AUC {auc})."
+    count, wrong = int(told.told.sum()), percent(told.false_positives.value)
+    were = "was" if count == 1 else "were"
+    return f"{count} of {len(told.told)} records {were} told to be in the training set (false positives {wrong})."
 
 
 def _training(records: Data) -> Training:

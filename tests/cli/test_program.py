@@ -111,7 +111,7 @@ def test_single_cells_can_be_run_and_unknown_ones_are_named(call: Call) -> None:
     assert said.code == 0
     assert [line.partition(":")[0] for line in said.out.splitlines()[:-1]] == ["ELU"]
     wrong = call("run", "balle2022.table3", "--scale", "smoke", "--cell", "relu")
-    assert (wrong.code, wrong.err) == (2, "error: unknown cell `relu`: known: ELU, ReLU\n")
+    assert (wrong.code, wrong.err) == (2, "error: unknown cell `relu`: did you mean `ReLU`? known: ELU, ReLU\n")
 
 
 def test_the_demo_takes_the_options_of_a_run(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

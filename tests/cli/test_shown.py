@@ -55,6 +55,9 @@ def test_list_shows_everything_there_is(call: Call) -> None:
     assert "hungarian" in listed["matchings"]
     texts = [text for entries in listed.values() for text in entries.values()]
     assert all(texts)
+    assert not [text for text in texts if text.startswith("_")]  # a signature that stands in for a missing docstring
+    sentences = [text for kind in ("attacks", "recipes", "matchings") for text in listed[kind].values()]
+    assert not [text for text in sentences if not text.endswith(".")]
     words = call("list")
     assert (words.code, words.err) == (0, "")
     assert all(name in words.out for entries in listed.values() for name in entries)
@@ -140,6 +143,11 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
     "no recipe": (["run"], ["Missing argument 'RECIPE'", "`remanence run --help`"]),
     "no sub-command": (["data"], ["Missing command", "`remanence data --help`"]),
     "recipe": (["run", "ball2022.mnist"], ["unknown recipe `ball2022.mnist`", "did you mean `balle2022.mnist`?"]),
+    "paper": (
+        ["run", "haim2022"],
+        ["one of `haim2022.cifar10_binary`; `haim2022.mnist_binary`; `haim2022.regression`?"],
+    ),
+    "many recipes": (["run", "qqq"], ["unknown recipe `qqq`: `remanence list` shows all"]),
     "scale": (["run", "tiny", "--scale", "smal"], ["unknown scale `smal`", "did you mean `small`?"]),
     "negative seed": (["run", "tiny", "--seed", "-1"], ["'--seed'", "`remanence run --help`"]),
     "word for a seed": (["run", "tiny", "--seed", "one"], ["'--seed'", "integer"]),
@@ -148,6 +156,17 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
     "device": (["run", "tiny", "--device", "gpu"], ["`device` must be like `cpu`", "got `gpu`"]),
     "net": (["audit", "--net", "mpl"], ["unknown net `mpl`", "did you mean `mlp`?"]),
     "attack": (["audit", "--attack", "ReconNN"], ["unknown attack `ReconNN`", "did you mean `RecoNN`?"]),
+    "attack of Python": (
+        ["audit", "--attack", "SimuDy"],
+        [
+            "SimuDy is not run by `audit`, which runs GradientMatching, ",
+            "build a release in Python (docs/threat-models.md)",
+        ],
+    ),
+    "attack of another net": (
+        ["audit", "--net", "cnn", "--attack", "Stein"],
+        ["Stein is not run by `audit --net cnn`, which runs GradientMatching, RecoNN: "],
+    ),
     "data set": (["audit", "--data", "digit"], ["unknown data set `digit`", "did you mean `digits`?"]),
     "set to fetch": (["data", "fetch", "minst"], ["unknown data set `minst`", "did you mean `mnist`?"]),
     "data not fetched": (["audit", "--data", "mnist"], ["`remanence data fetch mnist`"]),

@@ -1,7 +1,7 @@
 """What the page says of a study."""
 
 import torch
-from made_run import made_claim, made_figure, made_study
+from made_run import made_claim, made_figure, made_measure, made_study
 
 from remanence.report import render, verdict
 from remanence.results import Record, Run
@@ -27,6 +27,24 @@ def test_verdict_of_a_study_is_its_measures() -> None:
     assert verdict({**made_study(), "measures": [unknown]}) == "AUC, fixed: cannot be said."
 
 
+def test_a_verdict_of_its_own_stands_in_the_place_of_the_measures() -> None:
+    told = {**made_study(), "verdict": "All <b>records</b> were told."}
+    assert verdict(told) == "All <b>records</b> were told."  # type: ignore[arg-type]
+    page = render(alone(told))  # type: ignore[arg-type]
+    assert page.count('<p class="verdict">All &lt;b&gt;records&lt;/b&gt; were told.</p>') == 2
+    assert "<strong>0.998</strong>" in page
+    assert verdict({**made_study(), "verdict": None}) == verdict(made_study())
+
+
+def test_the_largest_share_found_leads_the_verdict() -> None:
+    names = {"difference": -0.1, "share found, KKT": 0.0, "mean": 0.1, "above 0.4": 3.0, "share found, ours": 0.72}
+    measures = [made_measure(name, value) for name, value in names.items()]
+    unknown = {**made_measure("share found, others", 0.0), "value": None}
+    said = verdict({**made_study(), "measures": [*measures, unknown]})
+    assert said.startswith("share found, ours 0.720; difference ")
+    assert said.endswith("; share found, KKT 0; mean 0.100; and 2 more.")
+
+
 def test_a_study_shows_measures_figures_and_claims() -> None:
     page = render(alone(made_study()))
     assert "Whether one can tell that a record was trained on." in page
@@ -38,8 +56,12 @@ def test_a_study_shows_measures_figures_and_claims() -> None:
 
 def test_a_page_of_studies_speaks_of_no_attack_and_of_no_redaction() -> None:
     page = render(alone(made_study()))
-    for words in ("An attack tried", "This page is redacted", "personal data", "Look-alike", "share found"):
+    for words in (
+        *("An attack tried", "This page is redacted", "personal data", "Look-alike", "share found"),
+        *("one attack at one budget", "whether a given person was in the data"),
+    ):
         assert words not in page
+    assert "Not proved here" in page
 
 
 def test_pictures_of_a_study_are_personal_data() -> None:

@@ -25,7 +25,7 @@ LIMIT = {
     "success": {"value": 0.1, "low": 0.05, "high": 0.2},
 }
 ATTACK = {"release", "attack", "matching", "scores", "nulls", "limit", "point"}
-STUDY = {"about", "measures", "figures"}
+STUDY = {"about", "verdict", "measures", "figures"}
 REFUSED = {"refusal"}
 COMMON = Record.__annotations__.keys() - ATTACK - STUDY - REFUSED
 
@@ -109,7 +109,7 @@ def test_every_name_inside_a_record_is_documented(good: dict[str, Any], study: d
     assert {name for name in named([good, study]) if f"`{name}`" not in DOCS} <= free
 
 
-@pytest.mark.parametrize("name", sorted(Record.__annotations__))
+@pytest.mark.parametrize("name", sorted(Record.__annotations__.keys() - {"verdict"}))
 def test_a_missing_field_is_named(
     good: dict[str, Any], study: dict[str, Any], refused: dict[str, Any], name: str
 ) -> None:
@@ -126,6 +126,13 @@ def test_a_field_of_the_wrong_type_is_named(
     wrong = [1, 2] if not isinstance(one[name], list) else "text"
     with pytest.raises(BadInput, match=rf"record 0 of `some/results.json` .*`?{name}"):
         parsed(changed(one, name, wrong))
+
+
+def test_records_from_before_there_were_verdicts_are_read(good: dict[str, Any], study: dict[str, Any]) -> None:
+    before, told = changed(study, "verdict", ...), changed(study, "verdict", "Nothing.")
+    assert parsed(before, told) == [before, told]
+    with pytest.raises(BadInput, match="has the unknown field `verdict`"):
+        parsed(changed(good, "verdict", None))
 
 
 @pytest.mark.parametrize("kind", ["other", "page", None, ["attack"], 1])

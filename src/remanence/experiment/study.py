@@ -86,12 +86,13 @@ class Figure:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outcome:
     """What a study gave. `pictures` are rows of images in [0, 1], by what they show; a redacted run leaves them out,
-    and figures of points with them."""
+    and figures of points with them. `verdict` is a sentence in the place of the list of measures."""
 
     measures: tuple[Measure, ...]
     figures: tuple[Figure, ...] = ()
     pictures: Mapping[str, Tensor] = field(default_factory=dict)
     caveats: tuple[Caveat, ...] = ()
+    verdict: str | None = None
 
     def __post_init__(self) -> None:
         for name, x in self.pictures.items():

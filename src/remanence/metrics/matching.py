@@ -60,6 +60,8 @@ def greedy(metric: Metric) -> Matching:
 @final
 @dataclass(frozen=True)
 class _BestLeft:
+    """One to one, the best pair first, then the best of those left; SimuDy's paper does so by normalised images."""
+
     metric: Metric
 
     def __call__(self, candidates: Tensor, truth: Tensor) -> Tensor:

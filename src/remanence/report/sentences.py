@@ -2,6 +2,7 @@
 
 from remanence.report.words import DASH, PERCENT, between, number, percent, score
 from remanence.results import Record
+from remanence.results.schema import MeasureRecord
 
 MOST_MEASURES = 4  # in one sentence
 
@@ -10,7 +11,9 @@ def verdict(record: Record) -> str:
     """What was found or measured, in one sentence."""
     if record["kind"] == "refused":
         return f"Refused: {record['refusal']}"
-    return _measured(record) if record["kind"] == "study" else _found(record)
+    if record["kind"] == "attack":
+        return _found(record)
+    return record.get("verdict") or _measured(record)
 
 
 def _found(record: Record) -> str:
@@ -26,7 +29,7 @@ def _found(record: Record) -> str:
 
 def _measured(record: Record) -> str:
     told = []
-    for measure in record["measures"][:MOST_MEASURES]:
+    for measure in _largest_leak_first(record["measures"])[:MOST_MEASURES]:
         if measure["value"] is None:
             told.append(f"{measure['name']}: cannot be said")
             continue
@@ -39,6 +42,13 @@ def _measured(record: Record) -> str:
     if more := len(record["measures"]) - len(told):
         told.append(f"and {more} more")
     return "; ".join(told) + "." if told else "Nothing was measured; see the figures."
+
+
+def _largest_leak_first(measures: list[MeasureRecord]) -> list[MeasureRecord]:
+    """The others in their order: what was found must not be behind "and so many more"."""
+    shares = [each for each in measures if each["name"].startswith("share found") and each["value"] is not None]
+    largest = max(shares, key=lambda each: each["value"] or 0.0, default=None)
+    return sorted(measures, key=lambda each: each is not largest)
 
 
 def notes(record: Record) -> list[str]:

@@ -103,6 +103,7 @@ _ATTACK: dict[str, Any] = {
 }
 _STUDY: dict[str, Any] = {
     "about": "text",
+    "verdict": "text or null",
     "measures": [
         {"name": "text", "meaning": "text"} | dict.fromkeys(("value", "low", "high", "chance"), "number or null")
     ],
@@ -112,6 +113,7 @@ _STUDY: dict[str, Any] = {
         | dict.fromkeys(("log_x", "log_y"), "true/false")
     ],
 }
+_ADDED = {"verdict": None}  # to schema 2 since, and what it is in records that lack it
 _KINDS = {"attack": _COMMON | _ATTACK, "study": _COMMON | _STUDY, "refused": _COMMON | {"refusal": "text"}}
 
 
@@ -122,7 +124,8 @@ def _check_record(record: Any, where: str) -> None:
         raise BadInput(f"{where} has schema {record.get('schema')!r}, this version reads {SCHEMA}: make the run again")
     if (kind := record.get("kind")) not in tuple(_KINDS):
         raise BadInput(f"{where} has {kind!r} for `kind`, expected {' or '.join(_KINDS)}: make the run again")
-    for fault in _faults(record, _KINDS[kind], ""):
+    added = {name: value for name, value in _ADDED.items() if name in _KINDS[kind]}
+    for fault in _faults(added | record, _KINDS[kind], ""):
         raise BadInput(f"{where} {fault}: make the run again")
     for fault in _attack_faults(record["scores"]) if kind == "attack" else _figure_faults(record.get("figures", [])):
         raise BadInput(f"{where} {fault}: make the run again")

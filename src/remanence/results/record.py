@@ -71,6 +71,7 @@ def _with_study(made: Record, result: StudyResult) -> Record:
     return {
         **made,
         "about": result.study.about,
+        "verdict": outcome.verdict,
         "measures": [_measure(measure) for measure in outcome.measures],
         "figures": [_figure(figure) for figure in outcome.figures],
         "claims": [_claim(claim, measured, made["scale"]) for claim in result.study.claims],

@@ -93,5 +93,6 @@ class Record(TypedDict):
     refusal: NotRequired[str]
     # a study's
     about: NotRequired[str]
+    verdict: NotRequired[str | None]  # missing from records made before there were any
     measures: NotRequired[list[MeasureRecord]]
     figures: NotRequired[list[FigureRecord]]

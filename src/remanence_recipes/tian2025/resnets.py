@@ -52,8 +52,10 @@ DEEP = SimuDy(
 
 
 def resnet_20(scale: Scale) -> Sequence[Cell | Study]:
-    """20 images from ResNet-18, fine-tuned for 20 epochs at full batch from layers pre-trained on other images, under a
-    new head; and from the pre-trained head, where the loss is so curved that a larger rate than the victim's diverges.
+    """20 images from ResNet-18, fine-tuned from pre-trained layers under a new head, and under the pre-trained one.
+
+    For 20 epochs at full batch; the layers have seen other images. With their own head the loss is so curved that a
+    larger rate than the victim's diverges.
     """
     claim = Claim.mean(images_of(scale).ssim, printed=0.57, target=0.60, where="20 images, read off a picture")
     records, steps = 20 if scale == "paper" else 10, {"smoke": 20, "small": 300, "paper": 1500}[scale]
