@@ -179,8 +179,12 @@ def audit(
                 "`--weights` and `--held-out` go together, `--start` with both, and without `--attack` and `--net`, "
                 "which are for victims that the audit trains: give both"
             )
-        others = partial(load, held_out, label=label)
-        chosen: list[Cell | Study] = [finished_study(SPANS, records, others, weights, start)]
+        if label:
+            raise BadInput(
+                "a table's columns are scaled by its own extremes, which is not how the network saw them: with "
+                "`--weights` give what it saw as an .npz, without `--label`"
+            )
+        chosen: list[Cell | Study] = [finished_study(SPANS, records, partial(load, held_out), weights, start)]
         begun = ["--start", str(start)] if start else []
         subject = ["--weights", str(weights), *begun, "--held-out", held_out]
     else:
