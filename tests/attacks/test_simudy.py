@@ -12,10 +12,12 @@ from remanence import (
     L2,
     SGD,
     Adam,
+    AdamW,
     BadInput,
     Cosine,
     Data,
     InitialAndFinalWeights,
+    RMSProp,
     SimuDy,
     Training,
     Victim,
@@ -41,6 +43,7 @@ from remanence.errors import Diverged
 from remanence.nets import Standardise
 from remanence.release import KnowsTraining
 from remanence.seeds import stream
+from remanence.training import Optimizer
 
 Net = Callable[[Data], nn.Module]
 HARD = Training(
@@ -169,6 +172,20 @@ def test_digits_come_back(training: Training) -> None:
     distances = torch.cdist(data.x.flatten(1), found.x.flatten(1))
     assert distances.argmin(1).tolist() == list(range(6))  # each its own, by its label
     assert (found.x - data.x).square().mean() < 0.005
+
+
+@pytest.mark.parametrize("optimizer", [Adam(lr=0.003), AdamW(lr=0.003), RMSProp(lr=0.003)], ids=repr)
+@pytest.mark.parametrize("net", ["mlp with relu", "resnet with relu"])
+def test_victims_of_optimisers_that_divide_by_a_root_can_be_searched(net: str, optimizer: Optimizer) -> None:
+    """Where ReLU lets nothing through what they divide by is nothing too."""
+    nets = NETS | {"resnet with relu": lambda data: resnet(data.shape, 10, blocks=(1, 1), width=4)}
+    data = some(6)
+    release = initial_and_final(victim(nets[net], data, replace(EASY, optimizer=optimizer, epochs=5))).release
+    attack = SimuDy(candidates=6, labels=tuple(data.y.tolist()), tv=0.0, optimizer=Adam(lr=0.03, beta1=0.8, beta2=0.9))
+    first, last = (replace(attack, steps=steps).run(release, seed=0).objective for steps in (1, 30))
+    assert first is not None
+    assert last is not None
+    assert last < 0.85 * first
 
 
 @pytest.mark.parametrize("net", [resnet18, vgg], ids=["ResNet-18", "VGG-16"])
@@ -332,9 +349,19 @@ def test_the_mean_gradient_follows_from_how_far_the_weights_went(training: Train
 
 
 def test_a_search_that_diverges_is_told() -> None:
-    x = nn.Parameter(torch.rand(3))
-    with pytest.raises(Diverged, match="the search diverged by its step 1:"):
-        search_in_place(lambda x: (x - 2).sqrt().sum(), x, optimizer=Adam(), steps=5, label="")
+    x = nn.Parameter(torch.zeros(3))
+    with pytest.raises(Diverged, match="the search diverged by its step 5: lower the rate"):
+        search_in_place(lambda x: (0.0015 - x).sqrt().sum(), x, optimizer=Adam(), steps=5, label="")
+
+
+def test_what_no_rate_mends_is_not_blamed_on_the_rate() -> None:
+    def search(objective: Callable[[Tensor], Tensor]) -> None:
+        search_in_place(objective, nn.Parameter(torch.zeros(3)), optimizer=Adam(), steps=1, label="")
+
+    with pytest.raises(Diverged, match="the objective is not finite where the search begins, whatever the rate"):
+        search(lambda x: (x - 2).sqrt().sum())
+    with pytest.raises(Diverged, match="the slope of the objective is not finite where the search begins"):
+        search(lambda x: (x * x).sqrt().sum())
 
 
 def test_octaves_move_the_coarse_parts_of_images() -> None:
