@@ -329,6 +329,11 @@ def test_simulated_gradients_can_be_cut_to_those_of_the_victim() -> None:
         SimuDy(candidates=3, steps=5, clip=10.0).run(shown(training=replace(EASY, optimizer=Adam(lr=0.01))), seed=0)
 
 
+def test_a_training_that_moves_nothing_has_no_mean_gradient() -> None:
+    with pytest.raises(BadInput, match="for trainings that move the weights, got one with a rate of 0"):
+        SimuDy(candidates=3, clip=10.0, training=replace(EASY, optimizer=SGD(lr=0.0))).run(shown(), seed=0)
+
+
 def test_what_is_cut_follows_from_the_training_that_is_simulated_alone() -> None:
     release, attack = shown(), SimuDy(candidates=3, labels=(0, 1, 2), steps=3, clip=1.0, training=EASY)
     other = replace(release, training=replace(EASY, optimizer=SGD(lr=50.0)))

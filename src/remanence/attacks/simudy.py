@@ -50,7 +50,7 @@ class SimuDy:
     restarts: int = 1  # from other first candidates; those with the lowest objective count
     start: "SimuDy | None" = None  # whose candidates the search begins with, such as one that simulates fewer epochs
     training: Training | None = None  # simulated; None: the victim's. The authors' code takes 8 of its 20 epochs
-    clip: float | None = None  # simulated gradients are cut to so many of the victim's mean one; at first they explode
+    clip: float | None = None  # simulated gradients are cut to so many of `mean_gradient`; at first they explode
     segment: int | None = None  # simulated steps to a graph; None: by free memory
     tf32: bool = False  # products on a CUDA device with factors of ten bits
     checkpoints: Path | None = field(default=None, repr=False, compare=False)  # where a stopped search goes on
@@ -189,8 +189,7 @@ class SimuDy:
 
 
 def mean_gradient(release: KnowsTraining, training: Training, *, records: int) -> float:
-    """The norm of the mean over the steps of `training`, had it been the victim's: how far the weights went, over how
-    far gradients of one would have gone."""
+    """The norm of the mean gradient with which the steps of `training` would go as far as the victim's weights went."""
     if not isinstance(training.optimizer, SGD):
         raise BadInput(f"`clip` of SimuDy is for trainings by SGD, got {training.optimizer}: leave it out")
 
@@ -201,6 +200,8 @@ def mean_gradient(release: KnowsTraining, training: Training, *, records: int) -
     unit = plain.descend(one, {"": torch.zeros((), dtype=torch.float64)}, steps, records=records, noise_seed=0)[""]
     trained = [name for name, _ in release.model.named_parameters()]
     way = torch.cat([(release.final[name] - release.initial[name]).flatten() for name in trained])
+    if not unit:
+        raise BadInput("`clip` of SimuDy is for trainings that move the weights, got one with a rate of 0")
     return float(way.norm()) / float(-unit)
 
 
