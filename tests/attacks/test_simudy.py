@@ -322,6 +322,23 @@ def test_a_rate_that_diverges_is_told_with_its_step() -> None:
         SimuDy(candidates=3, steps=5).run(wild, seed=0)
 
 
+@pytest.mark.parametrize("net", ["mlp with relu", "mlp with elu", "resnet with relu"])
+@pytest.mark.parametrize("rate", [10.0, 100.0, 1e5])
+def test_a_way_of_a_thousand_times_the_victims_is_told(net: str, rate: float) -> None:
+    """Written in the records, by autograd and by passes."""
+    nets = NETS | {"resnet with relu": lambda data: resnet(data.shape, 10, blocks=(1, 1), width=4)}
+    wild = replace(shown(nets[net]), training=replace(EASY, optimizer=SGD(lr=rate)))
+    with pytest.raises(Diverged, match=r"diverges at its step \d of 6 on random records"):
+        SimuDy(candidates=3, steps=1).run(wild, seed=0)
+
+
+def test_a_layer_that_hardly_moved_is_no_divergence() -> None:
+    release = shown()
+    bias = release.initial["3.bias"] + 1e-9
+    still = replace(release, final=release.final | {"3.bias": bias})
+    assert SimuDy(candidates=3, steps=1, whitening=0.5).run(still, seed=0).x.isfinite().all()
+
+
 def test_simulated_gradients_can_be_cut_to_those_of_the_victim() -> None:
     wild = replace(shown(), training=replace(EASY, optimizer=SGD(lr=1e200)))
     assert SimuDy(candidates=3, steps=5, clip=10.0).run(wild, seed=0).x.isfinite().all()

@@ -166,7 +166,9 @@ class SimuDy:
         def objective(x: Tensor) -> Tensor:
             return simulation(torch.cat([known, x])) + self.tv * total_variation(coordinates.within(x))
 
-        if (place := simulation.diverges_at(torch.cat([known, start]))) is not None:
+        # whitened, a bias that hardly moved would count as much as all other weights
+        plain = replace(coordinates, whitenings={}) if isinstance(coordinates, Spanned) else coordinates
+        if (place := replace(simulation, coordinates=plain).diverges_at(torch.cat([known, start]))) is not None:
             raise Diverged(
                 f"the simulated training diverges at its step {place} of {len(simulation.batches)} on random records: "
                 "is its learning rate that of the victim?"
