@@ -12,9 +12,9 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 
 from remanence.attacks._convolved import Convolved
+from remanence.attacks._ends import check_ends, check_training
 from remanence.attacks._kept import file_of
 from remanence.attacks._search import search_in_place
 from remanence.attacks._simulation import Simulation, Whole, segment_of
@@ -60,6 +60,8 @@ class SimuDy:
         above(self, clip=0)
         if self.sharpness is not None:
             between(self, "sharpness", 0, inf, count=2)
+        if self.training is not None:
+            check_training(self.training)
         if self.start is not None and self.start.candidates != self.candidates:
             raise BadInput(
                 f"`start` must have as many candidates as the search that goes on from it, {self.candidates}, got "
@@ -205,29 +207,6 @@ def mean_gradient(release: KnowsTraining, training: Training, *, records: int) -
     if not unit:
         raise BadInput("`clip` of SimuDy is for trainings that move the weights, got one with a rate of 0")
     return float(way.norm()) / float(-unit)
-
-
-def check_ends(release: KnowsTraining) -> None:
-    shapes = [{name: tuple(p.shape) for name, p in params.items()} for params in (release.initial, release.final)]
-    if shapes[0] != shapes[1]:
-        names = sorted(name for name in shapes[0] | shapes[1] if shapes[0].get(name) != shapes[1].get(name))
-        raise BadInput(
-            f"`initial` and `final` must hold weights of one net, and differ in {', '.join(names)}: is one of them "
-            "another model's?"
-        )
-    trained = [name for name, _ in release.model.named_parameters()]
-    if missing := [name for name in trained if name not in shapes[0]]:
-        raise BadInput(f"`initial` and `final` lack the model's {', '.join(missing)}: give the weights of this model")
-    if not all(bool(release.final[name].isfinite().all()) for name in trained):
-        raise BadInput("`final` holds weights that are not finite: the victim's training diverged")
-    if all(torch.equal(release.initial[name], release.final[name]) for name in trained):
-        raise BadInput("`initial` and `final` are the same weights: nothing was trained, and nothing can be read")
-    for path, layer in release.model.named_modules():
-        if isinstance(layer, _DropoutNd) and layer.training and layer.p:
-            raise BadInput(
-                f"the model drops out at `{path}`, and what it dropped is not shown: a training with dropout cannot be "
-                "simulated (`model.eval()` if it was switched off)"
-            )
 
 
 def _without_noise(training: Training) -> Training:
