@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from remanence.attacks._convolved import Convolved
 from remanence.attacks._ends import check_ends, check_training
 from remanence.attacks._kept import file_of
+from remanence.attacks._reasons import why_not_smooth
 from remanence.attacks._search import search_in_place
 from remanence.attacks._simulation import Simulation, Whole, segment_of
 from remanence.attacks._spanned import Spanned
@@ -135,7 +136,7 @@ class SimuDy:
             distance=self.distance,
         )
         spanned = Spanned.of(*parts)
-        coordinates = self._smoothed(release, spanned, seed) if smooth else spanned or whole
+        coordinates = self._smoothed(release, training, count, spanned, seed) if smooth else spanned or whole
         return Simulation(training=training, coordinates=coordinates, batches=batches, segment=segment)
 
     def _steadied(self, training: Training, release: KnowsTraining, records: int) -> Training:
@@ -144,18 +145,17 @@ class SimuDy:
             return training
         return replace(training, clip=self.clip * mean_gradient(release, training, records=records))
 
-    def _smoothed(self, release: KnowsTraining, spanned: Spanned | None, seed: int) -> Spanned:
+    def _smoothed(
+        self, release: KnowsTraining, simulated: Training, count: int, spanned: Spanned | None, seed: int
+    ) -> Spanned:
         victim = release.training
         if spanned is not None and self.whitening:
-            count = len(spanned.y)
             steps = len(list(victim.batches(count, seed))) if victim.weight_decay else 0
             spanned = spanned.whitened(self.whitening, shrunk=share_left(victim, steps, records=count))
         if spanned is None:
-            raise BadInput(
-                "`whitening` and `sharpness` are for MLPs of linear layers with ReLU under SGD, trained on fewer "
-                "records than a record has numbers and, for `whitening`, the first layer neurons, without `clip`; "
-                "`sharpness` also for convolutional nets with ReLU and frozen BatchNorm: leave them out"
-            )
+            what, whitened = "whitening" if self.whitening else "sharpness", bool(self.whitening)
+            why = why_not_smooth(release.model, simulated, self.distance, count, whitened=whitened)
+            raise BadInput(f"`{what}` cannot be used here, leave it out: {why}")
         like = next(iter(release.final.values()))
         return replace(spanned, gates=Gates.of(self.sharpness, like)) if self.sharpness else spanned
 
