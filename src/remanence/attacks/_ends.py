@@ -1,6 +1,6 @@
 """What must hold of weights before and after training, and of how they are described, for an attack on both."""
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -10,7 +10,6 @@ from remanence.errors import BadInput
 from remanence.nets import apply
 from remanence.release import KnowsFinal, KnowsTraining
 from remanence.training import CrossEntropy, Logistic, Loss, SquaredError, Training
-from remanence.types import Params
 
 
 def check_ends(release: KnowsTraining) -> None:
@@ -34,18 +33,14 @@ def check_training(given: object) -> None:
 
 
 def _check_weights(release: KnowsTraining, trained: list[str]) -> None:
-    shapes, kinds = (
-        [{name: told(p) for name, p in params.items()} for params in (release.initial, release.final)]
-        for told in (lambda p: tuple(p.shape), lambda p: p.dtype)
-    )
-    if names := _differing(*shapes):
+    if names := _differing(release, lambda p: tuple(p.shape)):
         raise BadInput(
             f"`initial` and `final` must hold weights of one net, and differ in {', '.join(names)}: is one of them "
             "another model's?"
         )
     if missing := [name for name in trained if name not in release.initial]:
         raise BadInput(f"`initial` and `final` lack the model's {', '.join(missing)}: give the weights of this model")
-    if names := _differing(*kinds):
+    if names := _differing(release, lambda p: p.dtype):
         first, last = (params[names[0]].dtype for params in (release.initial, release.final))
         raise BadInput(f"`initial` and `final` must be of one dtype, got {first} and {last}: convert one of them")
     if not all(bool(release.final[name].isfinite().all()) for name in trained):
@@ -54,17 +49,15 @@ def _check_weights(release: KnowsTraining, trained: list[str]) -> None:
         raise BadInput("`initial` and `final` are the same weights: nothing was trained, and nothing can be read")
 
 
-def _differing(first: dict[str, Any], last: dict[str, Any]) -> list[str]:
+def _differing(release: KnowsTraining, told: Callable[[Tensor], object]) -> list[str]:
+    first, last = ({name: told(p) for name, p in params.items()} for params in (release.initial, release.final))
     return sorted(name for name in first | last if first.get(name) != last.get(name))
 
 
 def _check_statistics(release: KnowsTraining) -> None:
-    def moved(ends: tuple[Params, Params], name: str) -> bool:
-        first, last = (params.get(name) for params in ends)
-        return first is not None and last is not None and first.is_floating_point() and not torch.equal(first, last)
-
-    ends = release.initial, release.final
-    if names := [name for name, _ in release.model.named_buffers() if moved(ends, name)]:
+    fixed = {name for name, _ in release.model.named_buffers()}
+    told = [name for name, p in release.initial.items() if name in fixed and p.is_floating_point()]
+    if names := [name for name in told if not torch.equal(release.initial[name], release.final[name])]:
         raise BadInput(
             f"`initial` and `final` differ in `{names[0]}`, which a training with frozen statistics leaves alone: what "
             "moved it cannot be simulated. To go on nevertheless, give both the same"
