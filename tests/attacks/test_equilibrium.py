@@ -9,6 +9,7 @@ from torch import nn
 
 from remanence import (
     BadInput,
+    CrossEntropy,
     Equilibrium,
     Logistic,
     Training,
@@ -23,6 +24,7 @@ from remanence import (
 from remanence.attacks import _stationarity
 from remanence.attacks._gates import steepness
 from remanence.attacks._row_space import RowSpace
+from remanence.nets import Standardise
 
 
 def test_the_first_layer_tells_how_many_records_there_were_and_what_they_span() -> None:
@@ -116,9 +118,10 @@ def test_true_records_are_doubted_less_than_others() -> None:
 
 @pytest.mark.parametrize(("loss", "usual"), [(None, 1.0), (Logistic(), 0.0)], ids=["five classes", "one output"])
 def test_inner_layers_are_evened_out_where_classes_pull_apart(loss: Logistic | None, usual: float) -> None:
-    layers = layers_of(at_rest(loss, hidden=(40, 30)))
-    assert Equilibrium()._inner(layers) == usual
-    assert Equilibrium(inner_whitening=0.5)._inner(layers) == 0.5
+    shown = weights_only(at_rest(loss, hidden=(40, 30))).release
+    attack = Equilibrium(candidates=RECORDS, loss=loss or CrossEntropy(), steps=5, restarts=1)
+    by_power = {power: replace(attack, inner_whitening=power).run(shown, seed=0).x for power in (None, 0.0, 0.5, 1.0)}
+    assert [power for power in (0.0, 0.5, 1.0) if torch.equal(by_power[None], by_power[power])] == [usual]
 
 
 def test_further_rounds_keep_a_share_of_the_candidates() -> None:
@@ -174,7 +177,10 @@ def test_the_slopes_of_the_priors_are_those_of_differences() -> None:
 
 def test_equilibrium_refuses_other_nets_and_weights_that_do_not_tell_the_number() -> None:
     data = private(5)
-    for activation, what in ((nn.ELU, "use `KKT`"), (nn.ReLU, "set `candidates`")):
+    for activation, what in (
+        (nn.ELU, "use `KKT`: the activation `2`"),
+        (nn.ReLU, "set `candidates`"),
+    ):
         model = mlp(data.shape, 5, hidden=(20,), activation=activation)
         initial = {name: p.double() for name, p in initial_params(model, seed=0).items()}
         victim = train_victim(model, Training(epochs=2), initial, data.take([]), data, seed=0)
@@ -182,8 +188,34 @@ def test_equilibrium_refuses_other_nets_and_weights_that_do_not_tell_the_number(
             Equilibrium(steps=1).run(weights_only(victim).release, seed=0)
 
 
-def test_equilibrium_refuses_a_linear_model() -> None:
-    model = mlp((64,), 5, hidden=())
-    shown = WeightsOnly(model=model, final=torch_params(model, seed=0), shape=(64,), num_classes=5)
-    with pytest.raises(BadInput, match="use `KKT`"):
+class OwnNet(nn.Module):
+    pass
+
+
+HIDDEN = mlp((1, 8, 8), 5, hidden=(20,), activation=nn.ReLU)
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (mlp((1, 8, 8), 5, hidden=()), "no hidden layer"),
+        (OwnNet(), "a class of its own, OwnNet: write it as an `nn.Sequential` of Flatten, Linear and ReLU"),
+        (nn.Sequential(Standardise(1), *HIDDEN), "the net standardises its records at `0`"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), *HIDDEN), r"a layer `0`, Conv2d\(1, 2, kernel_size=\(3, 3\)"),
+        (nn.Sequential(*list(HIDDEN)[1:]), "the net is not Flatten, then Linear and ReLU in turn"),
+    ],
+    ids=["linear", "own class", "standardised", "convolution", "not flat"],
+)
+def test_the_one_reason_why_a_net_is_not_read_is_told(model: nn.Module, why: str) -> None:
+    shown = WeightsOnly(model=model, final=model.state_dict(), shape=(1, 8, 8), num_classes=5)
+    with pytest.raises(BadInput, match=f"Equilibrium cannot read this net, use `KKT`: .*{why}"):
         Equilibrium(candidates=5, steps=1).run(shown, seed=0)
+
+
+def test_a_loss_that_does_not_suit_the_outputs_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"CrossEntropy\(\) compares outputs, .* give Logistic\(\) or SquaredError\(\)"):
+        Equilibrium(steps=1).run(release(Logistic()), seed=0)
+    with pytest.raises(BadInput, match=r"Logistic\(\) takes one output, the net has 5: give CrossEntropy\(\)"):
+        Equilibrium(loss=Logistic(), steps=1).run(release(), seed=0)
+    with pytest.raises(BadInput, match=r"`num_classes` of the release must be 5, the number of .* outputs, got 3"):
+        Equilibrium(steps=1).run(replace(release(), num_classes=3), seed=0)

@@ -12,11 +12,15 @@ from remanence import (
     L2,
     SGD,
     Adam,
+    AdamW,
     BadInput,
     Cosine,
     Data,
     InitialAndFinalWeights,
+    Logistic,
+    RMSProp,
     SimuDy,
+    SquaredError,
     Training,
     Victim,
     all_but_one,
@@ -41,6 +45,7 @@ from remanence.errors import Diverged
 from remanence.nets import Standardise
 from remanence.release import KnowsTraining
 from remanence.seeds import stream
+from remanence.training import KnownLoss, Optimizer
 
 Net = Callable[[Data], nn.Module]
 HARD = Training(
@@ -171,6 +176,20 @@ def test_digits_come_back(training: Training) -> None:
     assert (found.x - data.x).square().mean() < 0.005
 
 
+@pytest.mark.parametrize("optimizer", [Adam(lr=0.003), AdamW(lr=0.003), RMSProp(lr=0.003)], ids=repr)
+@pytest.mark.parametrize("net", ["mlp with relu", "resnet with relu"])
+def test_victims_of_optimisers_that_divide_by_a_root_can_be_searched(net: str, optimizer: Optimizer) -> None:
+    """Where ReLU lets nothing through what they divide by is nothing too."""
+    nets = NETS | {"resnet with relu": lambda data: resnet(data.shape, 10, blocks=(1, 1), width=4)}
+    data = some(6)
+    release = initial_and_final(victim(nets[net], data, replace(EASY, optimizer=optimizer, epochs=5))).release
+    attack = SimuDy(candidates=6, labels=tuple(data.y.tolist()), tv=0.0, optimizer=Adam(lr=0.03, beta1=0.8, beta2=0.9))
+    first, last = (replace(attack, steps=steps).run(release, seed=0).objective for steps in (1, 30))
+    assert first is not None
+    assert last is not None
+    assert last < 0.85 * first
+
+
 @pytest.mark.parametrize("net", [resnet18, vgg], ids=["ResNet-18", "VGG-16"])
 def test_deep_nets_are_simulated_on_images_of_64x64(net: Callable[..., nn.Module]) -> None:
     made = victim(lambda data: net(data.shape, 10, width=2), some(2, side=64), replace(EASY, epochs=2))
@@ -285,6 +304,54 @@ def test_what_cannot_be_simulated_is_refused() -> None:
         replace(attack, labels=(0, 1, 10)).run(release, seed=0)
 
 
+def test_what_is_wrongly_described_is_refused() -> None:
+    release, attack = shown(), SimuDy(candidates=3, steps=2)
+    for classes in (3, 12):
+        with pytest.raises(BadInput, match=f"`num_classes` of the release must be 10, the .* outputs, got {classes}"):
+            attack.run(replace(release, num_classes=classes), seed=0)
+    with pytest.raises(BadInput, match=r"does not take records of the release's `shape` \(1, 9, 9\): mat1 and mat2"):
+        attack.run(replace(release, shape=(1, 9, 9)), seed=0)
+    with pytest.raises(BadInput, match=r"of one dtype, got torch\.float32 and torch\.float64"):
+        attack.run(replace(release, initial={name: p.float() for name, p in release.initial.items()}), seed=0)
+    with pytest.raises(BadInput, match="`training` must be a Training, got SGD"):
+        attack.run(replace(release, training=SGD(lr=0.1)), seed=0)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="`training` must be a Training, got SGD"):
+        SimuDy(training=SGD(lr=0.1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("loss", "classes"), [(Logistic(), 2), (SquaredError(), 2), (SquaredError(values=(0.0, 0.5, 1.0)), 3)], ids=repr
+)
+def test_one_output_stands_for_two_classes_or_for_numbers(loss: KnownLoss, classes: int) -> None:
+    data = some(classes)
+    made = victim(lambda data: mlp(data.shape, 1, hidden=(24,)), data, replace(EASY, loss=loss))
+    release, attack = initial_and_final(made).release, SimuDy(candidates=classes, steps=2)
+    assert attack.run(replace(release, num_classes=classes), seed=0).x.isfinite().all()
+    with pytest.raises(BadInput, match=f"`num_classes` of the release must be .*{classes}, .* got 10"):
+        attack.run(release, seed=0)
+    with pytest.raises(BadInput, match=r"give Logistic\(\) or SquaredError\(\)"):
+        attack.run(replace(release, training=EASY), seed=0)
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm1d(24), nn.BatchNorm1d(24, track_running_stats=False)], ids=repr)
+def test_statistics_of_a_batch_are_refused(layer: nn.Module) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 24), layer, nn.ReLU(), nn.Linear(24, 10))
+    start = {name: p.detach().clone() for name, p in model.state_dict().items()}
+    end = {name: p + 0.1 if p.is_floating_point() and "running" not in name else p for name, p in start.items()}
+    release = replace(shown(), model=model, initial=start, final=end)
+    with pytest.raises(BadInput, match="a BatchNorm in training mode"):
+        SimuDy(candidates=3, steps=2).run(release, seed=0)
+
+
+def test_statistics_that_moved_are_refused_until_both_ends_have_the_same() -> None:
+    release, attack = shown(NETS["resnet"]), SimuDy(candidates=3, steps=2)
+    name = next(name for name in release.final if name.endswith("running_mean"))
+    moved = replace(release, final=release.final | {name: release.final[name] + 0.1})
+    with pytest.raises(BadInput, match=f"differ in `{name}`, .* To go on nevertheless, give both the same"):
+        attack.run(moved, seed=0)
+    assert attack.run(replace(moved, initial=moved.initial | {name: moved.final[name]}), seed=0).x.isfinite().all()
+
+
 def test_layers_that_hide_what_they_did_are_refused() -> None:
     attack = SimuDy(candidates=3, steps=2)
     dropping = shown()
@@ -305,11 +372,33 @@ def test_a_rate_that_diverges_is_told_with_its_step() -> None:
         SimuDy(candidates=3, steps=5).run(wild, seed=0)
 
 
+@pytest.mark.parametrize("net", ["mlp with relu", "mlp with elu", "resnet with relu"])
+@pytest.mark.parametrize("rate", [10.0, 100.0, 1e5])
+def test_a_way_of_a_thousand_times_the_victims_is_told(net: str, rate: float) -> None:
+    """Written in the records, by autograd and by passes."""
+    nets = NETS | {"resnet with relu": lambda data: resnet(data.shape, 10, blocks=(1, 1), width=4)}
+    wild = replace(shown(nets[net]), training=replace(EASY, optimizer=SGD(lr=rate)))
+    with pytest.raises(Diverged, match=r"diverges at its step \d of 6 on random records"):
+        SimuDy(candidates=3, steps=1).run(wild, seed=0)
+
+
+def test_a_layer_that_hardly_moved_is_no_divergence() -> None:
+    release = shown()
+    bias = release.initial["3.bias"] + 1e-9
+    still = replace(release, final=release.final | {"3.bias": bias})
+    assert SimuDy(candidates=3, steps=1, whitening=0.5).run(still, seed=0).x.isfinite().all()
+
+
 def test_simulated_gradients_can_be_cut_to_those_of_the_victim() -> None:
     wild = replace(shown(), training=replace(EASY, optimizer=SGD(lr=1e200)))
     assert SimuDy(candidates=3, steps=5, clip=10.0).run(wild, seed=0).x.isfinite().all()
     with pytest.raises(BadInput, match="for trainings by SGD, got Adam"):
         SimuDy(candidates=3, steps=5, clip=10.0).run(shown(training=replace(EASY, optimizer=Adam(lr=0.01))), seed=0)
+
+
+def test_a_training_that_moves_nothing_has_no_mean_gradient() -> None:
+    with pytest.raises(BadInput, match="for trainings that move the weights, got one with a rate of 0"):
+        SimuDy(candidates=3, clip=10.0, training=replace(EASY, optimizer=SGD(lr=0.0))).run(shown(), seed=0)
 
 
 def test_what_is_cut_follows_from_the_training_that_is_simulated_alone() -> None:
@@ -332,9 +421,19 @@ def test_the_mean_gradient_follows_from_how_far_the_weights_went(training: Train
 
 
 def test_a_search_that_diverges_is_told() -> None:
-    x = nn.Parameter(torch.rand(3))
-    with pytest.raises(Diverged, match="the search diverged by its step 1:"):
-        search_in_place(lambda x: (x - 2).sqrt().sum(), x, optimizer=Adam(), steps=5, label="")
+    x = nn.Parameter(torch.zeros(3))
+    with pytest.raises(Diverged, match="the search diverged by its step 5: lower the rate"):
+        search_in_place(lambda x: (0.0015 - x).sqrt().sum(), x, optimizer=Adam(), steps=5, label="")
+
+
+def test_what_no_rate_mends_is_not_blamed_on_the_rate() -> None:
+    def search(objective: Callable[[Tensor], Tensor]) -> None:
+        search_in_place(objective, nn.Parameter(torch.zeros(3)), optimizer=Adam(), steps=1, label="")
+
+    with pytest.raises(Diverged, match="the objective is not finite where the search begins, whatever the rate"):
+        search(lambda x: (x - 2).sqrt().sum())
+    with pytest.raises(Diverged, match="the slope of the objective is not finite where the search begins"):
+        search(lambda x: (x * x).sqrt().sum())
 
 
 def test_octaves_move_the_coarse_parts_of_images() -> None:

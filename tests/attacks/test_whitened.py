@@ -10,6 +10,7 @@ from stopping import stopped
 from torch import Tensor, nn
 
 from remanence import (
+    DPGD,
     L2,
     SGD,
     Adam,
@@ -26,6 +27,7 @@ from remanence import (
     initial_and_final,
     initial_params,
     mlp,
+    resnet,
     train_victim,
 )
 from remanence.attacks._gates import Gates
@@ -260,15 +262,64 @@ def test_known_records_count_too(digits: Data) -> None:
     assert (found.x - data.x[5:]).square().mean() < 0.001
 
 
-def test_where_it_cannot_be_used_it_is_refused(digits: Data) -> None:
-    attack = SimuDy(candidates=4, steps=2, whitening=0.5)
-    smooth = replace(attack, whitening=0.0, sharpness=(2.0, 40.0))
-    elu = initial_and_final(victim(digits, lambda data: mlp(data.shape, 10, hidden=(24,)), FULL)).release
-    narrow: Net = lambda data: mlp(data.shape, 10, hidden=(4,), activation=nn.ReLU)  # noqa: E731
-    few = initial_and_final(victim(digits, narrow, FULL)).release
-    for each, shown in ((attack, elu), (smooth, elu), (attack, few)):
-        with pytest.raises(BadInput, match="`whitening` and `sharpness` are for MLPs"):
-            each.run(shown, seed=0)
-    assert smooth.run(few, seed=0).x.isfinite().all()
+class OwnNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = mlp((1, 8, 8), 10, hidden=(24,), activation=nn.ReLU)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)  # type: ignore[no-any-return]
+
+
+def with_hidden(*hidden: int, activation: type[nn.Module] = nn.ReLU) -> Net:
+    return lambda data: mlp(data.shape, 10, hidden=hidden, activation=activation)
+
+
+def strange_distance(sent: Tensor, ours: Tensor) -> Tensor:
+    return (sent - ours).abs().sum()
+
+
+WHITENED = SimuDy(candidates=4, steps=2, whitening=0.5)
+GATED = SimuDy(candidates=4, steps=2, sharpness=(2.0, 40.0))
+BIASED = nn.Sequential(
+    nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10)
+)
+GROUPED = nn.Sequential(
+    nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=2), nn.ReLU(), nn.Flatten(), nn.Linear(64, 10)
+)
+
+
+@pytest.mark.parametrize(
+    ("attack", "net", "training", "why"),
+    [
+        (WHITENED, NETS["mlp"], replace(FULL, privacy=DPGD(clip=1.0)), "DP-GD cuts the gradient of each record"),
+        (WHITENED, NETS["mlp"], replace(FULL, clip=1.0), r"gradients are cut \(`clip`\)"),
+        (replace(GATED, clip=10.0), NETS["mlp"], FULL, r"gradients are cut \(`clip`\)"),
+        (WHITENED, NETS["mlp"], replace(FULL, optimizer=Adam(lr=0.01)), "the optimiser is Adam"),
+        (replace(GATED, distance=strange_distance), NETS["mlp"], FULL, r"neither `L2\(\)` nor `Cosine\(\)`"),
+        (WHITENED, lambda _: OwnNet(), FULL, "a class of its own, OwnNet: write it as an `nn.Sequential` of Flatten"),
+        (GATED, with_hidden(24, activation=nn.ELU), FULL, "the activation `2` of the net is ELU, not ReLU"),
+        (GATED, lambda _: nn.Sequential(*NETS["mlp"](_), nn.Dropout(0.0)), FULL, "a layer `6`, Dropout"),
+        (replace(GATED, candidates=64), NETS["mlp"], FULL, "there are 64 records, and a record has only 64 numbers"),
+        (WHITENED, with_hidden(4), FULL, "there are 4 records, and the first layer has only 4 neurons"),
+        (WHITENED, with_hidden(), FULL, "no hidden layer"),
+        (WHITENED, lambda _: GROUPED, FULL, "a layer `0`, Conv2d"),
+        (GATED, lambda _: BIASED.eval(), FULL, r"the convolution `0` in front of a BatchNorm has a bias"),
+        (GATED, lambda _: GROUPED, FULL, r"a layer `2`, Conv2d\(4, 4, .*groups=2"),
+        (GATED, lambda _: resnet((1, 8, 8), 10, blocks=(1,), width=4, activation=nn.ELU), FULL, "is ELU, not ReLU"),
+    ],
+)
+def test_where_it_cannot_be_used_the_one_reason_is_told(
+    digits: Data, attack: SimuDy, net: Net, training: Training, why: str
+) -> None:
+    shown = initial_and_final(victim(digits, net, training)).release
+    what = "whitening" if attack.whitening else "sharpness"
+    with pytest.raises(BadInput, match=f"`{what}` cannot be used here, leave it out: .*{why}"):
+        attack.run(shown, seed=0)
+
+
+def test_gates_take_few_neurons(digits: Data) -> None:
+    few = initial_and_final(victim(digits, with_hidden(4), FULL)).release
+    assert GATED.run(few, seed=0).x.isfinite().all()
     with pytest.raises(BadInput, match="`whitening` of SimuDy must be 0 or more, got -1"):
         SimuDy(whitening=-1)

@@ -60,6 +60,18 @@ def test_agrees_with_torch_optim(
         assert torch.allclose(ours[name], value, atol=1e-10), name
 
 
+@pytest.mark.parametrize("optimizer", [Adam(lr=0.01), AdamW(lr=0.01), RMSProp(lr=0.01)], ids=repr)
+def test_the_slope_of_a_step_is_finite_where_no_gradient_has_come(optimizer: Optimizer) -> None:
+    """There a step is the rate times the gradient over eps."""
+    params, grads = {"w": torch.ones(2).double()}, torch.tensor([0.0, 0.5], dtype=torch.float64, requires_grad=True)
+    moved, _ = optimizer.update(params, {"w": grads}, optimizer.init(params), 0)
+    (slope,) = torch.autograd.grad(moved["w"].sum(), grads)
+    assert float(slope[0]) == pytest.approx(-0.01 / 1e-8)
+    assert slope.isfinite().all()
+    decay = getattr(optimizer, "weight_decay", 0.0)
+    assert float(moved["w"][0].detach()) == 1 - 0.01 * decay
+
+
 def test_mini_batches_can_come_in_the_order_of_the_records() -> None:
     batches = list(Training(epochs=2, batch_size=4, shuffled=False).batches(10, seed=0))
     assert [batch.tolist() for batch in batches if batch is not None] == 2 * [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]

@@ -121,11 +121,18 @@ def search_in_place(
         prepare(place / steps)
         next_step()
         last, due = place == steps - 1, kept is not None and perf_counter() - written > _KEPT_EVERY
-        if (last or due or place % _LOOK == 0) and not reached.isfinite():
-            raise Diverged(f"the search diverged by its step {place + 1}: lower the rate of `optimizer`")
+        if (last or due or place % _LOOK == 0) and not (reached.isfinite() and x.isfinite().all()):
+            raise _diverged(reached, place + 1)
         if kept is not None and (last or due):
             keep(kept, stepper, place + 1)
             written = perf_counter()
+
+
+def _diverged(reached: Tensor, step: int) -> Diverged:
+    if step > 1:
+        return Diverged(f"the search diverged by its step {step}: lower the rate of `optimizer`")
+    what = "slope of the objective" if reached.isfinite() else "objective"
+    return Diverged(f"the {what} is not finite where the search begins, whatever the rate of `optimizer`")
 
 
 def coarser(x: Tensor, octaves: int) -> list[Tensor]:

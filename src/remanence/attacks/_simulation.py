@@ -6,11 +6,11 @@ records. Segments of one step replay the training backwards with the graph of a 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, sqrt
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, ClassVar, Protocol, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
@@ -24,11 +24,14 @@ State: TypeAlias = tuple[Tensor, ...]  # of `Coordinates` the weights, then what
 Read: TypeAlias = tuple[Tensor, ...]  # what steps take from the records
 _VALUES_OF_A_GRADIENT = 3  # that a graph of a gradient holds for each value of the forward pass
 SHARE_OF_MEMORY = 0.6  # of what is free
+_TOO_FAR = 1000.0  # times the victim's way
 _WHERE_UNKNOWN = 4 << 30  # bytes taken to be free where the system does not tell
 
 
 class Coordinates(Protocol):
-    """In which the weights are moved."""
+    """In which the weights are moved: a frozen dataclass, whose `distance` compares their ways."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def prepare(self, done: float) -> None:
         """For a step of the search of which this share is done."""
@@ -125,12 +128,14 @@ class Simulation:
 
     @torch.no_grad()
     def diverges_at(self, x: Tensor) -> int | None:
-        """The first step, counted from one, after which a weight is not finite."""
-        read = self.coordinates.read(x)
+        """The first step, counted from one, after which a weight is not finite, or all are a thousand times as far from
+        the start as the victim's."""
+        read, by_length = self.coordinates.read(x), replace(self.coordinates, distance=_Length())
         names, state = self._begun(x)
         for move in self.moves(len(x)):
             state = self._after(names, [move], len(read), *read, *state)
-            if not all(bool(p.isfinite().all()) for p in state):
+            far = by_length.apart(dict(zip(names, state, strict=False)), read)
+            if not (far < _TOO_FAR**2 and all(bool(p.isfinite().all()) for p in state)):
                 return move.step + 1
         return None
 
@@ -150,6 +155,18 @@ class Simulation:
             grads = self.coordinates.gradient(weights, read, move.batch)
             weights, of_optimizer = self.training.step(move.optimizer, weights, grads, of_optimizer, move.step)
         return tuple(each[name] for each in (weights, *of_optimizer) for name in names)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Length:
+    """The square of our length, in units of what was sent."""
+
+    def __call__(self, sent: Tensor, ours: Tensor) -> Tensor:
+        return ours.square().sum() / sent.square().sum()
+
+    def by_products(self, sent: Tensor, product: Tensor, ours: Tensor) -> Tensor:
+        return ours / sent
 
 
 @final

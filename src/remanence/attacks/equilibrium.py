@@ -19,7 +19,9 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from remanence.attacks import _stationarity
+from remanence.attacks._ends import check_outputs
 from remanence.attacks._gates import steepness
+from remanence.attacks._reasons import why_no_mlp
 from remanence.attacks._row_space import RowSpace
 from remanence.attacks.gradient_matching import total_variation
 from remanence.attacks.kkt import balanced, images
@@ -71,9 +73,9 @@ class Equilibrium:
         require(release, KnowsFinal, by=type(self).__name__)
         layers = _stationarity.layers_of(release.model, _stationarity.scaled(release.model, release.final, self.norm))
         if layers is None or len(layers) < 2:
-            raise BadInput(
-                "Equilibrium reads MLPs of linear layers with ReLU between them, and got another net: use `KKT`"
-            )
+            why = next(why_no_mlp(release.model, standardised=False), "the net has no hidden layer")
+            raise BadInput(f"Equilibrium cannot read this net, use `KKT`: {why}")
+        check_outputs(self.loss, len(layers[-1].weight), release.num_classes)
         grey = 0.5 - images(release, layers[0].weight.new_zeros(1, prod(release.shape)), self.mean)
         span = RowSpace.of(layers, self.whitening, grey.flatten(), most=self.candidates, inner=self._inner(layers))
         count = self.candidates or span.count

@@ -17,6 +17,7 @@ from torch.nn.functional import softshrink
 
 from remanence.attacks import _stationarity
 from remanence.attacks._by_autograd import slopes, with_surrogate
+from remanence.attacks._reasons import why_no_mlp
 from remanence.errors import BadInput, above, at_least
 from remanence.nets import apply
 from remanence.progress import track
@@ -71,13 +72,16 @@ class KKT:
     def __post_init__(self) -> None:
         at_least(self, candidates=1, iterations=1, halvings=0, momentum=0)
         above(self, norm=0)
+        if self.projected and self.squared:
+            raise BadInput("multipliers of KKT cannot be `projected` and `squared`: leave one out")
         if not self.runs:
             raise BadInput("`runs` of KKT must hold one or more, got none")
 
     def run(self, release: KnowsFinal, *, seed: int) -> Reconstruction:
         require(release, KnowsFinal, by=type(self).__name__)
-        if self.projected and (self.squared or _stationarity.layers_of(release.model, release.final) is None):
-            raise BadInput("`projected` multipliers need the closed form of an MLP with ReLU, and cannot be `squared`")
+        if self.projected and _stationarity.layers_of(release.model, release.final) is None:
+            why = next(why_no_mlp(release.model, standardised=False))
+            raise BadInput(f"`projected` multipliers need the closed form of an MLP with ReLU: {why}")
         with precision(tf32=self.tf32):
             search = Search.begun(self, release, seed)
             go, cuts = search.replayed(), {self.iterations >> k for k in range(1, self.halvings + 1)}

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from remanence.attacks._ends import check_ends
 from remanence.attacks._kept import file_of
 from remanence.attacks._search import search_in_place
 from remanence.attacks.gradient_matching import Cosine, Distance, total_variation
 from remanence.attacks.kkt import balanced
-from remanence.attacks.simudy import check_ends
 from remanence.errors import at_least
 from remanence.nets import apply
 from remanence.release import KnowsTraining, require

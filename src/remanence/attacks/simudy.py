@@ -12,11 +12,12 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 
 from remanence.attacks._convolved import Convolved
+from remanence.attacks._ends import check_ends, check_training
 from remanence.attacks._gates import Gates
 from remanence.attacks._kept import file_of
+from remanence.attacks._reasons import why_not_smooth
 from remanence.attacks._search import search_in_place
 from remanence.attacks._simulation import Simulation, Whole, segment_of
 from remanence.attacks._spanned import Spanned
@@ -50,7 +51,7 @@ class SimuDy:
     restarts: int = 1  # from other first candidates; those with the lowest objective count
     start: "SimuDy | None" = None  # whose candidates the search begins with, such as one that simulates fewer epochs
     training: Training | None = None  # simulated; None: the victim's. The authors' code takes 8 of its 20 epochs
-    clip: float | None = None  # simulated gradients are cut to so many of the victim's mean one; at first they explode
+    clip: float | None = None  # simulated gradients are cut to so many of `mean_gradient`; at first they explode
     segment: int | None = None  # simulated steps to a graph; None: by free memory
     tf32: bool = False  # products on a CUDA device with factors of ten bits
     checkpoints: Path | None = field(default=None, repr=False, compare=False)  # where a stopped search goes on
@@ -60,6 +61,8 @@ class SimuDy:
         above(self, clip=0)
         if self.sharpness is not None:
             between(self, "sharpness", 0, inf, count=2)
+        if self.training is not None:
+            check_training(self.training)
         if self.start is not None and self.start.candidates != self.candidates:
             raise BadInput(
                 f"`start` must have as many candidates as the search that goes on from it, {self.candidates}, got "
@@ -133,7 +136,7 @@ class SimuDy:
             distance=self.distance,
         )
         spanned = Spanned.of(*parts)
-        coordinates = self._smoothed(release, spanned, seed) if smooth else spanned or whole
+        coordinates = self._smoothed(release, training, count, spanned, seed) if smooth else spanned or whole
         return Simulation(training=training, coordinates=coordinates, batches=batches, segment=segment)
 
     def _steadied(self, training: Training, release: KnowsTraining, records: int) -> Training:
@@ -142,18 +145,17 @@ class SimuDy:
             return training
         return replace(training, clip=self.clip * mean_gradient(release, training, records=records))
 
-    def _smoothed(self, release: KnowsTraining, spanned: Spanned | None, seed: int) -> Spanned:
+    def _smoothed(
+        self, release: KnowsTraining, simulated: Training, count: int, spanned: Spanned | None, seed: int
+    ) -> Spanned:
         victim = release.training
         if spanned is not None and self.whitening:
-            count = len(spanned.y)
             steps = len(list(victim.batches(count, seed))) if victim.weight_decay else 0
             spanned = spanned.whitened(self.whitening, shrunk=share_left(victim, steps, records=count))
         if spanned is None:
-            raise BadInput(
-                "`whitening` and `sharpness` are for MLPs of linear layers with ReLU under SGD, trained on fewer "
-                "records than a record has numbers and, for `whitening`, the first layer neurons, without `clip`; "
-                "`sharpness` also for convolutional nets with ReLU and frozen BatchNorm: leave them out"
-            )
+            what, whitened = "whitening" if self.whitening else "sharpness", bool(self.whitening)
+            why = why_not_smooth(release.model, simulated, self.distance, count, whitened=whitened)
+            raise BadInput(f"`{what}` cannot be used here, leave it out: {why}")
         like = next(iter(release.final.values()))
         return replace(spanned, gates=Gates.of(self.sharpness, like.new_ones(()))) if self.sharpness else spanned
 
@@ -166,7 +168,9 @@ class SimuDy:
         def objective(x: Tensor) -> Tensor:
             return simulation(torch.cat([known, x])) + self.tv * total_variation(coordinates.within(x))
 
-        if (place := simulation.diverges_at(torch.cat([known, start]))) is not None:
+        # whitened, a bias that hardly moved would count as much as all other weights
+        plain = replace(coordinates, whitenings={}) if isinstance(coordinates, Spanned) else coordinates
+        if (place := replace(simulation, coordinates=plain).diverges_at(torch.cat([known, start]))) is not None:
             raise Diverged(
                 f"the simulated training diverges at its step {place} of {len(simulation.batches)} on random records: "
                 "is its learning rate that of the victim?"
@@ -189,8 +193,7 @@ class SimuDy:
 
 
 def mean_gradient(release: KnowsTraining, training: Training, *, records: int) -> float:
-    """The norm of the mean over the steps of `training`, had it been the victim's: how far the weights went, over how
-    far gradients of one would have gone."""
+    """The norm of the mean gradient with which the steps of `training` would go as far as the victim's weights went."""
     if not isinstance(training.optimizer, SGD):
         raise BadInput(f"`clip` of SimuDy is for trainings by SGD, got {training.optimizer}: leave it out")
 
@@ -201,30 +204,9 @@ def mean_gradient(release: KnowsTraining, training: Training, *, records: int) -
     unit = plain.descend(one, {"": torch.zeros((), dtype=torch.float64)}, steps, records=records, noise_seed=0)[""]
     trained = [name for name, _ in release.model.named_parameters()]
     way = torch.cat([(release.final[name] - release.initial[name]).flatten() for name in trained])
+    if not unit:
+        raise BadInput("`clip` of SimuDy is for trainings that move the weights, got one with a rate of 0")
     return float(way.norm()) / float(-unit)
-
-
-def check_ends(release: KnowsTraining) -> None:
-    shapes = [{name: tuple(p.shape) for name, p in params.items()} for params in (release.initial, release.final)]
-    if shapes[0] != shapes[1]:
-        names = sorted(name for name in shapes[0] | shapes[1] if shapes[0].get(name) != shapes[1].get(name))
-        raise BadInput(
-            f"`initial` and `final` must hold weights of one net, and differ in {', '.join(names)}: is one of them "
-            "another model's?"
-        )
-    trained = [name for name, _ in release.model.named_parameters()]
-    if missing := [name for name in trained if name not in shapes[0]]:
-        raise BadInput(f"`initial` and `final` lack the model's {', '.join(missing)}: give the weights of this model")
-    if not all(bool(release.final[name].isfinite().all()) for name in trained):
-        raise BadInput("`final` holds weights that are not finite: the victim's training diverged")
-    if all(torch.equal(release.initial[name], release.final[name]) for name in trained):
-        raise BadInput("`initial` and `final` are the same weights: nothing was trained, and nothing can be read")
-    for path, layer in release.model.named_modules():
-        if isinstance(layer, _DropoutNd) and layer.training and layer.p:
-            raise BadInput(
-                f"the model drops out at `{path}`, and what it dropped is not shown: a training with dropout cannot be "
-                "simulated (`model.eval()` if it was switched off)"
-            )
 
 
 def _without_noise(training: Training) -> Training:

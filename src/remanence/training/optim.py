@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeAlias, final
 
 import torch
+from torch import Tensor
 
 from remanence.errors import at_least
 from remanence.types import Params
@@ -66,7 +67,7 @@ class Adam:
         first = {name: self.beta1 * state[0][name] + (1 - self.beta1) * g for name, g in grads.items()}
         second = {name: self.beta2 * state[1][name] + (1 - self.beta2) * g * g for name, g in grads.items()}
         rate, scale = self.lr / (1 - self.beta1 ** (step + 1)), 1 - self.beta2 ** (step + 1)
-        moved = {n: p - rate * first[n] / ((second[n] / scale).sqrt() + self.eps) for n, p in params.items()}
+        moved = {n: p - rate * first[n] / (_root(second[n] / scale) + self.eps) for n, p in params.items()}
         return moved, (first, second)
 
 
@@ -112,4 +113,9 @@ class RMSProp:
 
     def update(self, params: Params, grads: Params, state: State, step: int) -> tuple[Params, State]:
         second = {name: self.decay * state[0][name] + (1 - self.decay) * g * g for name, g in grads.items()}
-        return {n: p - self.lr * grads[n] / (second[n].sqrt() + self.eps) for n, p in params.items()}, (second,)
+        return {n: p - self.lr * grads[n] / (_root(second[n]) + self.eps) for n, p in params.items()}, (second,)
+
+
+def _root(second: Tensor) -> Tensor:
+    """Of a second moment. It is 0 where ReLU let nothing through, and the root's slope would be infinite there."""
+    return second.clamp_min(torch.finfo(second.dtype).tiny).sqrt()
