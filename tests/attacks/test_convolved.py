@@ -73,21 +73,24 @@ def usual(of: Victim, distance: ByProducts = COSINE) -> Whole:
 
 def slope(
     of: Victim, coordinates: Coordinates, segment: int | None = None, *, at_truth: float = 1e-12
-) -> tuple[Tensor, Tensor]:
-    """How far training on random images ends from the victim's, and its slope."""
+) -> tuple[Tensor, ...]:
+    """How far training on random images ends from the victim's, and its slope; and by shares of classes for labels."""
     batches = tuple(of.training.batches(10, 0))
     simulation = Simulation(
         training=of.training, coordinates=coordinates, batches=batches, segment=segment or len(batches)
     )
     assert simulation(of.private.x) < at_truth
-    x = torch.rand(of.private.x.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    value = simulation(x.requires_grad_())
-    return value.detach(), torch.autograd.grad(value, x)[0]
+    generator = torch.Generator().manual_seed(1)
+    x = torch.rand(of.private.x.shape, generator=generator, dtype=torch.float64).requires_grad_()
+    leanings = torch.rand(10, 10, generator=generator, dtype=torch.float64).requires_grad_()
+    value, shared = simulation(x), simulation(x, leanings.softmax(-1))
+    return value.detach(), *torch.autograd.grad(value, x), *torch.autograd.grad(shared, [x, leanings])
 
 
-def assert_same(ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor]) -> None:
+def assert_same(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> None:
     torch.testing.assert_close(ours[0], theirs[0], rtol=1e-9, atol=0.0)
-    torch.testing.assert_close(ours[1], theirs[1], rtol=1e-7, atol=1e-9 * float(theirs[1].abs().max()))
+    for one, other in zip(ours[1:], theirs[1:], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9 * float(other.abs().max()))
 
 
 @pytest.mark.parametrize("net", NETS)
@@ -107,7 +110,7 @@ def test_its_weights_take_the_way_of_the_victims(net: str) -> None:
     moves = Simulation(training=training, coordinates=ours, batches=tuple(training.batches(10, 0)), segment=1).moves(10)
     passed = training.trajectory(made.model, made.initial, made.private, seed=0)
     for move, expected in zip(moves, [*passed[1:], made.final], strict=True):
-        grads = ours.gradient(weights, read, move.batch)
+        grads = ours.gradient(weights, read, made.private.y, move.batch)
         weights, state = training.step(move.optimizer, weights, grads, state, move.step)
         for name, p in ours.net.order.named(weights["all"]).items():
             torch.testing.assert_close(p, expected[name], rtol=1e-10, atol=1e-13)

@@ -95,7 +95,7 @@ def assert_that_of_autograd(net: Callable[[int], nn.Module], loss: Loss, form: t
     with torch.no_grad():
         tape = ours.tape(weights, first, y, records=5, pulls=True)
         found = ours.order.named(ours.gradient(weights, tape))
-        changed, by_first = ours.along(weights, ours.order.packed(way), tape, y, records=5)
+        changed, by_first, _ = ours.along(weights, ours.order.packed(way), tape, y, records=5)
     changes = ours.order.named(changed)
     for name, expected in zip(trained, by_weights, strict=True):
         torch.testing.assert_close(found[name], gradient[name].detach(), rtol=1e-10, atol=1e-13)

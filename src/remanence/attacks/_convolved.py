@@ -98,8 +98,8 @@ class Convolved:
     def within(self, x: Tensor) -> Tensor:
         return x
 
-    def gradient(self, weights: Params, read: Read, batch: Tensor | None) -> Params:
-        (x,), y = read, self.y
+    def gradient(self, weights: Params, read: Read, y: Tensor, batch: Tensor | None) -> Params:
+        (x,) = read
         x, y = (x, y) if batch is None else (x[batch], y[batch])
         return {_ALL: _Gradient.apply(self, weights[_ALL], x, y)}  # type: ignore[no-untyped-call]
 
@@ -151,13 +151,13 @@ class Convolved:
 
     def along(
         self, weights: Tensor, way: Tensor, x: Tensor, y: Tensor, records: int, tape: Tape | None
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         tape = tape or self.net.tape(weights, x, y, records=records, pulls=False)
         return self.net.along(weights, way, tape, y, records=records)
 
 
 class _Gradient(torch.autograd.Function):
-    """The gradient at weights and records, both of which it can be differentiated by, once."""
+    """The gradient at weights and records, and at labels that are shares of classes: once differentiable by each."""
 
     @staticmethod
     def forward(ctx: Any, of: Convolved, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -172,10 +172,11 @@ class _Gradient(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[None, Tensor, Tensor, None]:
+    def backward(ctx: Any, slope: Tensor) -> tuple[None, Tensor, Tensor, Tensor | None]:
         of, (weights, x, y) = ctx.of, ctx.saved_tensors
         pairs = zip(of.parts(x, y), ctx.tapes, strict=True)
         ctx.tapes = [None] * len(ctx.tapes)  # let go of as the graph is gone through
         changes = [of.along(weights, slope, *part, len(x), tape) for part, tape in pairs]
-        by_weights, by_records = zip(*changes, strict=True)
-        return None, sum(by_weights[1:], start=by_weights[0]), torch.cat(by_records), None
+        by_weights, by_records, by_labels = zip(*changes, strict=True)
+        shares = torch.cat(by_labels) if ctx.needs_input_grad[3] else None
+        return None, sum(by_weights[1:], start=by_weights[0]), torch.cat(by_records), shares

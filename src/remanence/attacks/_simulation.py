@@ -43,7 +43,9 @@ class Coordinates(Protocol):
         """The records that are simulated in place of these."""
         ...
 
-    def gradient(self, weights: Params, read: Read, batch: Tensor | None) -> Params: ...
+    @property
+    def y(self) -> Tensor: ...
+    def gradient(self, weights: Params, read: Read, y: Tensor, batch: Tensor | None) -> Params: ...
     def apart(self, weights: Params, read: Read) -> Tensor:
         """How far the way of these weights is from the victim's."""
         ...
@@ -77,8 +79,8 @@ class Whole:
     def within(self, x: Tensor) -> Tensor:
         return x
 
-    def gradient(self, weights: Params, read: Read, batch: Tensor | None) -> Params:
-        (x,), y = read, self.y
+    def gradient(self, weights: Params, read: Read, y: Tensor, batch: Tensor | None) -> Params:
+        (x,) = read
         x, y = (x, y) if batch is None else (x[batch], y[batch])
         return self.training.gradient_of(self.model)(self.initial | weights, x, y)
 
@@ -102,15 +104,16 @@ class Simulation:
     batches: tuple[Tensor | None, ...]
     segment: int
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """How far training on `x` ends from the victim's."""
+    def __call__(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        """How far training on `x` ends from the victim's; `y` may be of each record the shares of the classes."""
         read, moves = self.coordinates.read(x), self.moves(len(x))
+        y = self.coordinates.y if y is None else y
         names, state = self._begun(x)
         for first in range(0, len(moves), self.segment):
             part = moves[first : first + self.segment]
             run = partial(self._after, names, part, len(read))
             whole = len(part) == len(moves)
-            state = run(*read, *state) if whole else _Recomputed.apply(run, *read, *state)  # type: ignore[no-untyped-call]
+            state = run(*read, y, *state) if whole else _Recomputed.apply(run, *read, y, *state)  # type: ignore[no-untyped-call]
         return self.coordinates.apart(dict(zip(names, state, strict=False)), read)
 
     def told(self) -> str:
@@ -133,7 +136,7 @@ class Simulation:
         read, by_length = self.coordinates.read(x), replace(self.coordinates, distance=_Length())
         names, state = self._begun(x)
         for move in self.moves(len(x)):
-            state = self._after(names, [move], len(read), *read, *state)
+            state = self._after(names, [move], len(read), *read, self.coordinates.y, *state)
             far = by_length.apart(dict(zip(names, state, strict=False)), read)
             if not (far < _TOO_FAR**2 and all(bool(p.isfinite().all()) for p in state)):
                 return move.step + 1
@@ -145,14 +148,14 @@ class Simulation:
         return list(weights), (*weights.values(), *(p for params in kept for p in params.values()))
 
     def _after(self, names: Sequence[str], moves: Sequence["Move"], reads: int, *tensors: Tensor) -> State:
-        """The state behind these moves, from what they read and the state before."""
-        read, state = tensors[:reads], tensors[reads:]
+        """The state behind these moves, from what they read, the labels and the state before."""
+        read, y, state = tensors[:reads], tensors[reads], tensors[reads + 1 :]
         weights, *kept = (
             dict(zip(names, state[i : i + len(names)], strict=True)) for i in range(0, len(state), len(names))
         )
         of_optimizer = tuple(kept)
         for move in moves:
-            grads = self.coordinates.gradient(weights, read, move.batch)
+            grads = self.coordinates.gradient(weights, read, y, move.batch)
             weights, of_optimizer = self.training.step(move.optimizer, weights, grads, of_optimizer, move.step)
         return tuple(each[name] for each in (weights, *of_optimizer) for name in names)
 

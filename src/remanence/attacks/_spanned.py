@@ -95,9 +95,8 @@ class Spanned:
         outside = (flat - flat @ self.basis.T @ self.basis).view_as(x)
         return x - (outside if self.net.standard is None else outside * self.initial[f"{self.net.standard}.spread"])
 
-    def gradient(self, weights: Params, read: Read, batch: Tensor | None) -> Params:
+    def gradient(self, weights: Params, read: Read, y: Tensor, batch: Tensor | None) -> Params:
         out, gram, _ = read
-        y = self.y
         if batch is not None:
             out, gram, y = out[batch], gram[batch], y[batch]
         out = weights[_SHRUNK] * out + gram @ weights[self.first]

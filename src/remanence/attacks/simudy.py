@@ -12,6 +12,7 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from remanence.attacks._convolved import Convolved
 from remanence.attacks._ends import check_ends, check_training
@@ -27,7 +28,7 @@ from remanence.attacks.span import share_left
 from remanence.errors import BadInput, Diverged, above, at_least, between
 from remanence.release import KnowsFixed, KnowsTraining, require
 from remanence.seeds import stream
-from remanence.training import SGD, Adam, Optimizer, Training
+from remanence.training import SGD, Adam, CrossEntropy, Optimizer, Training
 from remanence.training.precision import precision
 from remanence.types import Params, Reconstruction
 
@@ -40,6 +41,7 @@ class SimuDy:
 
     candidates: int = 100
     labels: tuple[int, ...] | None = None  # None: as many of each class, in an order by the seed
+    soft_labels: bool = False  # moved with the records, from `labels` or from all classes alike; not in the paper
     distance: Distance = Cosine()
     tv: float = 0.005
     steps: int = 5000  # the authors: 30,000, with a rate that rises and falls every 200
@@ -81,7 +83,8 @@ class SimuDy:
         x, labels = (part.to(like.device) for part in self._begun(release, seed))
         x = x.to(like)
         with precision(tf32=self.tf32):
-            x, objective = self._searched(release, self._simulation(release, x, labels, seed), x, seed)
+            simulation = self._simulation(release, x, labels, seed)
+            x, labels, objective = self._searched(release, simulation, x, labels, seed)
         return Reconstruction(x=x, y=labels, objective=objective)
 
     def _begun(self, release: KnowsTraining, seed: int) -> tuple[Tensor, Tensor]:
@@ -160,13 +163,15 @@ class SimuDy:
         return replace(spanned, gates=Gates.of(self.sharpness, like.new_ones(()))) if self.sharpness else spanned
 
     def _searched(
-        self, release: KnowsTraining, simulation: Simulation, start: Tensor, seed: int
-    ) -> tuple[Tensor, float]:
+        self, release: KnowsTraining, simulation: Simulation, start: Tensor, labels: Tensor, seed: int
+    ) -> tuple[Tensor, Tensor, float]:
         known = release.fixed.x if isinstance(release, KnowsFixed) else start[:0]
-        coordinates = simulation.coordinates
+        coordinates, leanings = simulation.coordinates, self._leanings(release, labels, start)
+        sure = one_hot(coordinates.y[: len(known)], release.num_classes).to(start)
 
         def objective(x: Tensor) -> Tensor:
-            return simulation(torch.cat([known, x])) + self.tv * total_variation(coordinates.within(x))
+            shares = torch.cat([sure, leanings[0].softmax(-1)]) if leanings else None
+            return simulation(torch.cat([known, x]), shares) + self.tv * total_variation(coordinates.within(x))
 
         # whitened, a bias that hardly moved would count as much as all other weights
         plain = replace(coordinates, whitenings={}) if isinstance(coordinates, Spanned) else coordinates
@@ -179,6 +184,7 @@ class SimuDy:
         search_in_place(
             objective,
             x,
+            leanings,
             optimizer=self.optimizer,
             steps=self.steps,
             octaves=self.octaves,
@@ -189,7 +195,16 @@ class SimuDy:
         coordinates.prepare(1.0)
         with torch.no_grad():
             found = coordinates.within(x).clamp(0, 1)
-            return found, float(objective(found))
+            return found, leanings[0].argmax(-1) if leanings else labels, float(objective(found))
+
+    def _leanings(self, release: KnowsTraining, labels: Tensor, like: Tensor) -> list[nn.Parameter]:
+        """Of each record to the classes, in logs, where labels are moved."""
+        if not self.soft_labels:
+            return []
+        if not isinstance(release.training.loss, CrossEntropy):
+            raise BadInput("`soft_labels` are shares of classes under CrossEntropy, which is not the release's loss")
+        begun = one_hot(labels, release.num_classes).to(like)
+        return [nn.Parameter(begun if self.labels or self.start else torch.zeros_like(begun))]
 
 
 def mean_gradient(release: KnowsTraining, training: Training, *, records: int) -> float:

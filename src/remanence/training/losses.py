@@ -24,7 +24,10 @@ class CrossEntropy:
         return cross_entropy(logits, labels)
 
     def slopes(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The softmax, less one at the label: there it is minus the sum of the others, which 1 - p would round off."""
+        """The softmax, less one at the label: there it is minus the sum of the others, which 1 - p would round off. Or
+        less the shares of the classes that stand in place of labels."""
+        if labels.is_floating_point():
+            return logits.softmax(-1) - labels
         own = labels[..., None] == torch.arange(logits.shape[-1], device=logits.device)
         others = logits.softmax(-1).masked_fill(own, 0.0)
         return torch.where(own, -others.sum(-1, keepdim=True), others)

@@ -63,8 +63,11 @@ class PlainCnn:
         self._finish(found, named, tape)
         return found
 
-    def along(self, weights: Tensor, way: Tensor, tape: Tape, y: Tensor, *, records: int) -> tuple[Tensor, Tensor]:
-        """How the gradient by weights and by images changes along `way`, from a tape at `weights`."""
+    def along(
+        self, weights: Tensor, way: Tensor, tape: Tape, y: Tensor, *, records: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """How the gradient by weights, by images and by the shares of their classes changes along `way`, from a tape at
+        `weights`."""
         along = Tape(at=self._changed(weights, way))
         moved, logits = forward_along(self.layers, tape, along, None), tape.inputs[_LOGITS]
         by_images = back_along(self.layers, tape, along, self.loss.slopes_along(logits, y, moved) / records)
@@ -77,7 +80,7 @@ class PlainCnn:
             torch.mul(change, _rows(scales[name]), out=named[weight]).addcmul_(pull, _rows(changes[name]))
             along.pulls[name] = (change * at[weight]).addcmul_(pull, ways[weight]).sum((1, 2, 3))
         self._finish(found, named, along)
-        return found, by_images
+        return found, by_images, -moved / records
 
     def held(self, shape: Sequence[int], records: int) -> int:
         """Numbers that a tape of so many records of this shape holds, without pulls."""
