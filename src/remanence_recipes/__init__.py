@@ -66,6 +66,7 @@ RECIPES: dict[str, Recipe] = {
     "tian2025.scaling": scaling.scaling,
     "tian2025.unknown_learning_rate": unknowns.unknown_learning_rate,
     "tian2025.unknown_size": unknowns.unknown_size,
+    "tian2025.unknown_labels": mlps.unknown_labels,
     "federated.architectures": searches.architectures,
     "federated.local_steps": searches.local_steps,
     "federated.first_layer": exact.first_layer,

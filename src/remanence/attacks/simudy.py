@@ -32,6 +32,8 @@ from remanence.training import SGD, Adam, CrossEntropy, Optimizer, Training
 from remanence.training.precision import precision
 from remanence.types import Params, Reconstruction
 
+_LEANING = 16.0  # logs of a share that count as the whole range of a pixel, so that one rate suits both
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +172,7 @@ class SimuDy:
         sure = one_hot(coordinates.y[: len(known)], release.num_classes).to(start)
 
         def objective(x: Tensor) -> Tensor:
-            shares = torch.cat([sure, leanings[0].softmax(-1)]) if leanings else None
+            shares = torch.cat([sure, (_LEANING * leanings[0]).softmax(-1)]) if leanings else None
             return simulation(torch.cat([known, x]), shares) + self.tv * total_variation(coordinates.within(x))
 
         # whitened, a bias that hardly moved would count as much as all other weights
@@ -198,12 +200,12 @@ class SimuDy:
             return found, leanings[0].argmax(-1) if leanings else labels, float(objective(found))
 
     def _leanings(self, release: KnowsTraining, labels: Tensor, like: Tensor) -> list[nn.Parameter]:
-        """Of each record to the classes, in logs, where labels are moved."""
+        """Of each record to the classes, in units of the log, where labels are moved."""
         if not self.soft_labels:
             return []
         if not isinstance(release.training.loss, CrossEntropy):
             raise BadInput("`soft_labels` are shares of classes under CrossEntropy, which is not the release's loss")
-        begun = one_hot(labels, release.num_classes).to(like)
+        begun = one_hot(labels, release.num_classes).to(like) / _LEANING
         return [nn.Parameter(begun if self.labels or self.start else torch.zeros_like(begun))]
 
 

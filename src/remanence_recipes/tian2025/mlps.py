@@ -32,6 +32,27 @@ def mlp_100(scale: Scale) -> Sequence[Cell]:
     return [short, replace(short, label=f"{short.label}, whitened", attack=evened, claims=()), converged]
 
 
+def unknown_labels(scale: Scale) -> Sequence[Cell]:
+    """Images of any classes: with labels that are taken to be balanced, and with labels that are moved with them."""
+    one = simulated(scale)
+    assert isinstance(one.attack, SimuDy)
+    records, steps = one.attack.candidates, 400 if scale == "paper" else one.attack.steps
+    split, attack = partial(cut, scale, records, balanced=False), whitened(replace(one.attack, steps=steps))
+    rate = 0.1 if scale == "smoke" else PAPERS.optimizer.lr  # so that few digits are learnt
+    return [
+        replace(
+            one,
+            label=f"MLP, {records} images, {way}",
+            split=split,
+            training=replace(PAPERS, optimizer=SGD(lr=rate)),
+            attack=replace(attack, soft_labels=soft),
+            point=Point(axis="labels", value=way),
+            claims=(),
+        )
+        for way, soft in (("labels taken to be balanced", False), ("labels moved too", True))
+    ]
+
+
 def mlp_500(scale: Scale) -> Sequence[Cell]:
     """500 images from the same MLP, trained for 20 epochs at full batch, by the whitened search."""
     records, steps = {"smoke": (20, 150), "small": (50, 600), "paper": (500, 2000)}[scale]

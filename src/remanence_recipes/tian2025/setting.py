@@ -59,14 +59,17 @@ def images_of(scale: Scale) -> Images:
     return DIGITS if scale == "smoke" else CIFAR
 
 
-def cut(scale: Scale, records: int, seed: int, *, public: int = 0, side: int | None = None) -> Split:
-    """As many private records of each class, drawn by the seed (the paper: the first in the files)."""
+def cut(
+    scale: Scale, records: int, seed: int, *, public: int = 0, side: int | None = None, balanced: bool = True
+) -> Split:
+    """As many private records of each class, drawn by the seed (the paper: the first in the files); or any classes."""
     whole = images_of(scale).load()
     order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(seed))
     data = distinct(whole.take(order[: 10 * records + 2 * (HELD_OUT[scale] + public)]))
     if side is not None:
         data = replace(data, x=interpolate(data.x, size=(side, side), mode="bilinear", antialias=True).clamp(0, 1))
-    place = torch.cat([(data.y == label).nonzero()[: records // 10, 0] for label in range(10)])
+    evenly = torch.cat([(data.y == label).nonzero()[: records // 10, 0] for label in range(10)])
+    place = evenly if balanced else torch.arange(records)
     rest = torch.ones(len(data), dtype=torch.bool)
     rest[place] = False
     others, held_out = data.take(rest), HELD_OUT[scale]
