@@ -69,7 +69,7 @@ def test_the_attack_of_the_guide_runs(capsys: pytest.CaptureFixture[str]) -> Non
 def test_the_release_of_two_files_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A first layer that begins at random, so that the labels are read right; tuned as the example says."""
+    """From random first weights, tuned as the example says."""
     monkeypatch.chdir(tmp_path)
     parts = split(load("digits"), private=20, fixed=0, public=0, test=400, seed=0)
     for name, part in (("private", parts.private), ("others", parts.test)):
@@ -81,7 +81,7 @@ def test_the_release_of_two_files_is_read(
     run(DOCS / "threat-models.md")
     told, found = capsys.readouterr().out.splitlines()
     assert told == "20 of 20 told to be in the set, which by the rank holds 20"
-    assert int(found.removesuffix(" of 20 found")) >= 15
+    assert int(found.removesuffix(" of 20 found")) >= 18
 
 
 def test_the_readme_is_short() -> None:
