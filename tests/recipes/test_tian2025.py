@@ -35,6 +35,12 @@ def test_digits_come_back_one_for_every_three_neurons() -> None:
     assert score > nulls["unrelated"]["metrics"]["normalised_ssim"]["mean"] + 0.3
 
 
+def test_of_any_classes_more_come_back_where_labels_are_moved_too() -> None:
+    even, moved = (record["scores"] for record in records("tian2025.unknown_labels").values())
+    assert moved["objective"] < 0.5 * even["objective"]
+    assert moved["metrics"]["normalised_ssim"]["mean"] > even["metrics"]["normalised_ssim"]["mean"] + 0.1
+
+
 def test_private_records_have_as_many_of_each_class_and_follow_the_seed() -> None:
     one, other = (cut("smoke", 20, seed, public=100) for seed in (0, 1))
     assert one.private.y.bincount().tolist() == [2] * 10
