@@ -124,6 +124,16 @@ def test_inner_layers_are_evened_out_where_classes_pull_apart(loss: Logistic | N
     assert [power for power in (0.0, 0.5, 1.0) if torch.equal(by_power[None], by_power[power])] == [usual]
 
 
+def test_labels_are_those_that_are_given() -> None:
+    shown, search = weights_only(at_rest()).release, Equilibrium(steps=3, restarts=1, candidates=RECORDS)
+    even, uneven = search.run(shown, seed=0), replace(search, labels=(1,) * RECORDS).run(shown, seed=0)
+    assert uneven.y is not None
+    assert uneven.y.tolist() == [1] * RECORDS
+    assert not torch.equal(even.x, uneven.x)
+    with pytest.raises(BadInput, match="`labels` must hold one of"):
+        replace(search, labels=(1,)).run(shown, seed=0)
+
+
 def test_further_rounds_keep_a_share_of_the_candidates() -> None:
     still = Equilibrium(steps=1, restarts=1, lr=0.0, spread=0.1)
     once, twice = (replace(still, kept=kept).run(release(), seed=0).x for kept in ((), (0.3,)))

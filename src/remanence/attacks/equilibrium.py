@@ -23,6 +23,7 @@ from remanence.attacks._ends import check_outputs
 from remanence.attacks._gates import steepness
 from remanence.attacks._reasons import why_no_mlp
 from remanence.attacks._row_space import RowSpace
+from remanence.attacks._soft_labels import given
 from remanence.attacks.gradient_matching import total_variation
 from remanence.attacks.kkt import balanced, images
 from remanence.errors import BadInput, Diverged, above, at_least, between
@@ -45,6 +46,7 @@ class Equilibrium:
     """For MLPs with ReLU. The restart with the lowest objective is returned."""
 
     candidates: int | None = None  # None: as many as the rank of the first layer says
+    labels: tuple[int, ...] | None = None  # None: as many of each class
     loss: KnownLoss = CrossEntropy()
     steps: int = 3000  # in each stage and round
     stages: int = 1  # of the first round: the directions that candidates move in grow from ten to all
@@ -63,7 +65,7 @@ class Equilibrium:
     tf32: bool = False  # in float32, and on a CUDA device with factors of ten bits, whatever the release is in
 
     def __post_init__(self) -> None:
-        at_least(self, candidates=1, steps=1, stages=1, restarts=1, lr=0, spread=0, kink=0, box=0, tv=0)
+        at_least(self, candidates=1, labels=0, steps=1, stages=1, restarts=1, lr=0, spread=0, kink=0, box=0, tv=0)
         at_least(self, whitening=0, inner_whitening=0)
         above(self, norm=0)
         between(self, "sharpness", 0, inf, count=2)
@@ -84,7 +86,9 @@ class Equilibrium:
                 "the rank of the first layer does not tell how many records there were (it was not trained with weight "
                 "decay until it came to rest): set `candidates`"
             )
-        labels = balanced(count, release.num_classes).to(span.basis.device)
+        classes = release.num_classes
+        labels = balanced(count, classes) if self.labels is None else given(self.labels, count, classes)
+        labels = labels.to(span.basis.device)
         with precision(tf32=self.tf32):
             z, objective = self._searched(release, span.single() if self.tf32 else span, labels, seed)
         best = int(objective.argmin())

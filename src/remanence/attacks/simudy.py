@@ -21,6 +21,7 @@ from remanence.attacks._kept import file_of
 from remanence.attacks._reasons import why_not_smooth
 from remanence.attacks._search import search_in_place
 from remanence.attacks._simulation import Simulation, Whole, segment_of
+from remanence.attacks._soft_labels import given, leanings, shares
 from remanence.attacks._spanned import Spanned
 from remanence.attacks.gradient_matching import Cosine, Distance, total_variation
 from remanence.attacks.kkt import balanced
@@ -28,11 +29,9 @@ from remanence.attacks.span import share_left
 from remanence.errors import BadInput, Diverged, above, at_least, between
 from remanence.release import KnowsFixed, KnowsTraining, require
 from remanence.seeds import stream
-from remanence.training import SGD, Adam, CrossEntropy, Optimizer, Training
+from remanence.training import SGD, Adam, Optimizer, Training
 from remanence.training.precision import precision
 from remanence.types import Params, Reconstruction
-
-_LEANING = 16.0  # logs of a share that count as the whole range of a pixel, so that one rate suits both
 
 
 @final
@@ -102,16 +101,10 @@ class SimuDy:
         return pixels.clamp(0, 1), labels
 
     def _labels(self, release: KnowsTraining, generator: torch.Generator) -> Tensor:
-        classes = release.num_classes
-        if self.labels is None:
-            return balanced(self.candidates, classes)[torch.randperm(self.candidates, generator=generator)]
-        wrong = sorted({label for label in self.labels if not 0 <= label < classes})
-        if len(self.labels) != self.candidates or wrong:
-            raise BadInput(
-                f"`labels` must hold one of 0..{classes - 1} for each of the {self.candidates} candidates, got "
-                f"{len(self.labels)}{f' with {wrong}' if wrong else ''}"
-            )
-        return torch.tensor(self.labels)
+        count, classes = self.candidates, release.num_classes
+        if self.labels is not None:
+            return given(self.labels, count, classes)
+        return balanced(count, classes)[torch.randperm(count, generator=generator)]
 
     def _simulation(self, release: KnowsTraining, x: Tensor, labels: Tensor, seed: int) -> Simulation:
         """Begun with these candidates."""
@@ -168,12 +161,12 @@ class SimuDy:
         self, release: KnowsTraining, simulation: Simulation, start: Tensor, labels: Tensor, seed: int
     ) -> tuple[Tensor, Tensor, float]:
         known = release.fixed.x if isinstance(release, KnowsFixed) else start[:0]
-        coordinates, leanings = simulation.coordinates, self._leanings(release, labels, start)
+        coordinates, leaning = simulation.coordinates, self._leaning(release, labels, start)
         sure = one_hot(coordinates.y[: len(known)], release.num_classes).to(start)
 
         def objective(x: Tensor) -> Tensor:
-            shares = torch.cat([sure, (_LEANING * leanings[0]).softmax(-1)]) if leanings else None
-            return simulation(torch.cat([known, x]), shares) + self.tv * total_variation(coordinates.within(x))
+            y = torch.cat([sure, shares(leaning[0])]) if leaning else None
+            return simulation(torch.cat([known, x]), y) + self.tv * total_variation(coordinates.within(x))
 
         # whitened, a bias that hardly moved would count as much as all other weights
         plain = replace(coordinates, whitenings={}) if isinstance(coordinates, Spanned) else coordinates
@@ -186,7 +179,7 @@ class SimuDy:
         search_in_place(
             objective,
             x,
-            leanings,
+            leaning,
             optimizer=self.optimizer,
             steps=self.steps,
             octaves=self.octaves,
@@ -197,16 +190,14 @@ class SimuDy:
         coordinates.prepare(1.0)
         with torch.no_grad():
             found = coordinates.within(x).clamp(0, 1)
-            return found, leanings[0].argmax(-1) if leanings else labels, float(objective(found))
+            return found, leaning[0].argmax(-1) if leaning else labels, float(objective(found))
 
-    def _leanings(self, release: KnowsTraining, labels: Tensor, like: Tensor) -> list[nn.Parameter]:
-        """Of each record to the classes, in units of the log, where labels are moved."""
+    def _leaning(self, release: KnowsTraining, labels: Tensor, like: Tensor) -> list[nn.Parameter]:
+        """Of each record to the classes, where labels are moved."""
         if not self.soft_labels:
             return []
-        if not isinstance(release.training.loss, CrossEntropy):
-            raise BadInput("`soft_labels` are shares of classes under CrossEntropy, which is not the release's loss")
-        begun = one_hot(labels, release.num_classes).to(like) / _LEANING
-        return [nn.Parameter(begun if self.labels or self.start else torch.zeros_like(begun))]
+        sizes, known = (len(labels), release.num_classes), labels if self.labels or self.start else None
+        return [nn.Parameter(leanings(known, *sizes, release.training.loss, like=like))]
 
 
 def mean_gradient(release: KnowsTraining, training: Training, *, records: int) -> float:
