@@ -333,6 +333,25 @@ def test_one_output_stands_for_two_classes_or_for_numbers(loss: KnownLoss, class
         attack.run(replace(release, training=EASY), seed=0)
 
 
+class Numbers(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.squeeze()
+
+
+class Apart:
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return (logits - labels).square().mean()
+
+
+def test_an_output_without_a_dimension_of_its_own_is_one() -> None:
+    made = victim(
+        lambda data: nn.Sequential(*mlp(data.shape, 1, hidden=(24,)), Numbers()),
+        some(3),
+        replace(EASY, optimizer=SGD(lr=1e-4), loss=Apart()),
+    )
+    assert SimuDy(candidates=3, steps=2).run(initial_and_final(made).release, seed=0).x.isfinite().all()
+
+
 @pytest.mark.parametrize("layer", [nn.BatchNorm1d(24), nn.BatchNorm1d(24, track_running_stats=False)], ids=repr)
 def test_statistics_of_a_batch_are_refused(layer: nn.Module) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 24), layer, nn.ReLU(), nn.Linear(24, 10))

@@ -103,6 +103,16 @@ def test_all_of_one_class_is_a_label(net: str) -> None:
         assert float(sure) == pytest.approx(float(simulation(x)), rel=1e-9), name
 
 
+def test_whether_it_diverges_is_asked_of_the_shares_that_a_search_begins_with() -> None:
+    """A net that puts out zeros is at rest where all classes are alike, and at no rate moves from there."""
+    made = victim("mlp", Training(optimizer=SGD(lr=1e6), epochs=3))
+    last = {name: torch.zeros_like(made.initial[name]) for name in list(made.initial)[-2:]}
+    silent = replace(made, initial=made.initial | last, final={name: p + 1 for name, p in made.initial.items()})
+    simulation = simulations(silent)["whole, 3 to a graph"]
+    assert simulation.diverges_at(made.private.x) is not None
+    assert simulation.diverges_at(made.private.x, torch.full((len(UNEVEN), 10), 0.1).double()) is None
+
+
 def agreeing(labels: Tensor) -> int:
     return sum((Counter(labels.tolist()) & Counter(UNEVEN)).values())
 

@@ -68,13 +68,13 @@ def _outputs(release: KnowsFinal, *, like: Tensor) -> int:
     """How many the model has for a record of the release's shape."""
     try:
         with torch.no_grad():
-            logits = apply(release.model, release.final, like.new_zeros(1, *release.shape))
+            logits = apply(release.model, release.final, like.new_zeros(2, *release.shape))
     except BadInput:
         raise
     except (RuntimeError, ValueError, IndexError) as error:
         said = str(error).partition("\n")[0]
         raise BadInput(f"the model does not take records of the release's `shape` {release.shape}: {said}") from error
-    return logits.shape[-1]
+    return logits.shape[-1] if logits.ndim > 1 else 1
 
 
 def check_outputs(loss: Loss, outputs: int, classes: int) -> None:

@@ -130,13 +130,14 @@ class Simulation:
         ]
 
     @torch.no_grad()
-    def diverges_at(self, x: Tensor) -> int | None:
+    def diverges_at(self, x: Tensor, y: Tensor | None = None) -> int | None:
         """The first step, counted from one, after which a weight is not finite, or all are a thousand times as far from
         the start as the victim's."""
         read, by_length = self.coordinates.read(x), replace(self.coordinates, distance=_Length())
+        y = self.coordinates.y if y is None else y
         names, state = self._begun(x)
         for move in self.moves(len(x)):
-            state = self._after(names, [move], len(read), *read, self.coordinates.y, *state)
+            state = self._after(names, [move], len(read), *read, y, *state)
             far = by_length.apart(dict(zip(names, state, strict=False)), read)
             if not (far < _TOO_FAR**2 and all(bool(p.isfinite().all()) for p in state)):
                 return move.step + 1

@@ -164,13 +164,16 @@ class SimuDy:
         coordinates, leaning = simulation.coordinates, self._leaning(release, labels, start)
         sure = one_hot(coordinates.y[: len(known)], release.num_classes).to(start)
 
+        def labelled() -> Tensor | None:
+            return torch.cat([sure, shares(leaning[0])]) if leaning else None
+
         def objective(x: Tensor) -> Tensor:
-            y = torch.cat([sure, shares(leaning[0])]) if leaning else None
-            return simulation(torch.cat([known, x]), y) + self.tv * total_variation(coordinates.within(x))
+            return simulation(torch.cat([known, x]), labelled()) + self.tv * total_variation(coordinates.within(x))
 
         # whitened, a bias that hardly moved would count as much as all other weights
         plain = replace(coordinates, whitenings={}) if isinstance(coordinates, Spanned) else coordinates
-        if (place := replace(simulation, coordinates=plain).diverges_at(torch.cat([known, start]))) is not None:
+        checked = replace(simulation, coordinates=plain)
+        if (place := checked.diverges_at(torch.cat([known, start]), labelled())) is not None:
             raise Diverged(
                 f"the simulated training diverges at its step {place} of {len(simulation.batches)} on random records: "
                 "is its learning rate that of the victim?"
@@ -197,7 +200,7 @@ class SimuDy:
         if not self.soft_labels:
             return []
         sizes, known = (len(labels), release.num_classes), labels if self.labels or self.start else None
-        return [nn.Parameter(leanings(known, *sizes, release.training.loss, like=like))]
+        return [nn.Parameter(leanings(known, *sizes, (self.training or release.training).loss, like=like))]
 
 
 def mean_gradient(release: KnowsTraining, training: Training, *, records: int) -> float:
