@@ -18,13 +18,12 @@ import typer
 from remanence.errors import BadInput, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from remanence.execution import Local, Ray
     from remanence.experiment import Cell, Study
     from remanence.results import Record
     from remanence.runs import Job
-    from remanence.types import Data
 
 app = typer.Typer(
     name="remanence",
@@ -169,7 +168,7 @@ def audit(
     """Train small victims on your data, attack them, and write a page."""
     from remanence.data import load
     from remanence.runs import Job
-    from remanence_recipes.demo import SPANS
+    from remanence_recipes.demo import SPANS, audit_attacks
     from remanence_recipes.finished import finished_study
 
     records = partial(load, data, label=label)
@@ -188,7 +187,8 @@ def audit(
         begun = ["--start", str(start)] if start else []
         subject = ["--weights", str(weights), *begun, "--held-out", held_out]
     else:
-        chosen, subject = _attacks(records, net or "mlp", attack, named=data), ["--net", net or "mlp"]
+        chosen = audit_attacks(records, net or "mlp", attack, named=data)
+        subject = ["--net", net or "mlp"]
     job = Job(
         recipe=shlex.join(["audit", data, *(["--label", label] if label else []), *subject]),
         scale="small",
@@ -203,34 +203,6 @@ def audit(
         store=store,
     )
     _run(chosen, job, as_json=as_json)
-
-
-def _attacks(records: "Callable[[], Data]", net: str, wanted: list[str] | None, *, named: str) -> "list[Cell | Study]":
-    """Those that are wanted; where none is named, those that are run unasked, and the studies."""
-    from remanence_recipes.demo import NETS, ON_REQUEST, audit_cells, what_spans, what_stores
-
-    if net not in NETS:
-        raise unknown("net", net, NETS)
-    cells = audit_cells(records, net=net, named=named)
-    names = [type(cell.attack).__name__ for cell in cells]
-    for name in wanted or []:
-        if name not in names:
-            raise _not_run(name, names, "audit" if net == "mlp" else f"audit --net {net}")
-    if wanted:
-        return [cell for name, cell in zip(names, cells, strict=True) if name in wanted]
-    studies = [what_stores(cells[-1]), what_spans(cells[-1])] if net == "mlp" else []
-    return [*(cell for name, cell in zip(names, cells, strict=True) if name not in ON_REQUEST), *studies]
-
-
-def _not_run(name: str, names: list[str], command: str) -> BadInput:
-    from remanence.attacks import ATTACKS
-
-    if name not in [attack.__name__ for attack in ATTACKS]:
-        return unknown("attack", name, names)
-    return BadInput(
-        f"{name} is not run by `{command}`, which runs {', '.join(names)}: build a release in Python "
-        "(docs/threat-models.md)"
-    )
 
 
 @app.command()

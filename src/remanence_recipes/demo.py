@@ -13,9 +13,9 @@ from functools import partial
 import torch
 from torch import nn
 
-from remanence.attacks import L2, Equilibrium, FirstLayer, GradientMatching, RecoNN, SimuDy, Stein
+from remanence.attacks import ATTACKS, L2, Equilibrium, FirstLayer, GradientMatching, RecoNN, SimuDy, Stein
 from remanence.data import Split, distinct, load, split
-from remanence.errors import BadInput
+from remanence.errors import BadInput, unknown
 from remanence.experiment import Cell, Scale, Study
 from remanence.metrics import identity
 from remanence.nets import centred_mlp, cnn, mlp, torch_params
@@ -160,6 +160,32 @@ def _chosen(data: Data, *, quick: bool) -> Cell:
         per_victim=4 if quick else 8,
         start=partial(sent_by_server, None),
         attack=Stein(),
+    )
+
+
+def audit_attacks(
+    records: Callable[[], Data], net: str, wanted: Sequence[str] | None, *, named: str
+) -> list[Cell | Study]:
+    """Those that are wanted; where none is named, those that are run unasked, and the studies."""
+    if net not in NETS:
+        raise unknown("net", net, NETS)
+    cells = audit_cells(records, net=net, named=named)
+    names = [type(cell.attack).__name__ for cell in cells]
+    for name in wanted or []:
+        if name not in names:
+            raise _not_run(name, names, "audit" if net == "mlp" else f"audit --net {net}")
+    if wanted:
+        return [cell for name, cell in zip(names, cells, strict=True) if name in wanted]
+    studies = [what_stores(cells[-1]), what_spans(cells[-1])] if net == "mlp" else []
+    return [*(cell for name, cell in zip(names, cells, strict=True) if name not in ON_REQUEST), *studies]
+
+
+def _not_run(name: str, names: Sequence[str], command: str) -> BadInput:
+    if name not in [attack.__name__ for attack in ATTACKS]:
+        return unknown("attack", name, names)
+    return BadInput(
+        f"{name} is not run by `{command}`, which runs {', '.join(names)}: build a release in Python "
+        "(docs/threat-models.md)"
     )
 
 

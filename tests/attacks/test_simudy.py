@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from simulating import EASY, NETS, Net, shown, some, victim
 from torch import Tensor, nn
 
 from remanence import (
@@ -15,28 +16,19 @@ from remanence import (
     AdamW,
     BadInput,
     Cosine,
-    Data,
-    InitialAndFinalWeights,
-    Logistic,
     RMSProp,
     SimuDy,
-    SquaredError,
     Training,
-    Victim,
     all_but_one,
     centred_mlp,
-    cnn,
     initial_and_final,
     initial_params,
-    load,
     mlp,
     resnet,
     resnet18,
-    train_victim,
     vgg,
 )
 from remanence.attacks import _simulation
-from remanence.attacks._search import coarser, search_in_place
 from remanence.attacks._simulation import Coordinates, Simulation, Whole, segment_of
 from remanence.attacks._spanned import Spanned
 from remanence.attacks.gradient_matching import ByProducts
@@ -45,9 +37,8 @@ from remanence.errors import Diverged
 from remanence.nets import Standardise
 from remanence.release import KnowsTraining
 from remanence.seeds import stream
-from remanence.training import KnownLoss, Optimizer
+from remanence.training import Optimizer
 
-Net = Callable[[Data], nn.Module]
 HARD = Training(
     optimizer=SGD(lr=0.03, momentum=0.9),
     epochs=4,
@@ -56,34 +47,8 @@ HARD = Training(
     weight_decay=0.01,
     stages=((2, 0.5), (3, 0.1)),
 )
-EASY = Training(optimizer=SGD(lr=0.1), epochs=6)
-NETS: dict[str, Net] = {
-    "mlp with relu": lambda data: mlp(data.shape, 10, hidden=(24,), activation=nn.ReLU),
-    "mlp with elu": lambda data: mlp(data.shape, 10, hidden=(24,)),
-    "cnn": lambda data: cnn(data.shape, 10),
-    "resnet": lambda data: resnet(data.shape, 10, blocks=(1, 1), width=4, activation=nn.ELU),
-    "vgg": lambda data: vgg(data.shape, 10, blocks=(1, 2), width=4, activation=nn.ELU),
-}
 CUT = replace(HARD, clip=0.3)
 by_net = pytest.mark.parametrize("net", NETS.values(), ids=NETS)
-
-
-def some(count: int, *, side: int = 8) -> Data:
-    """Digits of as many classes, in float64."""
-    digits = load("digits")
-    place = torch.tensor([int((digits.y == label).nonzero()[0, 0]) for label in range(count)])
-    x = nn.functional.interpolate(digits.x[place].double(), size=(side, side))
-    return Data(x=x, y=digits.y[place], num_classes=10)
-
-
-def victim(net: Net, data: Data, training: Training, fixed: Data | None = None) -> Victim:
-    model = net(data)
-    initial = {name: p.double() for name, p in initial_params(model, seed=0).items()}
-    return train_victim(model, training, initial, fixed or data.take([]), data, seed=0)
-
-
-def shown(net: Net = NETS["mlp with relu"], training: Training = EASY) -> InitialAndFinalWeights:
-    return initial_and_final(victim(net, some(3), training)).release
 
 
 def simulated(made: KnowsTraining, labels: Tensor, segment: int, coordinates: Coordinates | None = None) -> Simulation:
@@ -304,87 +269,6 @@ def test_what_cannot_be_simulated_is_refused() -> None:
         replace(attack, labels=(0, 1, 10)).run(release, seed=0)
 
 
-def test_what_is_wrongly_described_is_refused() -> None:
-    release, attack = shown(), SimuDy(candidates=3, steps=2)
-    for classes in (3, 12):
-        with pytest.raises(BadInput, match=f"`num_classes` of the release must be 10, the .* outputs, got {classes}"):
-            attack.run(replace(release, num_classes=classes), seed=0)
-    with pytest.raises(BadInput, match=r"does not take records of the release's `shape` \(1, 9, 9\): mat1 and mat2"):
-        attack.run(replace(release, shape=(1, 9, 9)), seed=0)
-    with pytest.raises(BadInput, match=r"of one dtype, got torch\.float32 and torch\.float64"):
-        attack.run(replace(release, initial={name: p.float() for name, p in release.initial.items()}), seed=0)
-    with pytest.raises(BadInput, match="`training` must be a Training, got SGD"):
-        attack.run(replace(release, training=SGD(lr=0.1)), seed=0)  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match="`training` must be a Training, got SGD"):
-        SimuDy(training=SGD(lr=0.1))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("loss", "classes"), [(Logistic(), 2), (SquaredError(), 2), (SquaredError(values=(0.0, 0.5, 1.0)), 3)], ids=repr
-)
-def test_one_output_stands_for_two_classes_or_for_numbers(loss: KnownLoss, classes: int) -> None:
-    data = some(classes)
-    made = victim(lambda data: mlp(data.shape, 1, hidden=(24,)), data, replace(EASY, loss=loss))
-    release, attack = initial_and_final(made).release, SimuDy(candidates=classes, steps=2)
-    assert attack.run(replace(release, num_classes=classes), seed=0).x.isfinite().all()
-    with pytest.raises(BadInput, match=f"`num_classes` of the release must be .*{classes}, .* got 10"):
-        attack.run(release, seed=0)
-    with pytest.raises(BadInput, match=r"give Logistic\(\) or SquaredError\(\)"):
-        attack.run(replace(release, training=EASY), seed=0)
-
-
-class Numbers(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.squeeze()
-
-
-class Apart:
-    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return (logits - labels).square().mean()
-
-
-def test_an_output_without_a_dimension_of_its_own_is_one() -> None:
-    made = victim(
-        lambda data: nn.Sequential(*mlp(data.shape, 1, hidden=(24,)), Numbers()),
-        some(3),
-        replace(EASY, optimizer=SGD(lr=1e-4), loss=Apart()),
-    )
-    assert SimuDy(candidates=3, steps=2).run(initial_and_final(made).release, seed=0).x.isfinite().all()
-
-
-@pytest.mark.parametrize("layer", [nn.BatchNorm1d(24), nn.BatchNorm1d(24, track_running_stats=False)], ids=repr)
-def test_statistics_of_a_batch_are_refused(layer: nn.Module) -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 24), layer, nn.ReLU(), nn.Linear(24, 10))
-    start = {name: p.detach().clone() for name, p in model.state_dict().items()}
-    end = {name: p + 0.1 if p.is_floating_point() and "running" not in name else p for name, p in start.items()}
-    release = replace(shown(), model=model, initial=start, final=end)
-    with pytest.raises(BadInput, match="a BatchNorm in training mode"):
-        SimuDy(candidates=3, steps=2).run(release, seed=0)
-
-
-def test_statistics_that_moved_are_refused_until_both_ends_have_the_same() -> None:
-    release, attack = shown(NETS["resnet"]), SimuDy(candidates=3, steps=2)
-    name = next(name for name in release.final if name.endswith("running_mean"))
-    moved = replace(release, final=release.final | {name: release.final[name] + 0.1})
-    with pytest.raises(BadInput, match=f"differ in `{name}`, .* To go on nevertheless, give both the same"):
-        attack.run(moved, seed=0)
-    assert attack.run(replace(moved, initial=moved.initial | {name: moved.final[name]}), seed=0).x.isfinite().all()
-
-
-def test_layers_that_hide_what_they_did_are_refused() -> None:
-    attack = SimuDy(candidates=3, steps=2)
-    dropping = shown()
-    dropping.model.append(nn.Dropout(0.5))
-    with pytest.raises(BadInput, match="drops out at `4`"):
-        attack.run(dropping, seed=0)
-    dropping.model.eval()
-    assert attack.run(dropping, seed=0).x.isfinite().all()
-    release = shown(NETS["resnet"])
-    release.model.train()
-    with pytest.raises(BadInput, match="a BatchNorm in training mode"):
-        attack.run(release, seed=0)
-
-
 def test_a_rate_that_diverges_is_told_with_its_step() -> None:
     wild = replace(shown(), training=replace(EASY, optimizer=SGD(lr=1e200)))
     with pytest.raises(BadInput, match=r"diverges at its step \d of 6 on random records"):
@@ -437,46 +321,6 @@ def test_the_mean_gradient_follows_from_how_far_the_weights_went(training: Train
     )
     told = mean_gradient(initial_and_final(made).release, training, records=3)
     assert told == pytest.approx(float(torch.as_tensor(total).norm()) / sum(rates), rel=1e-6)
-
-
-def test_a_search_that_diverges_is_told() -> None:
-    x = nn.Parameter(torch.zeros(3))
-    with pytest.raises(Diverged, match="the search diverged by its step 5: lower the rate"):
-        search_in_place(lambda x: (0.0015 - x).sqrt().sum(), x, optimizer=Adam(), steps=5, label="")
-
-
-def test_what_no_rate_mends_is_not_blamed_on_the_rate() -> None:
-    def search(objective: Callable[[Tensor], Tensor]) -> None:
-        search_in_place(objective, nn.Parameter(torch.zeros(3)), optimizer=Adam(), steps=1, label="")
-
-    with pytest.raises(Diverged, match="the objective is not finite where the search begins, whatever the rate"):
-        search(lambda x: (x - 2).sqrt().sum())
-    with pytest.raises(Diverged, match="the slope of the objective is not finite where the search begins"):
-        search(lambda x: (x * x).sqrt().sum())
-
-
-def test_octaves_move_the_coarse_parts_of_images() -> None:
-    """Where a slope is mostly noise from pixel to pixel, the mean of many pixels is what can be told."""
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(2, 1, 16, 16, generator=generator)
-    ramp = torch.linspace(0, 1, 16).expand(2, 1, 16, 16)
-
-    def rough(x: Tensor) -> Tensor:
-        return (x - ramp).square().sum() + 0.03 * (60 * x + 20 * noise).sin().sum()
-
-    off = []
-    for octaves in (0, 3):
-        x = nn.Parameter(torch.full((2, 1, 16, 16), 0.5))
-        search_in_place(rough, x, optimizer=Adam(lr=0.02), steps=40, label="", octaves=octaves)
-        found = x.detach()
-        assert 0 <= float(found.min()) <= float(found.max()) <= 1
-        off.append(float(nn.functional.avg_pool2d(found - ramp, 4).square().mean()))
-    assert off[1] < 0.5 * off[0]
-
-
-def test_octaves_end_at_one_pixel_and_tables_have_none() -> None:
-    assert [tuple(part.shape) for part in coarser(torch.zeros(3, 1, 8, 4), 9)] == [(3, 1, 4, 2), (3, 1, 2, 1)]
-    assert coarser(torch.zeros(3, 8), 2) == []
 
 
 def test_images_can_be_standardised_by_the_model() -> None:
