@@ -47,7 +47,15 @@ def _run(
     final = _first_layer("--weights", weights, private, device)
     initial = None if start is None else _first_layer("--start", start, private, device)
     found = read_span(_released(final, initial, private))
-    return span_outcome(found, private, others, seed, hint=_TRY_START if start is None else "")
+    return span_outcome(found, private, others, seed, hint=_hint(final, initial))
+
+
+def _hint(final: Params, initial: Params | None) -> str:
+    """What to do where nothing can be said."""
+    if initial is None:
+        return _TRY_START
+    short = [p.dtype for p in (*final.values(), *initial.values()) if torch.finfo(p.dtype).bits < 32]
+    return f": {short[0]} rounds off how far training moved the weights, give them in full" if short else ""
 
 
 def _first_layer(option: str, file: File, records: Data, device: torch.device) -> Params:

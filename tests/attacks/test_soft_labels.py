@@ -135,6 +135,10 @@ def test_labels_that_are_not_balanced_are_found_with_the_records() -> None:
     assert even.objective is not None
     assert soft.objective is not None
     assert soft.objective < 0.2 * even.objective
+    slow = replace(search, steps=1, optimizer=Adam(lr=1e-3))
+    leaning = replace(slow, labels=UNEVEN, soft_labels=True).run(release, seed=0)
+    assert leaning.y is not None
+    assert leaning.y.tolist() == list(UNEVEN)
     on = replace(search, steps=1, start=replace(search, soft_labels=True)).run(release, seed=0)
     assert on.y is not None
     assert torch.equal(on.y, soft.y)

@@ -9,7 +9,7 @@ import torch
 from command_line import Call, assert_refused
 from torch import Tensor, nn
 
-from remanence import SGD, Data, Split, Training, initial_params, load, mlp, save_weights, split
+from remanence import SGD, Data, Split, Training, initial_params, load, load_weights, mlp, save_weights, split
 from remanence.results import parse_records
 from remanence.training import Adam
 
@@ -106,6 +106,13 @@ def test_a_tuned_model_and_what_it_was_tuned_from_tell_which_records_did_it(call
     assert told.partition(": ")[2] in (tuned.parent / page).read_text(encoding="utf-8").replace(SPACE, " ")
     assert_refused(call(*OWN[:3], "--start", "other.safetensors"), "`--start` with both")
     assert_refused(call("audit", "--start", "base.safetensors"), "`--start` with both")
+
+
+def test_weights_that_are_rounded_off_are_named_as_the_reason(call: Call, tuned: Path) -> None:
+    save_weights(tuned, {name: p.half() for name, p in load_weights(tuned).items()})
+    said = call(*OWN, "--start", tuned, "--force")
+    assert said.code == 0
+    assert "no safety: torch.float16 rounds off how far training moved the weights" in said.out
 
 
 def test_a_start_of_another_size_is_refused_and_the_end_itself(call: Call, tuned: Path) -> None:

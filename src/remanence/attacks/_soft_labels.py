@@ -9,7 +9,9 @@ from torch.nn.functional import one_hot
 from remanence.errors import BadInput
 from remanence.training import CrossEntropy, Loss
 
-_PACE = 16.0  # logs of a share that count as the whole range of a pixel, so that one rate suits both
+# Logs of a share that count as the whole range of a pixel, so that one rate suits both: of 1, 4, 8 and 16 chosen on 20
+# digits, seeds 0 to 2. A label that is given begins with e times the share of another class.
+_PACE = 16.0
 
 
 def given(labels: Sequence[int], candidates: int, classes: int) -> Tensor:

@@ -42,7 +42,7 @@ class SimuDy:
 
     candidates: int = 100
     labels: tuple[int, ...] | None = None  # None: as many of each class, in an order by the seed
-    soft_labels: bool = False  # moved with the records, from `labels` or from all classes alike; not in the paper
+    soft_labels: bool = False  # moved with the records, from all classes alike or leaning to `labels`; not in the paper
     distance: Distance = Cosine()
     tv: float = 0.005
     steps: int = 5000  # the authors: 30,000, with a rate that rises and falls every 200
