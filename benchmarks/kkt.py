@@ -18,7 +18,7 @@ takes, 184 are products; what else is read and written would have to be fused wi
 iteration of one run was 92 kernels and 937 MB in place of 68 and 665 MB, and the ratios were 3.4, 7.9 and 12.9.
 
 Whether TF32 finds what float64 and float32 find, its rounding imitated on a CPU: of 50 CIFAR-10 images of 16x16 (victim
-of buzaglo2023, small, seed 1) Equilibrium found 28 with TF32, 28 and 27 (1,600 steps, one restart), and KKT 8, 9
+of buzaglo2023, small, seed 1) Stationarity found 28 with TF32, 28 and 27 (1,600 steps, one restart), and KKT 8, 9
 and 11 (400 iterations of four runs).
 """
 
@@ -30,9 +30,9 @@ import torch
 from torch import Tensor
 
 from remanence.attacks import KKT, KKTRun
-from remanence.attacks.kkt import Search
-from remanence.nets import centred_mlp, torch_params
-from remanence.release import WeightsOnly
+from remanence.attacks.weights.kkt import Search
+from remanence.models import centred_mlp, torch_params
+from remanence.releases import WeightsOnly
 from remanence.training.precision import precision
 
 CLASSES = 10

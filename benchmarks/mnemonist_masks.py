@@ -17,11 +17,11 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks._inputs import Scaler
-from remanence.attacks._masks import MaskedReader, Superparameters, masks_of
-from remanence.attacks._reconstructor import Reader, materialised
-from remanence.attacks.mnemonist import Importance
-from remanence.nets import deconv, initial_params, mlp
+from remanence.attacks.one_unknown.masks import MaskedReader, Superparameters, masks_of
+from remanence.attacks.one_unknown.mnemonist import Importance
+from remanence.attacks.one_unknown.reconstructor import Reader, materialised
+from remanence.models import deconv, initial_params, mlp
+from remanence.shadow.features import Scaler
 from remanence.shadow.rows import first_layer, stack_weights
 from remanence.training.precision import precision
 

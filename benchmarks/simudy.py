@@ -47,7 +47,7 @@ from remanence import SGD, Cosine, Training, centred_mlp, initial_params, resnet
 from remanence.attacks._convolved import Convolved
 from remanence.attacks._simulation import Coordinates, Simulation, Whole, graph_of
 from remanence.attacks._spanned import Spanned
-from remanence.nets import apply
+from remanence.models import apply
 from remanence.training import Adam
 from remanence.training.in_place import changed_by, replayed, torch_optimizer, update
 from remanence.training.precision import precision

@@ -17,7 +17,7 @@ from remanence import (
     mlp,
     server_params,
 )
-from remanence.release import Gradient
+from remanence.releases import Gradient
 from remanence.training.losses import CrossEntropy, Loss
 from remanence_recipes.wang2023.setting import SquareAndCube
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from remanence.errors import BadModelFile
-from remanence.loading import load_weights
+from remanence.releases.loading import load_weights
 
 TEN_GB = 10 * 2**30
 

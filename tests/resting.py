@@ -21,7 +21,7 @@ from remanence import (
     train_victim,
     weights_only,
 )
-from remanence.attacks import _stationarity
+from remanence.attacks.weights import residual
 from remanence.training import KnownLoss
 
 RECORDS = 10
@@ -68,8 +68,8 @@ def without_decay(loss: KnownLoss, *, epochs: int) -> Victim:
     return train_victim(model, training, initial, data.take(slice(0, 0)), data, seed=0)
 
 
-def layers_of(victim: Victim) -> tuple[_stationarity.Layer, ...]:
-    layers = _stationarity.layers_of(victim.model, victim.final)
+def layers_of(victim: Victim) -> tuple[residual.Layer, ...]:
+    layers = residual.layers_of(victim.model, victim.final)
     assert layers is not None
     return layers
 

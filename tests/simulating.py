@@ -8,11 +8,11 @@ from torch import nn
 from remanence import (
     SGD,
     Data,
-    InitialAndFinalWeights,
+    FineTuned,
     Training,
     Victim,
     cnn,
-    initial_and_final,
+    fine_tuned,
     initial_params,
     load,
     mlp,
@@ -46,5 +46,5 @@ def victim(net: Net, data: Data, training: Training, fixed: Data | None = None) 
     return train_victim(model, training, initial, fixed or data.take([]), data, seed=0)
 
 
-def shown(net: Net = NETS["mlp with relu"], training: Training = EASY) -> InitialAndFinalWeights:
-    return initial_and_final(victim(net, some(3), training)).release
+def shown(net: Net = NETS["mlp with relu"], training: Training = EASY) -> FineTuned:
+    return fine_tuned(victim(net, some(3), training)).release

@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
-from remanence.results import Record, read_run
+from remanence.experiments.results import Record, read_run
 from remanence.runs import Job, run_job
 from remanence_recipes import RECIPES
 

@@ -28,7 +28,7 @@ from remanence import (
     train_victim,
     weights_only,
 )
-from remanence.checks import caveats
+from remanence.audit.checks import caveats
 from remanence.data import Split
 from remanence.errors import BadInput
 from remanence.metrics import MSE, SSIM, Matching, hungarian, identity

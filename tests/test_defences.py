@@ -1,4 +1,4 @@
-"""Each defence against a loop over the entries, at its limits, and in a release."""
+"""Each defense against a loop over the entries, at its limits, and in a release."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,11 +11,11 @@ from remanence import (
     BadInput,
     Case,
     Clipping,
-    Defence,
+    Defense,
     GaussianNoise,
     Gradient,
-    LowBits,
     Params,
+    Quantization,
     Sign,
     TopK,
     Training,
@@ -26,10 +26,10 @@ from remanence import (
     mlp,
 )
 from remanence.data import Split
-from remanence.defences import defended
+from remanence.releases.defenses import defended
 
-ALL: list[Defence] = [GaussianNoise(share=0.3), Clipping(norm=1.0), TopK(share=0.3), Sign(), LowBits(bits=3)]
-by_defence = pytest.mark.parametrize("defence", ALL, ids=repr)
+ALL: list[Defense] = [GaussianNoise(share=0.3), Clipping(norm=1.0), TopK(share=0.3), Sign(), Quantization(bits=3)]
+by_defence = pytest.mark.parametrize("defense", ALL, ids=repr)
 
 
 def gradient(seed: int = 0) -> Params:
@@ -91,7 +91,7 @@ def test_signs_carry_the_mean_magnitude_of_their_tensor() -> None:
 @pytest.mark.parametrize("bits", [1, 2, 4])
 def test_low_bits_are_right_on_average_and_one_of_the_two_levels_around(bits: int) -> None:
     sent, draws = gradient(), 2000
-    drawn = [LowBits(bits=bits)(sent, seed=k) for k in range(draws)]
+    drawn = [Quantization(bits=bits)(sent, seed=k) for k in range(draws)]
     for name, g in sent.items():
         values, largest = torch.stack([each[name] for each in drawn]), float(g.abs().max())
         step = 2 * largest / (2**bits - 1)
@@ -105,23 +105,23 @@ def test_low_bits_are_right_on_average_and_one_of_the_two_levels_around(bits: in
 
 
 @pytest.mark.parametrize(
-    "defence", [GaussianNoise(share=0), Clipping(norm=1e9), TopK(share=1), LowBits(bits=16)], ids=repr
+    "defense", [GaussianNoise(share=0), Clipping(norm=1e9), TopK(share=1), Quantization(bits=16)], ids=repr
 )
-def test_at_its_weakest_a_defence_changes_nothing(defence: Defence) -> None:
-    assert entries(defence(gradient(), seed=0)) == pytest.approx(entries(gradient()), abs=1e-3)
+def test_at_its_weakest_a_defence_changes_nothing(defense: Defense) -> None:
+    assert entries(defense(gradient(), seed=0)) == pytest.approx(entries(gradient()), abs=1e-3)
 
 
-@pytest.mark.parametrize("defence", [Clipping(norm=1), TopK(share=0.3), Sign()], ids=repr)
-def test_what_draws_nothing_changes_nothing_the_second_time(defence: Defence) -> None:
-    once = defence(gradient(), seed=0)
-    assert entries(defence(once, seed=1)) == pytest.approx(entries(once))
+@pytest.mark.parametrize("defense", [Clipping(norm=1), TopK(share=0.3), Sign()], ids=repr)
+def test_what_draws_nothing_changes_nothing_the_second_time(defense: Defense) -> None:
+    once = defense(gradient(), seed=0)
+    assert entries(defense(once, seed=1)) == pytest.approx(entries(once))
 
 
 @by_defence
-def test_is_repeatable_and_keeps_shapes_dtypes_and_its_argument(defence: Defence) -> None:
+def test_is_repeatable_and_keeps_shapes_dtypes_and_its_argument(defense: Defense) -> None:
     sent = {name: g.float() for name, g in gradient().items()}
     before = {name: g.clone() for name, g in sent.items()}
-    one, again = defence(sent, seed=1), defence(sent, seed=1)
+    one, again = defense(sent, seed=1), defense(sent, seed=1)
     for name, g in sent.items():
         assert torch.equal(one[name], again[name])
         assert torch.equal(g, before[name])
@@ -129,14 +129,14 @@ def test_is_repeatable_and_keeps_shapes_dtypes_and_its_argument(defence: Defence
 
 
 @by_defence
-def test_a_gradient_of_zeros_stays_finite(defence: Defence) -> None:
+def test_a_gradient_of_zeros_stays_finite(defense: Defense) -> None:
     zeros = {name: torch.zeros_like(g) for name, g in gradient().items()}
-    assert all(bool(g.isfinite().all()) for g in defence(zeros, seed=0).values())
-    assert all(bool(g.isfinite().all()) for g in defence.imitate(zeros, zeros).values())
+    assert all(bool(g.isfinite().all()) for g in defense(zeros, seed=0).values())
+    assert all(bool(g.isfinite().all()) for g in defense.imitate(zeros, zeros).values())
 
 
-@pytest.mark.parametrize("draws", [GaussianNoise(share=1), LowBits(bits=2)], ids=repr)
-def test_two_of_a_kind_draw_differently(draws: Defence) -> None:
+@pytest.mark.parametrize("draws", [GaussianNoise(share=1), Quantization(bits=2)], ids=repr)
+def test_two_of_a_kind_draw_differently(draws: Defense) -> None:
     other = defended(gradient(), (TopK(share=1), draws), seed=0)
     assert entries(defended(gradient(), (draws,), seed=0)) != entries(other)
 
@@ -149,11 +149,11 @@ def test_two_of_a_kind_draw_differently(draws: Defence) -> None:
         (lambda: Clipping(norm=0), "`norm` of Clipping must be more than 0, got 0"),
         (lambda: TopK(share=0), "`share` of TopK must be more than 0 and at most 1, got 0"),
         (lambda: TopK(share=1.5), "at most 1, got 1.5"),
-        (lambda: LowBits(bits=0), "`bits` of LowBits must be from 1 to 16, got 0"),
-        (lambda: LowBits(bits=17), "got 17"),
+        (lambda: Quantization(bits=0), "`bits` of Quantization must be from 1 to 16, got 0"),
+        (lambda: Quantization(bits=17), "got 17"),
     ],
 )
-def test_bad_values_are_refused(make: Callable[[], Defence], says: str) -> None:
+def test_bad_values_are_refused(make: Callable[[], Defense], says: str) -> None:
     with pytest.raises(BadInput, match=says):
         make()
 
@@ -163,9 +163,9 @@ def test_bad_values_are_refused(make: Callable[[], Defence], says: str) -> None:
 
 def test_the_imitations_are_what_was_sent_for_the_clients_own_gradient() -> None:
     sent = gradient()
-    for defence in (Clipping(norm=1.0), TopK(share=0.3)):
-        own = defence(sent, seed=0)
-        assert entries(defence.imitate(sent, own)) == pytest.approx(entries(own))
+    for defense in (Clipping(norm=1.0), TopK(share=0.3)):
+        own = defense(sent, seed=0)
+        assert entries(defense.imitate(sent, own)) == pytest.approx(entries(own))
     signs = Sign().imitate(sent, Sign()(sent, seed=0))
     assert [value > 0 for value in entries(signs)] == [value > 0 for value in entries(sent)]
 
@@ -175,16 +175,16 @@ def test_the_imitations_are_what_was_sent_for_the_clients_own_gradient() -> None
 
 @pytest.mark.parametrize("reveal", [gradient_at_initial, gradient_at_final])
 def test_a_release_is_of_the_defended_gradient_and_says_so(parts: Split, reveal: Callable[..., Case[Gradient]]) -> None:
-    plain, defences = reveal(victim(parts)).release, (Clipping(norm=0.5), TopK(share=0.2))
-    release = reveal(victim(parts), defences=defences).release
-    assert plain.defences == ()
-    assert release.defences == defences
+    plain, defenses = reveal(victim(parts)).release, (Clipping(norm=0.5), TopK(share=0.2))
+    release = reveal(victim(parts), defenses=defenses).release
+    assert plain.defenses == ()
+    assert release.defenses == defenses
     expected = TopK(share=0.2)(Clipping(norm=0.5)(plain.gradient, seed=0), seed=0)
     assert entries(release.gradient) == pytest.approx(entries(expected))
 
 
 def test_clients_draw_noise_of_their_own(parts: Split) -> None:
-    reveal = partial(gradient_at_initial, defences=(GaussianNoise(share=1.0),))
+    reveal = partial(gradient_at_initial, defenses=(GaussianNoise(share=1.0),))
     noises = []
     for first in (0, 3):
         plain, noisy = gradient_at_initial(victim(parts, first)).release, reveal(victim(parts, first)).release

@@ -12,12 +12,12 @@ from remanence import (
     SGD,
     BadInput,
     ByLoss,
-    Equilibrium,
     GradientMatching,
     KKTRun,
     Mnemonist,
     RecoNN,
     SimuDy,
+    Stationarity,
     Training,
 )
 from remanence.errors import unknown
@@ -34,9 +34,9 @@ WRONG: list[tuple[Callable[..., object], str, float]] = [
     (RMSProp, "lr", -1),
     (KKT, "iterations", 0),
     (KKT, "candidates", 0),
-    (Equilibrium, "steps", -1),
-    (Equilibrium, "restarts", 0),
-    (Equilibrium, "whitening", -0.5),
+    (Stationarity, "steps", -1),
+    (Stationarity, "restarts", 0),
+    (Stationarity, "whitening", -0.5),
     (GradientMatching, "steps", 0),
     (RecoNN, "batch_size", 0),
     (RecoNN, "clip", -1),
@@ -72,7 +72,7 @@ def test_what_is_counted_must_be_whole(kind: Callable[..., object], field: str, 
 @pytest.mark.parametrize("value", [0, -1, nan, inf])
 @pytest.mark.parametrize(
     ("kind", "field"),
-    [(Training, "clip"), (SimuDy, "clip"), (KKT, "norm"), (Equilibrium, "norm"), (ByLoss, "fall")],
+    [(Training, "clip"), (SimuDy, "clip"), (KKT, "norm"), (Stationarity, "norm"), (ByLoss, "fall")],
 )
 def test_what_would_leave_nothing_is_refused(kind: Callable[..., object], field: str, value: float) -> None:
     with pytest.raises(BadInput, match=rf"`{field}` of \w+ must be above 0, got {value}"):
@@ -85,14 +85,14 @@ def test_a_rate_is_lowered_on_the_way(wrong: tuple[tuple[float, float], ...]) ->
         ByLoss(lowered=wrong)
 
 
-@pytest.mark.parametrize(("kind", "field"), [(Equilibrium, "whitening"), (SimuDy, "tv"), (SGD, "lr")])
+@pytest.mark.parametrize(("kind", "field"), [(Stationarity, "whitening"), (SimuDy, "tv"), (SGD, "lr")])
 def test_what_is_no_number_is_refused(kind: Callable[..., object], field: str) -> None:
     with pytest.raises(BadInput, match=rf"`{field}` of \w+ must be a number, 0 or more, got 'a'"):
         kind(**{field: "a"})
 
 
 @pytest.mark.parametrize("wrong", [(0.0, 1.0), (1.0, nan), (2.0,), 2.0, "ab", ("a", "b"), (1.0, inf)], ids=repr)
-@pytest.mark.parametrize("kind", [Equilibrium, SimuDy])
+@pytest.mark.parametrize("kind", [Stationarity, SimuDy])
 def test_gates_have_two_sharpnesses(kind: Callable[..., object], wrong: object) -> None:
     with pytest.raises(BadInput, match=r"`sharpness` of \w+ must be a tuple of 2 numbers above 0, got"):
         kind(sharpness=wrong)
@@ -100,8 +100,8 @@ def test_gates_have_two_sharpnesses(kind: Callable[..., object], wrong: object) 
 
 @pytest.mark.parametrize("wrong", [0.5, "ab", (0.5, 1.0), ("a",)], ids=repr)
 def test_shares_that_are_kept_lie_between_none_and_all(wrong: object) -> None:
-    with pytest.raises(BadInput, match="`kept` of Equilibrium must be a tuple of numbers between 0 and 1, got"):
-        Equilibrium(kept=wrong)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="`kept` of Stationarity must be a tuple of numbers between 0 and 1, got"):
+        Stationarity(kept=wrong)  # type: ignore[arg-type]
 
 
 def test_entries_and_numbers_of_numpy_are_looked_at_alike() -> None:

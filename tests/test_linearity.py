@@ -10,8 +10,8 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from remanence import SGD, BadInput, Training, initial_params, mlp, train_victim
 from remanence.data import Split
-from remanence.nets import apply
-from remanence.preflight import linearity, preflight
+from remanence.diagnostics.preflight import linearity, preflight
+from remanence.models import apply
 from remanence.training import UntilRest
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from remanence.errors import BadModelFile
-from remanence.loading import load_weights, save_weights
+from remanence.releases.loading import load_weights, save_weights
 
 
 def mlp() -> nn.Module:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hostile_files import RECORD, TEN_GB, entry, refused, state, tensor, write_safetensors, write_zip
 
-from remanence.loading import load_weights
+from remanence.releases.loading import load_weights
 
 
 def pairs(*items: tuple[str, Any]) -> bytes:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, max_pool2d
 
 from remanence import BadInput, Data, Params, Training
-from remanence.nets import (
+from remanence.models import (
     Doubling,
     Image,
     apply,

@@ -12,7 +12,7 @@ import torch
 from hostile_files import ORDERED, REBUILD, TEN_GB, name, op, refused, state, tensor, tensor_again, write_zip
 from torch import Tensor, nn
 
-from remanence.loading import load_weights
+from remanence.releases.loading import load_weights
 
 
 def test_torch_reads_what_the_assembler_writes(tmp_path: Path) -> None:

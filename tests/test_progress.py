@@ -15,10 +15,10 @@ from torch import nn
 import remanence.progress
 from remanence import SGD, Reconstruction, Stein, Training, UntilRest, evaluate, initial_params, mlp
 from remanence.data import from_image_folder
-from remanence.experiment import prepare
-from remanence.preflight import linearity
+from remanence.diagnostics.preflight import linearity
+from remanence.experiments import prepare
 from remanence.progress import SOON, track
-from remanence.release import train_victim
+from remanence.releases import train_victim
 from remanence.training.in_full import train_in_full
 from remanence.types import Data
 

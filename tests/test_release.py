@@ -14,11 +14,11 @@ from remanence import (
     Training,
     Victim,
     all_but_one,
-    all_but_one_and_the_start,
+    all_but_one_unknown_init,
     build_bank,
+    fine_tuned,
     gradient_at_final,
     gradient_at_initial,
-    initial_and_final,
     initial_params,
     local_update,
     mlp,
@@ -28,12 +28,12 @@ from remanence import (
 )
 from remanence.data import Split
 from remanence.errors import BadInput
-from remanence.nets import initial_stack
-from remanence.release import (
+from remanence.models import initial_stack
+from remanence.releases import (
+    KnowsAllButOne,
     KnowsFinal,
     KnowsFixed,
     KnowsGradient,
-    KnowsRest,
     KnowsTraining,
     KnowsUpdate,
     check_fit,
@@ -42,9 +42,9 @@ from remanence.types import concat
 
 LATTICE = [
     (weights_only, {KnowsFinal}),
-    (initial_and_final, {KnowsFinal, KnowsTraining}),
-    (all_but_one, {KnowsFinal, KnowsTraining, KnowsFixed, KnowsRest}),
-    (all_but_one_and_the_start, {KnowsFinal, KnowsFixed}),
+    (fine_tuned, {KnowsFinal, KnowsTraining}),
+    (all_but_one, {KnowsFinal, KnowsTraining, KnowsFixed, KnowsAllButOne}),
+    (all_but_one_unknown_init, {KnowsFinal, KnowsFixed}),
     (gradient_at_initial, {KnowsUpdate, KnowsGradient}),
     (gradient_at_final, {KnowsUpdate, KnowsGradient}),
     (local_update, {KnowsUpdate}),
@@ -64,7 +64,7 @@ def test_each_release_shows_what_its_protocols_say(
     parts: Split, reveal: Callable[[Victim], Case[Any]], known: set[type]
 ) -> None:
     case = reveal(victim(parts))
-    knowledge = (KnowsFinal, KnowsTraining, KnowsFixed, KnowsRest, KnowsUpdate, KnowsGradient)
+    knowledge = (KnowsFinal, KnowsTraining, KnowsFixed, KnowsAllButOne, KnowsUpdate, KnowsGradient)
     assert {protocol for protocol in knowledge if isinstance(case.release, protocol)} == known
     assert torch.equal(case.truth.x, parts.private.x[:1])
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -173,9 +173,9 @@ def test_a_release_without_its_start_shows_none(parts: Split) -> None:
     private = parts.private.take(slice(0, 1))
     model = mlp(private.shape, 10)
     made = train_victim(model, Training(epochs=1), initial_params(model, seed=0), parts.fixed, private, seed=0)
-    case = all_but_one_and_the_start(made)
+    case = all_but_one_unknown_init(made)
     assert isinstance(case.release, KnowsFixed)
-    assert not isinstance(case.release, KnowsRest)
+    assert not isinstance(case.release, KnowsAllButOne)
     assert not hasattr(case.release, "initial")
 
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 from tiny_cells import Guess, cut, made_data, tiny_cell, tiny_study
 
-import remanence.results.folder
+import remanence.experiments.results.folder
 from remanence import SGD, Cell, Data, Split, Training
 from remanence.errors import BadInput
-from remanence.experiment import Outcome, Study
+from remanence.experiments import Outcome, Study
+from remanence.experiments.results import Record, read_run
 from remanence.report import render
-from remanence.results import Record, read_run
 from remanence.runs import Job, run_job
 from remanence.training import DPGD
 
@@ -232,14 +232,14 @@ def failing(number: int) -> Callable[..., Any]:
 
 def test_a_read_only_folder_is_refused_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in (errno.EACCES, errno.EROFS):
-        monkeypatch.setattr(remanence.results.folder, "TemporaryFile", failing(number))
+        monkeypatch.setattr(remanence.experiments.results.folder, "TemporaryFile", failing(number))
         with pytest.raises(BadInput, match=r"cannot write into `.*` \(a reason\): .*`--out`"):
             done([tiny_cell(split=never)], tmp_path)
     assert names(tmp_path) == set()
 
 
 def test_a_full_disk_is_not_called_a_wrong_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remanence.results.folder, "TemporaryFile", failing(errno.ENOSPC))
+    monkeypatch.setattr(remanence.experiments.results.folder, "TemporaryFile", failing(errno.ENOSPC))
     with pytest.raises(OSError, match="a reason"):
         done([tiny_cell(split=never)], tmp_path)
 

@@ -8,9 +8,9 @@ from typing import Any, final
 import torch
 
 from remanence import SGD, Cell, Data, Reconstruction, Split, Training, mlp, split, weights_only
-from remanence.experiment import Figure, Measure, Outcome, Series, Study
+from remanence.experiments import Figure, Measure, Outcome, Series, Study
 from remanence.metrics import MSE, identity
-from remanence.release import KnowsFinal
+from remanence.releases import KnowsFinal
 
 PARTS = {"private": 20, "fixed": 10, "public": 5, "test": 40}  # with fewer private records the nulls take longer
 

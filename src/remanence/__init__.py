@@ -7,7 +7,6 @@ from remanence.attacks import (
     LBFGS,
     Attack,
     Cosine,
-    Equilibrium,
     FirstLayer,
     GradientMatching,
     KKTRun,
@@ -16,18 +15,16 @@ from remanence.attacks import (
     RecoNN,
     ShadowAttack,
     SimuDy,
-    Span,
+    Stationarity,
     Stein,
     infer_labels,
-    read_span,
-    share_left,
 )
-from remanence.audit import Finding, audit
+from remanence.audit.finding import Finding, audit
 from remanence.data import Split, load, split
-from remanence.defences import Clipping, Defence, GaussianNoise, LowBits, Sign, TopK
+from remanence.diagnostics.span import Span, read_span
 from remanence.errors import BadInput, BadModelFile, NotEnoughKnowledge
 from remanence.execution import Local, Ray
-from remanence.experiment import (
+from remanence.experiments import (
     Cell,
     Claim,
     Figure,
@@ -40,9 +37,8 @@ from remanence.experiment import (
     run_cell,
     run_study,
 )
-from remanence.loading import load_weights, save_weights
 from remanence.metrics import Matching, Membership, Metric, Scores, evaluate, membership
-from remanence.nets import (
+from remanence.models import (
     centred_mlp,
     cnn,
     initial_params,
@@ -53,25 +49,27 @@ from remanence.nets import (
     torch_params,
     vgg,
 )
-from remanence.release import (
+from remanence.releases import (
     AllButOne,
-    AllButOneAndTheStart,
+    AllButOneUnknownInit,
     Case,
+    FineTuned,
     Gradient,
-    InitialAndFinalWeights,
     LocalUpdate,
     Victim,
     WeightsOnly,
     all_but_one,
-    all_but_one_and_the_start,
+    all_but_one_unknown_init,
+    fine_tuned,
     gradient_at_final,
     gradient_at_initial,
-    initial_and_final,
     local_update,
     train_victim,
     train_victims,
     weights_only,
 )
+from remanence.releases.defenses import Clipping, Defense, GaussianNoise, Quantization, Sign, TopK
+from remanence.releases.loading import load_weights, save_weights
 from remanence.shadow import ShadowBank, Store, build_bank
 from remanence.training import (
     DPGD,
@@ -85,6 +83,7 @@ from remanence.training import (
     SquaredError,
     Training,
     UntilRest,
+    remaining_fraction,
     train_together,
 )
 from remanence.types import Data, Params, Reconstruction
@@ -99,7 +98,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "AllButOne",
-    "AllButOneAndTheStart",
+    "AllButOneUnknownInit",
     "Attack",
     "BadInput",
     "BadModelFile",
@@ -111,21 +110,19 @@ __all__ = [
     "Cosine",
     "CrossEntropy",
     "Data",
-    "Defence",
-    "Equilibrium",
+    "Defense",
     "Figure",
     "Finding",
+    "FineTuned",
     "FirstLayer",
     "GaussianNoise",
     "Gradient",
     "GradientMatching",
-    "InitialAndFinalWeights",
     "KKTRun",
     "Linearised",
     "Local",
     "LocalUpdate",
     "Logistic",
-    "LowBits",
     "Matching",
     "Measure",
     "Membership",
@@ -135,6 +132,7 @@ __all__ = [
     "Outcome",
     "Params",
     "Point",
+    "Quantization",
     "RMSProp",
     "Ray",
     "Recipe",
@@ -149,6 +147,7 @@ __all__ = [
     "Span",
     "Split",
     "SquaredError",
+    "Stationarity",
     "Stein",
     "Store",
     "Study",
@@ -158,16 +157,16 @@ __all__ = [
     "Victim",
     "WeightsOnly",
     "all_but_one",
-    "all_but_one_and_the_start",
+    "all_but_one_unknown_init",
     "audit",
     "build_bank",
     "centred_mlp",
     "cnn",
     "evaluate",
+    "fine_tuned",
     "gradient_at_final",
     "gradient_at_initial",
     "infer_labels",
-    "initial_and_final",
     "initial_params",
     "load",
     "load_weights",
@@ -175,13 +174,13 @@ __all__ = [
     "membership",
     "mlp",
     "read_span",
+    "remaining_fraction",
     "resnet",
     "resnet18",
     "run_cell",
     "run_study",
     "save_weights",
     "server_params",
-    "share_left",
     "split",
     "torch_params",
     "train_together",

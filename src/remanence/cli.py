@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from remanence.execution import Local, Ray
-    from remanence.experiment import Cell, Study
-    from remanence.results import Record
+    from remanence.experiments import Cell, Study
+    from remanence.experiments.results import Record
     from remanence.runs import Job
 
 app = typer.Typer(
@@ -100,7 +100,7 @@ def _told(error: BaseException) -> tuple[str, int]:
 
 def _show_version(asked: bool) -> None:
     if asked:
-        from remanence.results.provenance import commit, version
+        from remanence.experiments.results.provenance import commit, version
 
         at = commit()
         print(f"remanence {version()}" + (f", commit {at}" if at else ""))
@@ -221,7 +221,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run a recipe: one figure or table of a paper. Its printed numbers stand beside ours."""
-    from remanence.experiment import SCALES
+    from remanence.experiments import SCALES
     from remanence.runs import Job
     from remanence_recipes import RECIPES
 
@@ -257,8 +257,8 @@ def report(
     redact: Redact = False,
 ) -> None:
     """Draw the page of a run again from its records alone."""
+    from remanence.experiments.results import check_writable, read_run
     from remanence.report import write_page
-    from remanence.results import check_writable, read_run
 
     run = read_run(folder)
     page = out or folder
@@ -340,7 +340,7 @@ def _backend(name: str, ray_address: str | None) -> "Local | Ray":
 def _run(cells: "Sequence[Cell | Study]", job: "Job", *, as_json: bool) -> None:
     """Run the cells, say what each gave as soon as it is written, and end with the path of the page."""
     from remanence.execution import Ray
-    from remanence.experiment import Study
+    from remanence.experiments import Study
     from remanence.runs import run_job
 
     spread = job.store or isinstance(job.backend, Ray)

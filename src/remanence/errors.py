@@ -11,7 +11,15 @@ _MOST_NAMES = 12  # in one sentence
 
 
 class BadInput(ValueError):
-    """The caller gave something that cannot be used; the message says what and how to mend it."""
+    """The caller gave something that cannot be used; the message says what and how to mend it.
+
+    `code` names the kind of fault for machines and tests, such as `shape-mismatch`; `argument` is the argument, field
+    or option at fault, where there is one.
+    """
+
+    def __init__(self, message: str, *, code: str = "bad-input", argument: str | None = None) -> None:
+        super().__init__(message)
+        self.code, self.argument = code, argument
 
 
 class BadModelFile(BadInput):

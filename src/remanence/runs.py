@@ -9,10 +9,20 @@ from typing import final
 
 from remanence.errors import BadInput
 from remanence.execution import Backend
-from remanence.experiment import Cell, CellResult, Refusal, Stage, Study, StudyResult, prepare, run_cell, run_study
-from remanence.experiment.device import device_of
+from remanence.experiments import Cell, CellResult, Refusal, Stage, Study, StudyResult, prepare, run_cell, run_study
+from remanence.experiments.device import device_of
+from remanence.experiments.results import (
+    Record,
+    Run,
+    check_writable,
+    images,
+    read_records,
+    record,
+    redacted,
+    rows,
+    write_run,
+)
 from remanence.report import write_page
-from remanence.results import Record, Run, check_writable, images, read_records, record, redacted, rows, write_run
 from remanence.shadow import Store
 
 FILES = ("results.json", "scores.csv", "images.safetensors", "report.html")

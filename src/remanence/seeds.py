@@ -3,7 +3,7 @@
 from hashlib import blake2b
 
 
-def stream(seed: int, *purpose: str | int) -> int:
-    """The seed of the stream for `purpose`, such as `stream(seed, "shadows", 3)`."""
+def derive_seed(seed: int, *purpose: str | int) -> int:
+    """The seed of the stream for `purpose`, such as `derive_seed(seed, "shadows", 3)`."""
     words = "/".join(map(str, (seed, *purpose)))
     return int.from_bytes(blake2b(words.encode(), digest_size=4).digest())

@@ -93,3 +93,12 @@ class Reconstruction:
     x: Tensor
     y: Tensor | None = None
     objective: float | None = None  # the attack's own criterion at the end, lower is better
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Caveat:
+    """A reason to doubt a result: a code for machines, and a plain sentence."""
+
+    code: str
+    text: str

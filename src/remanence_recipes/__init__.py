@@ -1,6 +1,6 @@
 """Recipes: one function per figure or table, and the demo. A recipe's first docstring line is what `list` shows."""
 
-from remanence.experiment import Recipe
+from remanence.experiments import Recipe
 from remanence_recipes import demo
 from remanence_recipes.balle2022 import cifar, membership, tables, transfer, zero_gradients
 from remanence_recipes.buzaglo2023 import cifar100, classes, figures, gallery, margins, span, threshold
@@ -36,7 +36,7 @@ RECIPES: dict[str, Recipe] = {
     "wang2023.figure3_mnist": images.figure3_mnist,
     "wang2023.rates": planted.rates,
     "wang2023.noise": planted.noise,
-    "wang2023.defences": clients.defences,
+    "wang2023.defenses": clients.defenses,
     "wang2023.linear_caveat": planted.linear_caveat,
     "wang2023.activations": activations.activations,
     "wang2023.depth": depth.depth,

@@ -13,13 +13,13 @@ from functools import partial
 import torch
 from torch import nn
 
-from remanence.attacks import ATTACKS, L2, Equilibrium, FirstLayer, GradientMatching, RecoNN, SimuDy, Stein
+from remanence.attacks import ATTACKS, L2, FirstLayer, GradientMatching, RecoNN, SimuDy, Stationarity, Stein
 from remanence.data import Split, distinct, load, split
 from remanence.errors import BadInput, unknown
-from remanence.experiment import Cell, Scale, Study
+from remanence.experiments import Cell, Scale, Study
 from remanence.metrics import identity
-from remanence.nets import centred_mlp, cnn, mlp, torch_params
-from remanence.release import all_but_one, gradient_at_initial, initial_and_final, weights_only
+from remanence.models import centred_mlp, cnn, mlp, torch_params
+from remanence.releases import all_but_one, fine_tuned, gradient_at_initial, weights_only
 from remanence.training import SGD, Adam, AdamW, SquaredError, Training
 from remanence.types import Data, Params
 from remanence_recipes.spans import span_study
@@ -64,7 +64,7 @@ def _weights_alone(per_class: int, steps: int) -> Cell:
         training=Training(epochs=1200, weight_decay=0.01, stages=((720, 0.3), (960, 0.1))),
         start=start,
         reveal=weights_only,
-        attack=Equilibrium(steps=steps, restarts=2),
+        attack=Stationarity(steps=steps, restarts=2),
         tuned_on_truth=True,
     )
 
@@ -78,7 +78,7 @@ def _both_ends(*, quick: bool) -> Cell:
         split=lambda seed: _same_of_each(distinct(load("digits")), per_class, seed),
         model=lambda data: mlp(data.shape, data.num_classes, hidden=(64 if quick else 200,), activation=nn.ReLU),
         training=Training(optimizer=SGD(lr=0.1), epochs=20),
-        reveal=initial_and_final,
+        reveal=fine_tuned,
         attack=SimuDy(
             candidates=10 * per_class, distance=L2(), tv=0.001, steps=100 if quick else 200, optimizer=search
         ),

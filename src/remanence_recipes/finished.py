@@ -9,12 +9,12 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
-from remanence.attacks import read_span
 from remanence.data.splits import check_disjoint
+from remanence.diagnostics.span import read_span
 from remanence.errors import BadInput
-from remanence.experiment import Outcome, Study
-from remanence.loading import load_weights
-from remanence.release import InitialAndFinalWeights, KnowsFinal, WeightsOnly
+from remanence.experiments import Outcome, Study
+from remanence.releases import FineTuned, KnowsFinal, WeightsOnly
+from remanence.releases.loading import load_weights
 from remanence.training import SGD, Training
 from remanence.types import Data, Params
 from remanence_recipes.spans import span_outcome
@@ -82,9 +82,7 @@ def _released(final: Params, initial: Params | None, records: Data) -> KnowsFina
         return WeightsOnly(model=model, final=final, shape=shape, num_classes=classes)
     _check_start(initial, final)
     sgd = Training(optimizer=SGD(lr=1.0))  # at any rate all of the start is left, as there is no weight decay
-    return InitialAndFinalWeights(
-        model=model, final=final, shape=shape, num_classes=classes, initial=initial, training=sgd
-    )
+    return FineTuned(model=model, final=final, shape=shape, num_classes=classes, initial=initial, training=sgd)
 
 
 def _check_start(initial: Params, final: Params) -> None:

@@ -7,15 +7,15 @@ from math import nan
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks import Span, read_span
-from remanence.checks import few_held_out, no_gap, records_outside, swapped
+from remanence.audit.checks import few_held_out, no_gap, records_outside, swapped
 from remanence.data import Split
-from remanence.experiment import Figure, Measure, Outcome, Series, Study
+from remanence.diagnostics.span import Span, read_span
+from remanence.experiments import Figure, Measure, Outcome, Series, Study
 from remanence.metrics import Interval, Membership, membership
-from remanence.nets import initial_params, mlp
-from remanence.release import WeightsOnly
+from remanence.models import initial_params, mlp
+from remanence.releases import WeightsOnly
 from remanence.report.words import percent, score
-from remanence.seeds import stream
+from remanence.seeds import derive_seed
 from remanence.training import SGD, Training
 from remanence.types import Data, Params
 
@@ -56,7 +56,7 @@ def span_outcome(found: Span, records: Data, held_out: Data, seed: int, *, hint:
         verdict = f"Which records trained the model, and how many, cannot be said, which is no safety{hint}."
         return Outcome(measures=(rank,), figures=(values,), caveats=(caveat,), verdict=verdict)
     inside, out = (found.outside(data.x) for data in (records, held_out))
-    told = membership(-inside, -out, seed=stream(seed, "membership"))
+    told = membership(-inside, -out, seed=derive_seed(seed, "membership"))
     doubts = (records_outside(inside), few_held_out(told), swapped(told))
     counted = "" if doubts[0] else f" By the rank, {found.rank} or more records trained the model."
     return Outcome(

@@ -6,15 +6,14 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from remanence.checks import Caveat
 from remanence.data import Split
-from remanence.experiment import Figure, Measure, Outcome, Series, Study
+from remanence.diagnostics.memorization import Storage, audit_storage
+from remanence.experiments import Figure, Measure, Outcome, Series, Study
 from remanence.metrics.statistics import binomial_share, bootstrap_mean
-from remanence.nets import initial_params
-from remanence.seeds import stream
-from remanence.shadow import Storage, audit_storage
+from remanence.models import initial_params
+from remanence.seeds import derive_seed
 from remanence.training import Training
-from remanence.types import Data
+from remanence.types import Caveat, Data
 
 ROWS, NONE = "rows that store a record", "records that no row stores"
 _PICTURES = 12  # for each number of rows
@@ -63,7 +62,7 @@ def _run(
 def _measures(found: Storage, seed: int) -> list[Measure]:
     rows, made = found.stored.shape[2], []
     for step, counts in zip(found.steps, found.rows_storing.T, strict=True):
-        mean = bootstrap_mean(counts.double(), seed=stream(seed, "rows", step))
+        mean = bootstrap_mean(counts.double(), seed=derive_seed(seed, "rows", step))
         meaning = f"mean over the records of the number of rows, of {rows}, that the record moves at step {step}"
         made.append(Measure.of(f"{ROWS}, step {step}", mean, meaning=meaning))
     never = found.stored.any(1).sum(1) == 0

@@ -18,12 +18,12 @@ from remanence import (
     Adam,
     Cosine,
     Data,
-    InitialAndFinalWeights,
+    FineTuned,
     Linearised,
     SimuDy,
     SquaredError,
     Training,
-    initial_and_final,
+    fine_tuned,
     initial_params,
     mlp,
     resnet,
@@ -35,8 +35,8 @@ from remanence.attacks._convolved import Convolved
 from remanence.attacks._gates import Gates
 from remanence.attacks._simulation import Coordinates, Simulation, Whole
 from remanence.attacks._spanned import Spanned
-from remanence.attacks.gradient_matching import total_variation
-from remanence.attacks.linearised import pulls
+from remanence.attacks.finetuning.linearised import pulls
+from remanence.attacks.gradients.gradient_matching import total_variation
 from remanence.training import CrossEntropy, Loss
 from remanence.training.precision import precision
 
@@ -65,19 +65,19 @@ class OnTheDevice(TorchDispatchMode):
         return out
 
 
-def release(digits: Data, net: Net, training: Training) -> InitialAndFinalWeights:
+def release(digits: Data, net: Net, training: Training) -> FineTuned:
     data = digits.take(slice(0, 4)).to("cpu", torch.float64)
     model = net(data)
     initial = {name: p.double() for name, p in initial_params(model, seed=0).items()}
-    return initial_and_final(train_victim(model, training, initial, data.take([]), data, seed=0)).release
+    return fine_tuned(train_victim(model, training, initial, data.take([]), data, seed=0)).release
 
 
-def moved(shown: InitialAndFinalWeights, device: str) -> InitialAndFinalWeights:
+def moved(shown: FineTuned, device: str) -> FineTuned:
     initial, final = ({name: p.to(device) for name, p in params.items()} for params in (shown.initial, shown.final))
     return replace(shown, initial=initial, final=final)
 
 
-def whitened(there: InitialAndFinalWeights, training: Training, y: Tensor) -> Coordinates:
+def whitened(there: FineTuned, training: Training, y: Tensor) -> Coordinates:
     spanned = Spanned.of(there.model, training, there.initial, there.final, y, L2())
     spanned = spanned and spanned.whitened(0.5, shrunk=0.9)
     assert spanned is not None

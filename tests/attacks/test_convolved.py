@@ -19,7 +19,7 @@ from remanence import (
     SimuDy,
     Training,
     Victim,
-    initial_and_final,
+    fine_tuned,
     initial_params,
     load,
     resnet,
@@ -29,8 +29,8 @@ from remanence import (
 from remanence.attacks import _convolved
 from remanence.attacks._convolved import Convolved
 from remanence.attacks._simulation import Coordinates, Simulation, Whole
-from remanence.attacks.gradient_matching import ByProducts
-from remanence.nets import Standardise, apply
+from remanence.attacks.gradients.gradient_matching import ByProducts
+from remanence.models import Standardise, apply
 from remanence.training import Optimizer
 from remanence.training.in_place import torch_optimizer, update
 from remanence.training.passes.reading import rectified
@@ -211,7 +211,7 @@ def test_a_tape_of_gates_holds_no_more_than_its_passes_read() -> None:
 
 def test_gates_bring_back_what_kinks_hide() -> None:
     made = victim(Training(optimizer=SGD(lr=0.05), epochs=3), "resnet")
-    release = initial_and_final(made).release
+    release = fine_tuned(made).release
     attack = SimuDy(candidates=10, labels=tuple(made.private.y.tolist()), steps=60, optimizer=Adam(lr=0.05), tv=0.0)
     errors = [
         float((replace(attack, sharpness=sharpness).run(release, seed=0).x - made.private.x).square().mean())
@@ -314,7 +314,7 @@ def test_clipped_gradients_and_other_distances_are_left_to_autograd() -> None:
 
 
 def test_the_attack_takes_it_and_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    release = initial_and_final(victim(replace(BATCHED, optimizer=SGD(lr=0.1, momentum=0.5)))).release
+    release = fine_tuned(victim(replace(BATCHED, optimizer=SGD(lr=0.1, momentum=0.5)))).release
     attack = SimuDy(candidates=10, steps=5, octaves=2)
     ours = attack.run(release, seed=0)
     with monkeypatch.context() as patched:

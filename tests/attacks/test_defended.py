@@ -1,4 +1,4 @@
-"""What the attacks on gradients make of a client's defences, which the release states."""
+"""What the attacks on gradients make of a client's defenses, which the release states."""
 
 from dataclasses import replace
 
@@ -12,11 +12,11 @@ from remanence import (
     Clipping,
     Cosine,
     Data,
-    Defence,
+    Defense,
     GaussianNoise,
     Gradient,
     GradientMatching,
-    LowBits,
+    Quantization,
     Reconstruction,
     Sign,
     Stein,
@@ -24,7 +24,7 @@ from remanence import (
     initial_params,
     mlp,
 )
-from remanence.defences import defended
+from remanence.releases.defenses import defended
 from remanence.training import Training
 from remanence.training.losses import CrossEntropy
 from remanence_recipes.wang2023.setting import SquareAndCube
@@ -32,8 +32,8 @@ from remanence_recipes.wang2023.setting import SquareAndCube
 QUICK = GradientMatching(steps=150, restarts=1)
 
 
-def under(release: Gradient, *defences: Defence, seed: int = 0) -> Gradient:
-    return replace(release, gradient=defended(release.gradient, defences, seed=seed), defences=defences)
+def under(release: Gradient, *defenses: Defense, seed: int = 0) -> Gradient:
+    return replace(release, gradient=defended(release.gradient, defenses, seed=seed), defenses=defenses)
 
 
 def honest(batch: Data) -> Gradient:
@@ -65,11 +65,11 @@ def test_clipping_hides_neither_images_nor_repeated_labels(digits: Data, distanc
     assert mse(found, batch) < 0.01
 
 
-@pytest.mark.parametrize("defence", [TopK(share=0.05), Sign()], ids=repr)
-def test_what_the_server_knows_of_a_defence_helps(digits: Data, defence: Defence) -> None:
+@pytest.mark.parametrize("defense", [TopK(share=0.05), Sign()], ids=repr)
+def test_what_the_server_knows_of_a_defence_helps(digits: Data, defense: Defense) -> None:
     batch = some_digits(digits, 3, 1)
-    told = under(honest(batch), defence)
-    unaware = replace(told, defences=())
+    told = under(honest(batch), defense)
+    unaware = replace(told, defenses=())
     assert mse(QUICK.run(told, seed=0), batch) < 0.8 * mse(QUICK.run(unaware, seed=0), batch)
 
 
@@ -137,10 +137,10 @@ def test_a_span_under_much_noise_is_that_of_the_largest_singular_values() -> Non
     assert float((found.x - found.x @ span.T @ span).norm()) < 1e-9
 
 
-@pytest.mark.parametrize("defence", [LowBits(bits=4), TopK(share=0.5)], ids=repr)
-def test_stein_answers_under_other_defences(digits: Data, defence: Defence) -> None:
+@pytest.mark.parametrize("defense", [Quantization(bits=4), TopK(share=0.5)], ids=repr)
+def test_stein_answers_under_other_defences(digits: Data, defense: Defense) -> None:
     batch = some_digits(digits, 0, 2, classes=2)
-    found = Stein(tries=1, reseeds=0).run(under(sent_to(batch, nn.Tanh), defence), seed=0)
+    found = Stein(tries=1, reseeds=0).run(under(sent_to(batch, nn.Tanh), defense), seed=0)
     assert float((matched(found, batch)[0] - batch.x).square().mean()) < 0.01
     assert found.objective is not None
     assert 1e-6 < found.objective < 1

@@ -12,7 +12,7 @@ from remanence import (
     Logistic,
     SimuDy,
     SquaredError,
-    initial_and_final,
+    fine_tuned,
     mlp,
 )
 from remanence.training import KnownLoss
@@ -39,7 +39,7 @@ def test_what_is_wrongly_described_is_refused() -> None:
 def test_one_output_stands_for_two_classes_or_for_numbers(loss: KnownLoss, classes: int) -> None:
     data = some(classes)
     made = victim(lambda data: mlp(data.shape, 1, hidden=(24,)), data, replace(EASY, loss=loss))
-    release, attack = initial_and_final(made).release, SimuDy(candidates=classes, steps=2)
+    release, attack = fine_tuned(made).release, SimuDy(candidates=classes, steps=2)
     assert attack.run(replace(release, num_classes=classes), seed=0).x.isfinite().all()
     with pytest.raises(BadInput, match=f"`num_classes` of the release must be .*{classes}, .* got 10"):
         attack.run(release, seed=0)
@@ -63,7 +63,7 @@ def test_an_output_without_a_dimension_of_its_own_is_one() -> None:
         some(3),
         replace(EASY, optimizer=SGD(lr=1e-4), loss=Apart()),
     )
-    assert SimuDy(candidates=3, steps=2).run(initial_and_final(made).release, seed=0).x.isfinite().all()
+    assert SimuDy(candidates=3, steps=2).run(fine_tuned(made).release, seed=0).x.isfinite().all()
 
 
 @pytest.mark.parametrize("layer", [nn.BatchNorm1d(24), nn.BatchNorm1d(24, track_running_stats=False)], ids=repr)

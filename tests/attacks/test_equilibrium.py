@@ -1,4 +1,4 @@
-"""Records in the rows of a first layer, what else Equilibrium compares, its slopes and refusals."""
+"""Records in the rows of a first layer, what else Stationarity compares, its slopes and refusals."""
 
 from dataclasses import replace
 
@@ -10,8 +10,8 @@ from torch import nn
 from remanence import (
     BadInput,
     CrossEntropy,
-    Equilibrium,
     Logistic,
+    Stationarity,
     Training,
     WeightsOnly,
     initial_params,
@@ -21,10 +21,10 @@ from remanence import (
     train_victim,
     weights_only,
 )
-from remanence.attacks import _stationarity
 from remanence.attacks._gates import steepness
-from remanence.attacks._row_space import RowSpace
-from remanence.nets import Standardise
+from remanence.attacks.weights import residual
+from remanence.attacks.weights.row_space import RowSpace
+from remanence.models import Standardise
 
 
 def test_the_first_layer_tells_how_many_records_there_were_and_what_they_span() -> None:
@@ -36,8 +36,8 @@ def test_the_first_layer_tells_how_many_records_there_were_and_what_they_span() 
     inside = torch.linalg.lstsq(span.basis.T, x.T).solution.T @ span.basis
     assert (x - inside).norm() < 1e-6 * x.norm()
     z = torch.linalg.lstsq(span.basis.T, x.T).solution.T
-    seen = _stationarity.forward(layers, x, None)
-    torch.testing.assert_close(_stationarity.forward(span.layers, z, None).logits, seen.logits, rtol=1e-6, atol=1e-6)
+    seen = residual.forward(layers, x, None)
+    torch.testing.assert_close(residual.forward(span.layers, z, None).logits, seen.logits, rtol=1e-6, atol=1e-6)
 
 
 def test_records_that_were_not_centred_lie_in_a_plane_that_the_bias_tells() -> None:
@@ -49,8 +49,8 @@ def test_records_that_were_not_centred_lie_in_a_plane_that_the_bias_tells() -> N
     assert len(span.basis) == RECORDS - 1
     z = torch.linalg.lstsq(span.basis.T, (x - span.centre).T).solution.T
     torch.testing.assert_close(span.records_at(z), x, rtol=0.0, atol=1e-6)
-    seen = _stationarity.forward(layers, x, None)
-    torch.testing.assert_close(_stationarity.forward(span.layers, z, None).logits, seen.logits, rtol=1e-6, atol=1e-6)
+    seen = residual.forward(layers, x, None)
+    torch.testing.assert_close(residual.forward(span.layers, z, None).logits, seen.logits, rtol=1e-6, atol=1e-6)
     beside = torch.linalg.lstsq((x[1:] - x[0]).T, (GREY - x[0])[:, None]).solution[:, 0] @ (x[1:] - x[0]) + x[0]
     torch.testing.assert_close(span.centre, beside, rtol=0.0, atol=1e-5)  # the point of the plane nearest to grey
 
@@ -59,12 +59,12 @@ def test_planted_records_leave_nothing_in_the_plane_of_the_bias() -> None:
     generator = torch.Generator().manual_seed(0)
     x, multipliers = (torch.rand(shape, generator=generator, dtype=torch.float64) for shape in ((6, 20), (6, 15)))
     weight, bias = multipliers.T @ x, multipliers.sum(0)
-    layer = _stationarity.Layer(weight=weight, bias=bias, target=weight, bias_target=bias)
+    layer = residual.Layer(weight=weight, bias=bias, target=weight, bias_target=bias)
     span = RowSpace.of((layer,), 0.5, torch.full((20,), 0.5, dtype=torch.float64))
     assert span.centre is not None
     z = torch.linalg.lstsq(span.basis.T, (x - span.centre).T).solution.T
     torch.testing.assert_close(z @ span.layers[0].weight.T + span.layers[0].bias, x @ weight.T + bias)
-    rest = _stationarity.left(span.layers, _stationarity.forward(span.layers, z, None), multipliers)
+    rest = residual.left(span.layers, residual.forward(span.layers, z, None), multipliers)
     assert rest.objective < 1e-20
     silent = replace(layer, bias=torch.zeros_like(bias), bias_target=torch.zeros_like(bias))
     assert RowSpace.of((silent,), 0.5, torch.zeros_like(x[0])).centre is None  # a bias of zeros tells nothing
@@ -72,7 +72,7 @@ def test_planted_records_leave_nothing_in_the_plane_of_the_bias() -> None:
 
 def test_where_no_gap_tells_the_rank_the_candidates_do() -> None:
     model = mlp((64,), 5, hidden=(40,), activation=nn.ReLU)
-    layers = _stationarity.layers_of(model, torch_params(model, seed=0))
+    layers = residual.layers_of(model, torch_params(model, seed=0))
     assert layers is not None
     assert len(RowSpace.of(layers, 0.5, GREY.float()).basis) == 40
     assert len(RowSpace.of(layers, 0.5, GREY.float(), most=7).basis) == 7
@@ -81,7 +81,7 @@ def test_where_no_gap_tells_the_rank_the_candidates_do() -> None:
 
 def test_directions_grow_by_equal_ratios_and_those_in_front_read_as_before() -> None:
     model = mlp((64,), 5, hidden=(40,), activation=nn.ReLU)
-    layers = _stationarity.layers_of(model, {name: p.double() for name, p in torch_params(model, seed=0).items()})
+    layers = residual.layers_of(model, {name: p.double() for name, p in torch_params(model, seed=0).items()})
     assert layers is not None
     whole = RowSpace.of(layers, 0.5, GREY)
     parts = list(whole.growing(3))
@@ -89,7 +89,7 @@ def test_directions_grow_by_equal_ratios_and_those_in_front_read_as_before() -> 
     z = torch.randn(3, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     z[:, 20:] = 0
     torch.testing.assert_close(parts[1].records_at(z[:, :20]), whole.records_at(z))
-    seen, few = (_stationarity.forward(part.layers, z[:, : len(part.basis)], None) for part in (whole, parts[1]))
+    seen, few = (residual.forward(part.layers, z[:, : len(part.basis)], None) for part in (whole, parts[1]))
     torch.testing.assert_close(few.logits, seen.logits)
     every, some = (part.layers[0] for part in (whole, parts[1]))
     assert some.bias_unit / some.unit == pytest.approx(every.bias_unit / every.unit)  # a bias weighs as before
@@ -104,7 +104,7 @@ def test_a_pixel_is_what_random_images_have() -> None:
 
 
 def test_true_records_are_doubted_less_than_others() -> None:
-    victim, attack, digits = at_rest(hidden=(60, 60)), Equilibrium(), load("digits")
+    victim, attack, digits = at_rest(hidden=(60, 60)), Stationarity(), load("digits")
     span = RowSpace.of(layers_of(victim), 0.5, GREY)
     last = (digits.y < 5).nonzero()[-RECORDS:, 0]
     x = torch.cat([victim.private.x, digits.x[last].double()]).flatten(1) - victim.final["1.mean"]
@@ -119,13 +119,13 @@ def test_true_records_are_doubted_less_than_others() -> None:
 @pytest.mark.parametrize(("loss", "usual"), [(None, 1.0), (Logistic(), 0.0)], ids=["five classes", "one output"])
 def test_inner_layers_are_evened_out_where_classes_pull_apart(loss: Logistic | None, usual: float) -> None:
     shown = weights_only(at_rest(loss, hidden=(40, 30))).release
-    attack = Equilibrium(candidates=RECORDS, loss=loss or CrossEntropy(), steps=5, restarts=1)
+    attack = Stationarity(candidates=RECORDS, loss=loss or CrossEntropy(), steps=5, restarts=1)
     by_power = {power: replace(attack, inner_whitening=power).run(shown, seed=0).x for power in (None, 0.0, 0.5, 1.0)}
     assert [power for power in (0.0, 0.5, 1.0) if torch.equal(by_power[None], by_power[power])] == [usual]
 
 
 def test_labels_are_those_that_are_given() -> None:
-    shown, search = weights_only(at_rest()).release, Equilibrium(steps=3, restarts=1, candidates=RECORDS)
+    shown, search = weights_only(at_rest()).release, Stationarity(steps=3, restarts=1, candidates=RECORDS)
     even, uneven = search.run(shown, seed=0), replace(search, labels=(1,) * RECORDS).run(shown, seed=0)
     assert uneven.y is not None
     assert uneven.y.tolist() == [1] * RECORDS
@@ -135,7 +135,7 @@ def test_labels_are_those_that_are_given() -> None:
 
 
 def test_further_rounds_keep_a_share_of_the_candidates() -> None:
-    still = Equilibrium(steps=1, restarts=1, lr=0.0, spread=0.1)
+    still = Stationarity(steps=1, restarts=1, lr=0.0, spread=0.1)
     once, twice = (replace(still, kept=kept).run(release(), seed=0).x for kept in ((), (0.3,)))
     assert int((once == twice).flatten(1).all(1).sum()) == 3
 
@@ -143,7 +143,7 @@ def test_further_rounds_keep_a_share_of_the_candidates() -> None:
 @pytest.mark.parametrize("hidden", [(40,), (40, 30)], ids=["one hidden layer", "two"])
 @pytest.mark.parametrize("centred", [True, False])
 def test_the_slopes_of_equilibrium_are_autograds(centred: bool, hidden: tuple[int, ...]) -> None:
-    victim, attack = at_rest(centred=centred, hidden=hidden), Equilibrium()
+    victim, attack = at_rest(centred=centred, hidden=hidden), Stationarity()
     span, generator = RowSpace.of(layers_of(victim), 0.5, GREY, inner=1.0), torch.Generator().manual_seed(0)
     z = span.coordinates(torch.randn(2, RECORDS, 64, generator=generator, dtype=torch.float64))
     z.requires_grad_()
@@ -174,7 +174,7 @@ def test_layers_between_are_compared_with_their_singular_values_evened_out() -> 
 
 
 def test_the_slopes_of_the_priors_are_those_of_differences() -> None:
-    attack, tv = Equilibrium(box=0.3, tv=0.7), torch.tensor(0.7, dtype=torch.float64)
+    attack, tv = Stationarity(box=0.3, tv=0.7), torch.tensor(0.7, dtype=torch.float64)
     x = 0.5 + torch.randn(2, 3, 1, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     before, slope = attack._priors(x, tv)
     moved = 1e-6 * torch.randn(x.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -195,7 +195,7 @@ def test_equilibrium_refuses_other_nets_and_weights_that_do_not_tell_the_number(
         initial = {name: p.double() for name, p in initial_params(model, seed=0).items()}
         victim = train_victim(model, Training(epochs=2), initial, data.take([]), data, seed=0)
         with pytest.raises(BadInput, match=what):
-            Equilibrium(steps=1).run(weights_only(victim).release, seed=0)
+            Stationarity(steps=1).run(weights_only(victim).release, seed=0)
 
 
 class OwnNet(nn.Module):
@@ -218,14 +218,14 @@ HIDDEN = mlp((1, 8, 8), 5, hidden=(20,), activation=nn.ReLU)
 )
 def test_the_one_reason_why_a_net_is_not_read_is_told(model: nn.Module, why: str) -> None:
     shown = WeightsOnly(model=model, final=model.state_dict(), shape=(1, 8, 8), num_classes=5)
-    with pytest.raises(BadInput, match=f"Equilibrium cannot read this net, use `KKT`: .*{why}"):
-        Equilibrium(candidates=5, steps=1).run(shown, seed=0)
+    with pytest.raises(BadInput, match=f"Stationarity cannot read this net, use `KKT`: .*{why}"):
+        Stationarity(candidates=5, steps=1).run(shown, seed=0)
 
 
 def test_a_loss_that_does_not_suit_the_outputs_is_refused() -> None:
     with pytest.raises(BadInput, match=r"CrossEntropy\(\) compares outputs, .* give Logistic\(\) or SquaredError\(\)"):
-        Equilibrium(steps=1).run(release(Logistic()), seed=0)
+        Stationarity(steps=1).run(release(Logistic()), seed=0)
     with pytest.raises(BadInput, match=r"Logistic\(\) takes one output, the net has 5: give CrossEntropy\(\)"):
-        Equilibrium(loss=Logistic(), steps=1).run(release(), seed=0)
+        Stationarity(loss=Logistic(), steps=1).run(release(), seed=0)
     with pytest.raises(BadInput, match=r"`num_classes` of the release must be 5, the number of .* outputs, got 3"):
-        Equilibrium(steps=1).run(replace(release(), num_classes=3), seed=0)
+        Stationarity(steps=1).run(replace(release(), num_classes=3), seed=0)

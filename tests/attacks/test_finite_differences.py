@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.func import grad
 
 from remanence import L2, SGD, Cosine, Data, LocalUpdate, Params, SquaredError, Training, mlp
-from remanence.attacks.gradient_matching import Distance, total_variation
-from remanence.nets import apply
-from remanence.release import KnowsUpdate
-from remanence.release.records import moved
+from remanence.attacks.gradients.gradient_matching import Distance, total_variation
+from remanence.models import apply
+from remanence.releases import KnowsUpdate
+from remanence.releases.releases import moved
 from remanence.training import plain_mlp
 from remanence.training.losses import CrossEntropy, Loss
 from remanence_recipes.wang2023.setting import SquareAndCube, gradient_in_blocks, gradient_of

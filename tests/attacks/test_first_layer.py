@@ -16,7 +16,7 @@ from remanence import (
     mlp,
     server_params,
 )
-from remanence.release import Gradient
+from remanence.releases import Gradient
 from remanence.training.losses import CrossEntropy
 
 

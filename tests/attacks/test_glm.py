@@ -9,9 +9,9 @@ from torch.func import grad, jacrev
 from torch.nn.functional import cross_entropy
 
 from remanence import DPGD, SGD, AdamW, AllButOne, BadInput, Data, Training, all_but_one, train_victim
-from remanence.attacks.glm import GLM
+from remanence.attacks.one_unknown.glm import GLM
 from remanence.data import Split
-from remanence.nets import initial_params, mlp
+from remanence.models import initial_params, mlp
 
 
 def release_of(fixed: Data, target: Data, weight_decay: float) -> AllButOne:

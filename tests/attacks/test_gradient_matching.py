@@ -19,10 +19,10 @@ from remanence import (
     Victim,
     gradient_at_initial,
 )
-from remanence.attacks.gradient_matching import total_variation
+from remanence.attacks.gradients.gradient_matching import total_variation
 from remanence.data import Split
-from remanence.nets import initial_params, mlp
-from remanence.release import Gradient, KnowsGradient
+from remanence.models import initial_params, mlp
+from remanence.releases import Gradient, KnowsGradient
 
 
 def release_of(batch: Data, fixed: Data, hidden: int = 64) -> Gradient:

@@ -14,10 +14,10 @@ from remanence import (
     Data,
     SquaredError,
 )
-from remanence.attacks._in_span import InSpan, row_space
-from remanence.attacks._moments import span_of_rows
-from remanence.attacks._wide_layer import WideLayer
-from remanence.nets import apply
+from remanence.attacks.gradients.tensor.moments import span_of_rows
+from remanence.attacks.gradients.tensor.refinement import InSpan, row_space
+from remanence.attacks.gradients.tensor.wide_layer import WideLayer
+from remanence.models import apply
 from remanence.training.losses import CrossEntropy, Loss
 
 

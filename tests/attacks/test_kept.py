@@ -13,20 +13,20 @@ from remanence import (
     Adam,
     BadInput,
     Data,
-    InitialAndFinalWeights,
+    FineTuned,
     Linearised,
     Reconstruction,
     RMSProp,
     SimuDy,
     Training,
     all_but_one,
-    initial_and_final,
+    fine_tuned,
     initial_params,
     mlp,
     train_victim,
 )
 from remanence.attacks import _search
-from remanence.release import KnowsTraining, Victim
+from remanence.releases import KnowsTraining, Victim
 from remanence.training import in_place
 
 TRAINING = Training(optimizer=SGD(lr=0.1), epochs=3)
@@ -53,8 +53,8 @@ def victim(digits: Data) -> Victim:
 
 
 @pytest.fixture(scope="module")
-def release(victim: Victim) -> InitialAndFinalWeights:
-    return initial_and_final(victim).release
+def release(victim: Victim) -> FineTuned:
+    return fine_tuned(victim).release
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_search_that_was_stopped_ends_with_the_same_bits(
 
 
 def test_what_another_left_is_not_met(
-    victim: Victim, release: InitialAndFinalWeights, steps: Callable[..., list[int]], tmp_path: Path
+    victim: Victim, release: FineTuned, steps: Callable[..., list[int]], tmp_path: Path
 ) -> None:
     kept = replace(SHORT, checkpoints=tmp_path)
     kept.run(release, seed=0)

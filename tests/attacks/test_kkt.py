@@ -15,10 +15,10 @@ from remanence import (
     BadInput,
     CrossEntropy,
     Data,
-    Equilibrium,
     KKTRun,
     Logistic,
     SquaredError,
+    Stationarity,
     Training,
     WeightsOnly,
     centred_mlp,
@@ -28,11 +28,11 @@ from remanence import (
     train_victim,
     weights_only,
 )
-from remanence.attacks import _stationarity
-from remanence.attacks.kkt import Search
-from remanence.nets import apply
-from remanence.preflight import preflight
-from remanence.release.victim import fit_of
+from remanence.attacks.weights import residual
+from remanence.attacks.weights.kkt import Search
+from remanence.diagnostics.preflight import preflight
+from remanence.models import apply
+from remanence.releases.victim import fit_of
 from remanence.training import KnownLoss
 
 CALM = KKTRun(lr=2e-4, multiplier_lr=0.01, spread=0.1)  # rounding does not grow
@@ -48,7 +48,7 @@ def test_written_out_and_by_autograd_it_is_one_attack(
     signed = isinstance(loss, SquaredError)
     attack = KKT(candidates=10, runs=runs, iterations=20, squared=squared and not signed, signed=signed)
     ours = attack.run(release(loss), seed=0)
-    monkeypatch.setattr(_stationarity, "layers_of", lambda *_: None)
+    monkeypatch.setattr(residual, "layers_of", lambda *_: None)
     theirs = attack.run(release(loss), seed=0)
     torch.testing.assert_close(ours.x, theirs.x, rtol=1e-8, atol=1e-8)
     assert ours.objective == pytest.approx(theirs.objective)
@@ -60,14 +60,14 @@ def test_written_out_and_by_autograd_it_is_one_attack(
     "attack",
     [
         KKT(candidates=10, runs=(replace(CALM, lr=1e9), CALM), iterations=110),
-        Equilibrium(steps=30, restarts=2),
-        Equilibrium(steps=30, restarts=2, tv=0.1),
-        Equilibrium(steps=20, restarts=2, stages=2, kept=(0.3, 0.5)),
+        Stationarity(steps=30, restarts=2),
+        Stationarity(steps=30, restarts=2, tv=0.1),
+        Stationarity(steps=20, restarts=2, stages=2, kept=(0.3, 0.5)),
     ],
     ids=lambda attack: type(attack).__name__,
 )
 def test_it_is_the_same_on_every_device_and_in_single_precision(
-    attack: KKT | Equilibrium, tf32: bool, device: str
+    attack: KKT | Stationarity, tf32: bool, device: str
 ) -> None:
     """On a CUDA device its steps are captured, once more when a run is dropped or gates begin to shift. The ten bits of
     TF32 shift single pixels, so root mean squares are compared: KKT's last ten iterations move the images by 1.5e-3,
@@ -84,7 +84,7 @@ def test_it_is_the_same_on_every_device_and_in_single_precision(
 def test_autograd_is_captured_too(monkeypatch: pytest.MonkeyPatch) -> None:
     attack, shown = KKT(candidates=10, runs=(CALM,), iterations=20), release()
     there = replace(shown, final={name: p.cuda() for name, p in shown.final.items()})
-    monkeypatch.setattr(_stationarity, "layers_of", lambda *_: None)
+    monkeypatch.setattr(residual, "layers_of", lambda *_: None)
     torch.testing.assert_close(attack.run(there, seed=0).x.cpu(), attack.run(shown, seed=0).x, rtol=1e-6, atol=1e-6)
 
 
@@ -146,12 +146,12 @@ def test_projected_multipliers_are_those_of_least_squares() -> None:
     for _ in range(300):
         search.step()
     assert search.layers is not None
-    seen = _stationarity.forward(search.layers, search.x[0], search.alpha[0])
-    signs = _stationarity.margin_signs(seen.logits, search.labels, signed=False) / 10
+    seen = residual.forward(search.layers, search.x[0], search.alpha[0])
+    signs = residual.margin_signs(seen.logits, search.labels, signed=False) / 10
     each = []  # the gradient of each candidate, as all weights in a row
     for place in range(10):
         one = signs * (torch.arange(10) == place)[:, None]
-        rest = _stationarity.left(search.layers, seen, one)
+        rest = residual.left(search.layers, seen, one)
         missing = [
             part.flatten() for pair in zip(rest.weights, rest.biases, strict=True) for part in pair if part is not None
         ]
@@ -225,10 +225,10 @@ def test_without_decay_the_truth_explains_weights_whose_loss_is_below_any_number
     "attack",
     [
         KKT(candidates=RECORDS, iterations=5, norm=2.0),
-        Equilibrium(candidates=RECORDS, loss=Logistic(), steps=5, norm=2.0),
+        Stationarity(candidates=RECORDS, loss=Logistic(), steps=5, norm=2.0),
     ],
 )
-def test_the_length_of_the_weights_can_be_taken_off(attack: KKT | Equilibrium) -> None:
+def test_the_length_of_the_weights_can_be_taken_off(attack: KKT | Stationarity) -> None:
     victim = at_rest(Logistic())
     longer = {name: p if name == "1.mean" else 3 * p for name, p in victim.final.items()}
     shown = [weights_only(each).release for each in (victim, replace(victim, final=longer))]

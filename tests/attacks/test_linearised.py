@@ -12,24 +12,24 @@ from remanence import (
     Adam,
     BadInput,
     Data,
-    InitialAndFinalWeights,
+    FineTuned,
     Linearised,
     SquaredError,
     Training,
-    initial_and_final,
+    fine_tuned,
     initial_params,
     mlp,
     train_victim,
 )
-from remanence.attacks.linearised import pulls
+from remanence.attacks.finetuning.linearised import pulls
 from remanence.training import CrossEntropy, Loss
 
 
-def after(steps: int, data: Data) -> InitialAndFinalWeights:
+def after(steps: int, data: Data) -> FineTuned:
     model = mlp(data.shape, 10, hidden=(32,))
     initial = {name: p.double() for name, p in initial_params(model, seed=0).items()}
     training = Training(optimizer=SGD(lr=0.1), epochs=steps)
-    return initial_and_final(train_victim(model, training, initial, data.take([]), data, seed=0)).release
+    return fine_tuned(train_victim(model, training, initial, data.take([]), data, seed=0)).release
 
 
 @pytest.fixture

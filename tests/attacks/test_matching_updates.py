@@ -25,7 +25,7 @@ from remanence import (
     mlp,
     resnet,
 )
-from remanence.release import LocalUpdate
+from remanence.releases import LocalUpdate
 from remanence.training.losses import CrossEntropy
 from remanence_recipes.wang2023.setting import SquareAndCube
 
@@ -106,7 +106,7 @@ class Known:
 
 def test_what_the_start_refuses_is_refused(digits: Data) -> None:
     batch = some_digits(digits, 0, 2)
-    with pytest.raises(NotEnoughKnowledge, match="Stein needs `gradient`, `defences`, which a LocalUpdate"):
+    with pytest.raises(NotEnoughKnowledge, match="Stein needs `gradient`, `defenses`, which a LocalUpdate"):
         dataclasses.replace(MATCHING, start=Stein()).run(sent_after(batch, 2), seed=0)
     with pytest.raises(BadInput, match="saw a record alone"):
         dataclasses.replace(MATCHING, start=FirstLayer(guesses=False)).run(honest(batch, nn.ELU), seed=0)

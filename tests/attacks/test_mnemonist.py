@@ -22,18 +22,18 @@ from remanence import (
     ShadowBank,
     Training,
     all_but_one,
-    all_but_one_and_the_start,
+    all_but_one_unknown_init,
     build_bank,
     cnn,
-    initial_and_final,
+    fine_tuned,
     initial_params,
     mlp,
     train_victim,
 )
-from remanence.attacks._masks import MaskedReader, Superparameters, masks_of
-from remanence.attacks.mnemonist import Importance, Mnemonist
+from remanence.attacks.one_unknown.masks import MaskedReader, Superparameters, masks_of
+from remanence.attacks.one_unknown.mnemonist import Importance, Mnemonist
 from remanence.data import Split
-from remanence.release import AllButOne
+from remanence.releases import AllButOne
 from remanence.shadow import stack_weights
 
 ROWS, SHAPE = 4, (1, 4, 4)
@@ -298,7 +298,7 @@ def test_keeps_the_contract_of_attacks(parts: Split, dtype: torch.dtype) -> None
     assert (first.dtype, first.shape) == (dtype, (1, *release.shape))
     assert not first.requires_grad
     with pytest.raises(NotEnoughKnowledge, match="Mnemonist needs `fixed`"):
-        fitted.run(initial_and_final(victim).release, seed=0)  # type: ignore[arg-type]
+        fitted.run(fine_tuned(victim).release, seed=0)  # type: ignore[arg-type]
 
 
 def test_the_repr_is_the_call_that_makes_it() -> None:
@@ -335,7 +335,7 @@ def test_a_model_of_another_size_is_refused() -> None:
 
 def test_a_bank_of_unknown_starts_is_refused(parts: Split) -> None:
     _, public, victim = small_world(parts)
-    bank = build_bank(all_but_one_and_the_start(victim).release, public, seed=0)
+    bank = build_bank(all_but_one_unknown_init(victim).release, public, seed=0)
     assert bank.initial is None
     with pytest.raises(BadInput, match="build it for a release with `initial`"):
         Mnemonist(reader=QUICK).fit(bank, seed=0)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from remanence.attacks._hermite import hermite_coefficients
-from remanence.attacks._moments import Moments, leading_span, span_of_rows, symmetric
+from remanence.attacks.gradients.tensor.hermite import hermite_coefficients
+from remanence.attacks.gradients.tensor.moments import Moments, leading_span, span_of_rows, symmetric
 
 ROWS, FEATURES, SPAN = 5, 3, 2
 EYE = torch.eye(FEATURES).double()

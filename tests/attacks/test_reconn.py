@@ -29,7 +29,7 @@ from remanence import (
 from remanence.attacks import FittedRecoNN
 from remanence.data import Split
 from remanence.errors import BadInput
-from remanence.release import AllButOne
+from remanence.releases import AllButOne
 from remanence.types import concat
 
 

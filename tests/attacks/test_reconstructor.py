@@ -12,12 +12,12 @@ from torch.func import grad
 from torch.nn.functional import cosine_similarity
 
 from remanence import SGD, Adam, AdamW, Data, Params, RecoNN, RMSProp, ShadowBank, initial_params, mlp
-from remanence.attacks._inputs import Digest, Scaler, principal
-from remanence.attacks._reconstructor import Batch, Error, Judge, Reader, Step, materialised, shuffled
+from remanence.attacks.one_unknown.reconstructor import Batch, Error, Judge, Reader, Step, materialised, shuffled
 from remanence.errors import BadInput
-from remanence.nets import apply
-from remanence.perceptual import SHAPES, Lpips
-from remanence.seeds import stream
+from remanence.models import apply
+from remanence.models.lpips import SHAPES, Lpips
+from remanence.seeds import derive_seed
+from remanence.shadow.features import Digest, Scaler, principal
 from remanence.shadow.rows import first_layer
 from remanence.training import Optimizer
 from remanence.training.in_place import changed_by, copied, rewind, torch_optimizer
@@ -45,7 +45,7 @@ def linear_bank(count: int, *, shape: tuple[int, ...] = (1, 3, 3), dtype: torch.
 
 def plain_loop(attack: RecoNN, bank: ShadowBank, seed: int) -> tuple[list[Params], list[float]]:
     """The weights after each epoch and their error on the held-out rows: pure functions, one batch after the other."""
-    order = torch.randperm(len(bank.weights), generator=torch.Generator().manual_seed(stream(seed, "held out")))
+    order = torch.randperm(len(bank.weights), generator=torch.Generator().manual_seed(derive_seed(seed, "held out")))
     kept = round(attack.held_out * len(order))
     rows, held = order[kept:], order[:kept]
     spread, mean = torch.std_mean(bank.weights[rows], dim=0)
@@ -56,8 +56,12 @@ def plain_loop(attack: RecoNN, bank: ShadowBank, seed: int) -> tuple[list[Params
         difference = apply(net, params, x[rows]).sigmoid() - target[rows]
         return 2 * (difference**2).mean() + 0.5 * difference.abs().mean()
 
-    params = {name: p.double() for name, p in initial_params(net, seed=stream(seed, "start")).items()}
-    state, step, generator = attack.optimizer.init(params), 0, torch.Generator().manual_seed(stream(seed, "batches"))
+    params = {name: p.double() for name, p in initial_params(net, seed=derive_seed(seed, "start")).items()}
+    state, step, generator = (
+        attack.optimizer.init(params),
+        0,
+        torch.Generator().manual_seed(derive_seed(seed, "batches")),
+    )
     after, errors = [], []
     for epoch in range(attack.epochs):
         rate = attack.optimizer.lr * (0.5 + 0.5 * cos(pi * epoch / attack.epochs))
@@ -293,7 +297,7 @@ def test_a_lower_floor_hears_what_is_quiet() -> None:
 
 def test_blocks_and_unseen_rows_do_not_change_the_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     weights, rows = rand(30, 13), torch.tensor([4, 9, 20, 3, 29, 11])
-    monkeypatch.setattr("remanence.attacks._inputs._BLOCK", 4)
+    monkeypatch.setattr("remanence.shadow.features._BLOCK", 4)
     spread, mean = torch.std_mean(weights[rows], dim=0)
     torch.testing.assert_close(
         Scaler.fit(weights, clip=1.5, rows=rows)(weights), ((weights - mean) / spread).clamp(-1.5, 1.5)

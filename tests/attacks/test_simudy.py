@@ -21,7 +21,7 @@ from remanence import (
     Training,
     all_but_one,
     centred_mlp,
-    initial_and_final,
+    fine_tuned,
     initial_params,
     mlp,
     resnet,
@@ -31,12 +31,12 @@ from remanence import (
 from remanence.attacks import _simulation
 from remanence.attacks._simulation import Coordinates, Simulation, Whole, segment_of
 from remanence.attacks._spanned import Spanned
-from remanence.attacks.gradient_matching import ByProducts
-from remanence.attacks.simudy import mean_gradient
+from remanence.attacks.finetuning.simudy import mean_gradient
+from remanence.attacks.gradients.gradient_matching import ByProducts
 from remanence.errors import Diverged
-from remanence.nets import Standardise
-from remanence.release import KnowsTraining
-from remanence.seeds import stream
+from remanence.models import Standardise
+from remanence.releases import KnowsTraining
+from remanence.seeds import derive_seed
 from remanence.training import Optimizer
 
 HARD = Training(
@@ -129,7 +129,7 @@ def test_what_cannot_be_written_in_the_records_is_not() -> None:
 @pytest.mark.parametrize("training", [EASY, HARD], ids=["full batch", "mini-batches in order, momentum and decay"])
 def test_digits_come_back(training: Training) -> None:
     data = some(6)
-    release = initial_and_final(victim(NETS["mlp with elu"], data, training)).release
+    release = fine_tuned(victim(NETS["mlp with elu"], data, training)).release
     attack = SimuDy(candidates=6, labels=tuple(data.y.tolist()), distance=L2(), tv=0.0, steps=100)
     found = replace(attack, optimizer=Adam(lr=0.05, beta1=0.8, beta2=0.9)).run(release, seed=0)
     assert found.y is not None
@@ -147,7 +147,7 @@ def test_victims_of_optimisers_that_divide_by_a_root_can_be_searched(net: str, o
     """Where ReLU lets nothing through what they divide by is nothing too."""
     nets = NETS | {"resnet with relu": lambda data: resnet(data.shape, 10, blocks=(1, 1), width=4)}
     data = some(6)
-    release = initial_and_final(victim(nets[net], data, replace(EASY, optimizer=optimizer, epochs=5))).release
+    release = fine_tuned(victim(nets[net], data, replace(EASY, optimizer=optimizer, epochs=5))).release
     attack = SimuDy(candidates=6, labels=tuple(data.y.tolist()), tv=0.0, optimizer=Adam(lr=0.03, beta1=0.8, beta2=0.9))
     first, last = (replace(attack, steps=steps).run(release, seed=0).objective for steps in (1, 30))
     assert first is not None
@@ -158,7 +158,7 @@ def test_victims_of_optimisers_that_divide_by_a_root_can_be_searched(net: str, o
 @pytest.mark.parametrize("net", [resnet18, vgg], ids=["ResNet-18", "VGG-16"])
 def test_deep_nets_are_simulated_on_images_of_64x64(net: Callable[..., nn.Module]) -> None:
     made = victim(lambda data: net(data.shape, 10, width=2), some(2, side=64), replace(EASY, epochs=2))
-    found = SimuDy(candidates=2, labels=(0, 1), steps=2).run(initial_and_final(made).release, seed=0)
+    found = SimuDy(candidates=2, labels=(0, 1), steps=2).run(fine_tuned(made).release, seed=0)
     assert found.x.shape == (2, 1, 64, 64)
     value = simulated(made, made.private.y, 1)
     along = slope(value, found.x)
@@ -217,7 +217,7 @@ def test_a_search_goes_on_from_a_shorter_one() -> None:
 
 def test_of_several_starts_the_lowest_objective_counts() -> None:
     attack, made = SimuDy(candidates=3, steps=10), shown()
-    single = [attack.run(made, seed=seed) for seed in (0, stream(0, "restart", 1), stream(0, "restart", 2))]
+    single = [attack.run(made, seed=seed) for seed in (0, derive_seed(0, "restart", 1), derive_seed(0, "restart", 2))]
     best = min(single, key=lambda found: found.objective or 0.0)
     found = replace(attack, restarts=3).run(made, seed=0)
     assert torch.equal(found.x, best.x)
@@ -319,7 +319,7 @@ def test_the_mean_gradient_follows_from_how_far_the_weights_went(training: Train
     total = sum(
         rate * torch.cat([g.flatten() for g in each.values()]) for rate, each in zip(rates, gradients, strict=True)
     )
-    told = mean_gradient(initial_and_final(made).release, training, records=3)
+    told = mean_gradient(fine_tuned(made).release, training, records=3)
     assert told == pytest.approx(float(torch.as_tensor(total).norm()) / sum(rates), rel=1e-6)
 
 

@@ -19,7 +19,7 @@ from remanence import (
     SimuDy,
     Training,
     Victim,
-    initial_and_final,
+    fine_tuned,
     initial_params,
     load,
     mlp,
@@ -127,7 +127,7 @@ def test_labels_that_are_not_balanced_are_found_with_the_records() -> None:
         sharpness=(2.0, 40.0),
         optimizer=Adam(lr=0.05, beta1=0.8, beta2=0.9),
     )
-    release = initial_and_final(made).release
+    release = fine_tuned(made).release
     even, soft = (replace(search, soft_labels=way).run(release, seed=0) for way in (False, True))
     assert even.y is not None
     assert soft.y is not None
@@ -145,7 +145,7 @@ def test_labels_that_are_not_balanced_are_found_with_the_records() -> None:
 
 
 def test_shares_are_those_of_classes() -> None:
-    release = initial_and_final(victim("mlp")).release
+    release = fine_tuned(victim("mlp")).release
     two = replace(release.training, loss=Logistic())
     model = mlp(release.shape, 1, hidden=(24,), activation=nn.ReLU)
     initial = {name: p.double() for name, p in initial_params(model, seed=0).items()}

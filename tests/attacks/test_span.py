@@ -10,7 +10,7 @@ from remanence import (
     SGD,
     Adam,
     Data,
-    InitialAndFinalWeights,
+    FineTuned,
     Params,
     Training,
     WeightsOnly,
@@ -19,7 +19,7 @@ from remanence import (
     load,
     mlp,
     read_span,
-    share_left,
+    remaining_fraction,
     split,
 )
 from remanence.data import Split
@@ -134,15 +134,11 @@ def start(model: nn.Module) -> Params:
     return {name: p.double() for name, p in initial_params(model, seed=1).items()}
 
 
-def released(training: Training, data: Data, *, known_start: bool = False) -> WeightsOnly | InitialAndFinalWeights:
+def released(training: Training, data: Data, *, known_start: bool = False) -> WeightsOnly | FineTuned:
     model = mlp(data.shape, data.num_classes, hidden=(48,), activation=nn.ReLU)
     final = training(model, start(model), data, seed=2)
     shown = {"model": model, "final": final, "shape": data.shape, "num_classes": data.num_classes}
-    return (
-        InitialAndFinalWeights(**shown, initial=start(model), training=training)
-        if known_start
-        else WeightsOnly(**shown)
-    )
+    return FineTuned(**shown, initial=start(model), training=training) if known_start else WeightsOnly(**shown)
 
 
 def test_a_record_lies_in_the_span_of_the_target_that_saw_it_only(parts: Split) -> None:
@@ -161,8 +157,8 @@ def test_mini_batches_and_momentum_stay_in_the_span(parts: Split) -> None:
 
 def test_first_weights_that_have_not_died_hide_the_span(parts: Split) -> None:
     early = replace(DECAYING, epochs=100)
-    assert abs(share_left(early, 100)) > 1e-3
-    assert abs(share_left(DECAYING, 400)) < 1e-7
+    assert abs(remaining_fraction(early, 100)) > 1e-3
+    assert abs(remaining_fraction(DECAYING, 400)) < 1e-7
     assert read_span(released(early, parts.private)).rank is None
     assert read_span(released(replace(early, weight_decay=0.0), parts.private)).rank is None
 
@@ -186,17 +182,19 @@ def test_steps_of_adam_leave_the_span(parts: Split) -> None:
     assert read_span(released(adam, parts.private, known_start=True)).rank is None
 
 
-def test_the_share_left_is_that_of_a_weight_without_gradient() -> None:
+def test_the_remaining_fraction_is_that_of_a_weight_without_gradient() -> None:
     plain = Training(optimizer=SGD(lr=0.1), weight_decay=0.05)
-    assert share_left(plain, 300) == pytest.approx((1 - 0.1 * 0.05) ** 300)
+    assert remaining_fraction(plain, 300) == pytest.approx((1 - 0.1 * 0.05) ** 300)
     weight = torch.ones((), dtype=torch.float64, requires_grad=True)
     heavy = torch.optim.SGD([weight], lr=0.1, momentum=0.9, weight_decay=0.05)
     weight.grad = torch.zeros_like(weight)
     for _ in range(300):
         heavy.step()
-    assert share_left(replace(plain, optimizer=SGD(lr=0.1, momentum=0.9)), 300) == pytest.approx(float(weight.detach()))
+    assert remaining_fraction(replace(plain, optimizer=SGD(lr=0.1, momentum=0.9)), 300) == pytest.approx(
+        float(weight.detach())
+    )
     with pytest.raises(BadInput, match="SGD only"):
-        share_left(replace(plain, optimizer=Adam()), 1)
+        remaining_fraction(replace(plain, optimizer=Adam()), 1)
 
 
 # Refusals

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from remanence import SGD, CrossEntropy, Logistic, SquaredError, Training, centred_mlp, torch_params
-from remanence.attacks import _by_autograd, _stationarity
+from remanence.attacks.weights import residual, residual_autograd
 from remanence.training import KnownLoss, plain_mlp
 from remanence.types import Params
 
@@ -31,13 +31,15 @@ def drawn(*shape: int) -> Tensor:
 def test_the_closed_form_is_the_gradient_of_a_gradient(outputs: int, hidden: tuple[int, ...], bias: bool) -> None:
     model, params = net(outputs, hidden, bias=bias)
     x, top = drawn(5, 6), drawn(5, outputs)
-    layers = _stationarity.layers_of(model, params)
+    layers = residual.layers_of(model, params)
     assert layers is not None
-    seen = _stationarity.forward(layers, x, ALPHA)
-    rest = _stationarity.left(layers, seen, top)
-    of_deltas = _stationarity.by_deltas(layers, seen, rest)
-    of_x = _stationarity.by_inputs(layers, seen, rest, of_deltas)
-    value, by_x, by_top = _by_autograd.slopes(_by_autograd.with_surrogate(model, float(ALPHA)), params, x, top)
+    seen = residual.forward(layers, x, ALPHA)
+    rest = residual.left(layers, seen, top)
+    of_deltas = residual.by_deltas(layers, seen, rest)
+    of_x = residual.by_inputs(layers, seen, rest, of_deltas)
+    value, by_x, by_top = residual_autograd.slopes(
+        residual_autograd.with_surrogate(model, float(ALPHA)), params, x, top
+    )
     torch.testing.assert_close(rest.objective, value, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(of_x, by_x, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(of_deltas[-1], by_top, rtol=1e-10, atol=1e-10)
@@ -45,14 +47,14 @@ def test_the_closed_form_is_the_gradient_of_a_gradient(outputs: int, hidden: tup
 
 def test_runs_of_a_stack_know_nothing_of_each_other() -> None:
     model, params = net(4, (9, 8))
-    layers = _stationarity.layers_of(model, params)
+    layers = residual.layers_of(model, params)
     assert layers is not None
     x, top = drawn(3, 5, 6), drawn(3, 5, 4)
 
     def slope(x: Tensor, top: Tensor) -> Tensor:
-        seen = _stationarity.forward(layers, x, ALPHA)
-        rest = _stationarity.left(layers, seen, top)
-        return _stationarity.by_inputs(layers, seen, rest, _stationarity.by_deltas(layers, seen, rest))
+        seen = residual.forward(layers, x, ALPHA)
+        rest = residual.left(layers, seen, top)
+        return residual.by_inputs(layers, seen, rest, residual.by_deltas(layers, seen, rest))
 
     alone = torch.stack([slope(a, b) for a, b in zip(x, top, strict=True)])
     torch.testing.assert_close(slope(x, top), alone)
@@ -60,14 +62,14 @@ def test_runs_of_a_stack_know_nothing_of_each_other() -> None:
 
 def test_the_factor_of_the_multipliers_leaves_the_least() -> None:
     model, params = net(4, (9, 8))
-    layers = _stationarity.layers_of(model, params)
+    layers = residual.layers_of(model, params)
     assert layers is not None
-    seen = _stationarity.forward(layers, drawn(5, 6), None)
+    seen = residual.forward(layers, drawn(5, 6), None)
     top = drawn(5, 4)
-    if _stationarity.fitted(layers, _stationarity.left(layers, seen, top))[1] < 1e-5:
+    if residual.fitted(layers, residual.left(layers, seen, top))[1] < 1e-5:
         top = -top  # a factor is positive
-    fitted, factor = _stationarity.fitted(layers, _stationarity.left(layers, seen, top))
-    at, *beside = (_stationarity.left(layers, seen, f * factor * top) for f in (1.0, 0.99, 1.01))
+    fitted, factor = residual.fitted(layers, residual.left(layers, seen, top))
+    at, *beside = (residual.left(layers, seen, f * factor * top) for f in (1.0, 0.99, 1.01))
     torch.testing.assert_close(fitted.objective, at.objective)
     torch.testing.assert_close(fitted.weights, at.weights)
     assert all(other.objective > at.objective for other in beside)

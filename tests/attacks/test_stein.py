@@ -35,7 +35,7 @@ from remanence import (
     server_params,
     weights_only,
 )
-from remanence.release import KnowsGradient, Victim
+from remanence.releases import KnowsGradient, Victim
 from remanence_recipes.wang2023.setting import SquareAndCube
 
 # ---- planted batches

@@ -24,7 +24,7 @@ from remanence import (
     mlp,
     server_params,
 )
-from remanence.attacks._wide_layer import WideLayer
+from remanence.attacks.gradients.tensor.wide_layer import WideLayer
 from remanence.training.losses import CrossEntropy
 
 

@@ -32,8 +32,8 @@ from remanence import (
     mlp,
     server_params,
 )
-from remanence.nets import apply
-from remanence.release import Gradient
+from remanence.models import apply
+from remanence.releases import Gradient
 from remanence.training.losses import CrossEntropy
 from remanence_recipes.wang2023.setting import Square, SquareAndCube
 

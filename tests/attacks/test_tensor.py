@@ -6,8 +6,8 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from remanence import BadInput
-from remanence.attacks._moments import symmetric
-from remanence.attacks._tensor import decompose, least_squares
+from remanence.attacks.gradients.tensor.decomposition import decompose, least_squares
+from remanence.attacks.gradients.tensor.moments import symmetric
 
 RANKS = [1, 2, 4, 8]
 

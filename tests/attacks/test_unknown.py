@@ -17,13 +17,13 @@ from remanence import (
     SimuDy,
     Training,
     Victim,
-    initial_and_final,
+    fine_tuned,
     initial_params,
     mlp,
     train_victim,
 )
 from remanence.attacks import contributions, count_needed, find_labels, find_rate, find_training
-from remanence.nets import apply
+from remanence.models import apply
 
 TRAINING = Training(optimizer=SGD(lr=0.1), epochs=5)
 
@@ -41,7 +41,7 @@ def test_the_rate_is_found_among_others_and_among_those_that_diverge(victim: Vic
         candidates=4, labels=(0, 1, 2, 3), distance=L2(), tv=0.0, steps=15, optimizer=Adam(lr=0.1, beta1=0.8, beta2=0.9)
     )
     wrong = replace(TRAINING, optimizer=SGD(lr=7.0))
-    release = replace(initial_and_final(victim).release, training=wrong)
+    release = replace(fine_tuned(victim).release, training=wrong)
     assert find_rate(attack, release, (0.01, 0.1, 1.0, 1e300), seed=0) == 0.1
     assert find_rate(attack, release, (0.5,), seed=0) == 0.5
     with pytest.raises(BadInput, match="no training to choose from"):
@@ -52,7 +52,7 @@ def test_the_rate_is_not_taken_from_the_release(victim: Victim) -> None:
     true = replace(TRAINING, epochs=20, weight_decay=0.05)
     model = mlp(victim.private.shape, 10, hidden=(32,), activation=nn.ReLU)
     owner = train_victim(model, true, victim.initial, victim.fixed, victim.private, seed=0)
-    release = replace(initial_and_final(owner).release, training=replace(true, optimizer=SGD(lr=0.025)))
+    release = replace(fine_tuned(owner).release, training=replace(true, optimizer=SGD(lr=0.025)))
     attack = SimuDy(
         candidates=4,
         labels=(0, 1, 2, 3),
@@ -68,7 +68,7 @@ def test_the_rate_is_not_taken_from_the_release(victim: Victim) -> None:
 @pytest.mark.parametrize("true", [replace(TRAINING, batch_size=2, shuffled=False), replace(TRAINING, epochs=8)])
 def test_batch_size_and_epochs_are_found(victim: Victim, true: Training) -> None:
     owner = train_victim(victim.model, true, victim.initial, victim.fixed, victim.private, seed=0)
-    release = replace(initial_and_final(owner).release, training=replace(TRAINING, epochs=1))
+    release = replace(fine_tuned(owner).release, training=replace(TRAINING, epochs=1))
     attack = SimuDy(
         candidates=4, labels=(0, 1, 2, 3), distance=L2(), tv=0.0, steps=15, optimizer=Adam(lr=0.1, beta1=0.8, beta2=0.9)
     )
@@ -81,13 +81,13 @@ def test_labels_are_found_with_repetition(digits: Data) -> None:
     data = data.to("cpu", torch.float64)
     model = mlp(data.shape, 10, hidden=(32,))
     initial = {name: p.double() for name, p in initial_params(model, seed=0).items()}
-    release = initial_and_final(train_victim(model, TRAINING, initial, data.take([]), data, seed=0)).release
+    release = fine_tuned(train_victim(model, TRAINING, initial, data.take([]), data, seed=0)).release
     assert find_labels(release, 4) == (1, 4, 4, 7)
     assert find_labels(release, 4, looks_like=data.x) == (1, 4, 4, 7)
 
 
 def test_contributions_are_norms_of_summed_gradients(victim: Victim) -> None:
-    release, private = initial_and_final(victim).release, victim.private
+    release, private = fine_tuned(victim).release, victim.private
     found = contributions(release, Reconstruction(x=private.x, y=private.y))
     totals = [0.0] * 4
     for i in range(4):

@@ -17,14 +17,14 @@ from remanence import (
     BadInput,
     Cosine,
     Data,
-    InitialAndFinalWeights,
+    FineTuned,
     Params,
     SimuDy,
     Training,
     Victim,
     all_but_one,
     centred_mlp,
-    initial_and_final,
+    fine_tuned,
     initial_params,
     mlp,
     resnet,
@@ -34,9 +34,9 @@ from remanence.attacks._gates import Gates
 from remanence.attacks._simulation import Simulation
 from remanence.attacks._spanned import Spanned
 from remanence.attacks._whitened import Whitening
-from remanence.attacks.gradient_matching import ByProducts
-from remanence.attacks.span import share_left
-from remanence.nets import Standardise
+from remanence.attacks.gradients.gradient_matching import ByProducts
+from remanence.models import Standardise
+from remanence.training.decay import remaining_fraction
 
 Net = Callable[[Data], nn.Module]
 SQUARES = L2()
@@ -77,7 +77,7 @@ def spanned(made: Victim, distance: ByProducts = SQUARES, *, whitening: float, g
     written = Spanned.of(made.model, made.training, made.initial, made.final, made.private.y, distance)
     assert written is not None
     steps = len(list(made.training.batches(len(made.private), 0)))
-    written = written.whitened(whitening, shrunk=share_left(made.training, steps, records=len(made.private)))
+    written = written.whitened(whitening, shrunk=remaining_fraction(made.training, steps, records=len(made.private)))
     assert written is not None
     return replace(written, gates=gates)
 
@@ -133,7 +133,7 @@ def apart_by_training(made: Victim, x: Tensor, whitening: float, distance: ByPro
     """The reference: trained plainly, and each layer whitened by powers of its Gram matrices."""
     batches = list(made.training.batches(len(x), 0))
     end = made.training.run(made.model, made.initial, x, made.private.y, batches, noise_seed=0)
-    left = share_left(made.training, len(batches), records=len(x))
+    left = remaining_fraction(made.training, len(batches), records=len(x))
     names = [name for name, _ in made.model.named_parameters()]
     last = [name for name in names if name.endswith("weight")][-1]
     records, parts = len(x), []
@@ -210,8 +210,8 @@ def test_gates_grow_from_wide_to_the_step_of_relu(digits: Data) -> None:
     assert float(simulated(made, steep)(x)) == pytest.approx(float(plain), rel=1e-6)
 
 
-def release(digits: Data, count: int = 4) -> InitialAndFinalWeights:
-    return initial_and_final(victim(digits, NETS["mlp"], FULL, count)).release
+def release(digits: Data, count: int = 4) -> FineTuned:
+    return fine_tuned(victim(digits, NETS["mlp"], FULL, count)).release
 
 
 def test_a_search_that_was_stopped_ends_with_the_same_bits(
@@ -243,7 +243,7 @@ def test_many_records_come_back_that_plain_simulation_does_not_find(digits: Data
         optimizer=Adam(lr=0.05, beta1=0.8, beta2=0.9),
     )
     ours = replace(plain, whitening=0.5, sharpness=(2.0, 40.0))
-    shown = initial_and_final(made).release
+    shown = fine_tuned(made).release
     near = [
         float((torch.cdist(data.x.flatten(1), attack.run(shown, seed=0).x.flatten(1)).amin(1) < 1).double().mean())
         for attack in (plain, ours)
@@ -312,14 +312,14 @@ GROUPED = nn.Sequential(
 def test_where_it_cannot_be_used_the_one_reason_is_told(
     digits: Data, attack: SimuDy, net: Net, training: Training, why: str
 ) -> None:
-    shown = initial_and_final(victim(digits, net, training)).release
+    shown = fine_tuned(victim(digits, net, training)).release
     what = "whitening" if attack.whitening else "sharpness"
     with pytest.raises(BadInput, match=f"`{what}` cannot be used here, leave it out: .*{why}"):
         attack.run(shown, seed=0)
 
 
 def test_gates_take_few_neurons(digits: Data) -> None:
-    few = initial_and_final(victim(digits, with_hidden(4), FULL)).release
+    few = fine_tuned(victim(digits, with_hidden(4), FULL)).release
     assert GATED.run(few, seed=0).x.isfinite().all()
     with pytest.raises(BadInput, match="`whitening` of SimuDy must be 0 or more, got -1"):
         SimuDy(whitening=-1)

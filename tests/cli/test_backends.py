@@ -11,10 +11,10 @@ import pytest
 from command_line import ROOT, Call, assert_refused, contents
 from tiny_cells import tiny_cell
 
-from remanence import Cell, RecoNN, SimuDy, all_but_one, initial_and_final
+from remanence import Cell, RecoNN, SimuDy, all_but_one, fine_tuned
 from remanence.attacks import _search
 from remanence.execution import Local, Ray
-from remanence.results import parse_records
+from remanence.experiments.results import parse_records
 from remanence.runs import Job
 from remanence_recipes import RECIPES
 
@@ -46,7 +46,7 @@ def test_a_store_has_one_folder_for_the_shadow_models_of_each_cell(call: Call, s
 
 
 def test_a_search_goes_on_from_the_store(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = tiny_cell("simulated", reveal=initial_and_final, attack=SimuDy(candidates=20, steps=3))
+    cell = tiny_cell("simulated", reveal=fine_tuned, attack=SimuDy(candidates=20, steps=3))
     monkeypatch.setitem(RECIPES, "searches", lambda scale: [cell])
     first = call("run", "searches", "--store", "kept", "--json")
     assert (first.code, first.err) == (0, "")

@@ -10,7 +10,7 @@ from command_line import Call, assert_refused
 from torch import Tensor, nn
 
 from remanence import SGD, Data, Split, Training, initial_params, load, load_weights, mlp, save_weights, split
-from remanence.results import parse_records
+from remanence.experiments.results import parse_records
 from remanence.training import Adam
 
 SPACE = "\N{NO-BREAK SPACE}"

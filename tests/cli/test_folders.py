@@ -12,9 +12,9 @@ from command_line import Call, Said, assert_refused, assert_told, contents, prin
 from tiny_cells import tiny_cell
 
 import remanence.data
-import remanence.results.folder
+import remanence.experiments.results.folder
 import remanence_recipes.demo
-from remanence.results import read_run
+from remanence.experiments.results import read_run
 
 
 def test_other_results_are_kept_unless_forced(call: Call, tiny: None, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_read_only_folder_is_refused(call: Call, tiny: None, monkeypatch: pyte
     assert call("run", "tiny", "--out", "run").code == 0
     before = contents(tmp_path)
     denied = failing(PermissionError(errno.EACCES, "Permission denied"))
-    monkeypatch.setattr(remanence.results.folder, "TemporaryFile", denied)
+    monkeypatch.setattr(remanence.experiments.results.folder, "TemporaryFile", denied)
     assert_refused(call("run", "tiny", "--out", "run"), "cannot write into `run` (Permission denied)", "`--out`")
     assert_refused(call("report", "run"), "cannot write into `run` (Permission denied)", "`--out`")
     assert contents(tmp_path) == before

@@ -11,7 +11,7 @@ import pytest
 from command_line import FILES, Call, assert_refused, assert_told, contents
 from PIL import Image
 
-from remanence.results import parse_records, read_run
+from remanence.experiments.results import parse_records, read_run
 
 
 def table(rows: int = 220, **columns: Sequence[Any]) -> list[dict[str, Any]]:

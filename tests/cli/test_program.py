@@ -19,11 +19,11 @@ from command_line import FILES, ROOT, Call, Said, assert_refused, contents, prin
 from tiny_cells import tiny_cell
 
 import remanence.data
-import remanence.results.folder
+import remanence.experiments.results.folder
 import remanence_recipes.demo
 from remanence.errors import BadInput
-from remanence.experiment import Cell, run_cell
-from remanence.results import parse_records, read_run
+from remanence.experiments import Cell, run_cell
+from remanence.experiments.results import parse_records, read_run
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from command_line import Call, Said, assert_refused, printed_to
 
 import remanence.data
-import remanence.results.folder
+import remanence.experiments.results.folder
 from remanence import Cell
 from remanence.data import FetchFailed
 from remanence.errors import BadInput

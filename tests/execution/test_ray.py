@@ -21,7 +21,7 @@ from remanence.data import Split
 from remanence.errors import BadInput
 from remanence.execution import Ray
 from remanence.execution.ray import _pack
-from remanence.release import AllButOne
+from remanence.releases import AllButOne
 from remanence.shadow import Store
 
 pytestmark = pytest.mark.xdist_group("ray")

@@ -7,7 +7,7 @@ from remanence import Data, Matching, Reconstruction, Scores, evaluate
 from remanence.data import split
 from remanence.errors import BadInput
 from remanence.metrics import MATCHINGS, MSE, NCC, SSIM, greedy_ssim, hungarian, identity, nearest_ncc
-from remanence.metrics.null import _draw, matched
+from remanence.metrics.nulls import _draw, matched
 
 SEEDS = range(20)
 

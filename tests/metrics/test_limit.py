@@ -23,11 +23,11 @@ from remanence import (
     initial_params,
     mlp,
 )
-from remanence.checks import caveats
+from remanence.audit.checks import caveats
 from remanence.data import Split
 from remanence.metrics import MSE, hungarian, identity
 from remanence.metrics.limit import DOUBT, Limit, _largest_share, reconstruction_limit, success_bound
-from remanence.training.privacy import epsilon
+from remanence.training.dp import epsilon
 from remanence.types import concat
 
 MASSES = torch.tensor([0.3, 0.2, 0.1, 0.1, 0.1, 0.05, 0.05, 0.04, 0.03, 0.03])

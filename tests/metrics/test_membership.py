@@ -7,7 +7,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from remanence import load, membership, split
-from remanence.attacks.span import Span
+from remanence.diagnostics.span import Span
 from remanence.errors import BadInput
 from remanence.metrics.statistics import auc
 

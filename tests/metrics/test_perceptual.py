@@ -11,8 +11,8 @@ from torch import Tensor
 
 from remanence.data import data_folders
 from remanence.errors import BadInput
-from remanence.metrics.perceptual import LPIPS
-from remanence.perceptual import FILE, SHAPES, Lpips, load_lpips
+from remanence.metrics.lpips import LPIPS
+from remanence.models.lpips import FILE, SHAPES, Lpips, load_lpips
 
 PUBLISHED = next((folder / FILE for folder in data_folders() if (folder / FILE).is_file()), None)
 
@@ -93,7 +93,7 @@ def test_grey_images_are_those_with_three_equal_channels(weights: dict[str, Tens
 def test_blocks_do_not_matter_and_the_dtype_stays(weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = images(5, 1, 8, 8).float(), images(5, 1, 8, 8, seed=1).float()
     whole = LPIPS.pairwise(a, b)
-    monkeypatch.setattr("remanence.metrics.perceptual._BLOCK", 2)
+    monkeypatch.setattr("remanence.metrics.lpips._BLOCK", 2)
     torch.testing.assert_close(LPIPS.pairwise(a, b), whole)
     torch.testing.assert_close(LPIPS.paired(a, b), whole.diagonal())
     assert whole.dtype == torch.float32

@@ -6,7 +6,7 @@ from tempfile import mkdtemp
 import pytest
 from smoke import records
 
-from remanence.results import Record
+from remanence.experiments.results import Record
 from remanence.runs import Job, run_job
 from remanence_recipes import RECIPES
 
@@ -71,7 +71,7 @@ def test_more_shadows_read_more() -> None:
 
 
 def test_cells_that_differ_in_their_attack_share_models_and_shadows(monkeypatch: pytest.MonkeyPatch) -> None:
-    from remanence.experiment import cell
+    from remanence.experiments import cell
 
     built, real = [], cell.build_bank
     monkeypatch.setattr(cell, "build_bank", lambda *args, **kw: built.append(1) or real(*args, **kw))

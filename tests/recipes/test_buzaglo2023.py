@@ -15,29 +15,29 @@ def test_a_recipe_runs_from_its_cells_to_the_page(name: str) -> None:
 
 def test_digits_are_read_off_weights_that_came_to_rest() -> None:
     found = measures(records("buzaglo2023.figure2_binary_vs_multiclass")["ten classes"])
-    assert found["share found, Equilibrium"] >= 0.3  # chance: 0.01
-    assert found["share found, Equilibrium"] > found["share found, KKT"]
+    assert found["share found, Stationarity"] >= 0.3  # chance: 0.01
+    assert found["share found, Stationarity"] > found["share found, KKT"]
 
 
 def test_more_classes_give_more_away() -> None:
     made = records("buzaglo2023.figure2_binary_vs_multiclass")
     ten, two = (measures(made[label]) for label in ("ten classes", "two groups"))
-    assert ten["mean SSIM, Equilibrium"] > two["mean SSIM, Equilibrium"]
+    assert ten["mean SSIM, Stationarity"] > two["mean SSIM, Stationarity"]
 
 
 def test_weight_decay_gives_more_away() -> None:
     made = records("buzaglo2023.figure4_weight_decay")
     without, decayed = (measures(made[label]) for label in ("no decay, small first layer", "decay 0.01"))
-    assert decayed["share found, Equilibrium"] > without["share found, Equilibrium"]
+    assert decayed["share found, Stationarity"] > without["share found, Stationarity"]
     assert decayed["unexplained off the kinks"] < 0.1 < without["unexplained off the kinks"]
 
 
 def test_the_best_of_each_class_is_shown_beside_the_best_by_chance() -> None:
     record = records("buzaglo2023.figure1")["best of each class"]
     found = {measure["name"]: measure for measure in record["measures"]}
-    best = found["best SSIM of a class, Equilibrium"]
+    best = found["best SSIM of a class, Stationarity"]
     assert best["chance"] < best["low"]
-    assert found["classes with a record found, Equilibrium"]["value"] >= 0.3
+    assert found["classes with a record found, Stationarity"]["value"] >= 0.3
 
 
 def test_decay_draws_records_towards_the_boundary() -> None:
@@ -54,7 +54,7 @@ def test_the_threshold_stands_beside_what_unrelated_images_reach() -> None:
     shares = [found[f"above 0.4, {count} unrelated images"] for count in (20, 40, 80, 160)]
     assert shares == sorted(shares)
     falling = {line["name"]: line["y"] for line in record["figures"][0]["series"]}
-    assert falling["Equilibrium"][8] == found["above 0.4, Equilibrium"]  # the place of 0.4
+    assert falling["Stationarity"][8] == found["above 0.4, Stationarity"]  # the place of 0.4
     assert all(y == sorted(y, reverse=True) for y in falling.values())
 
 

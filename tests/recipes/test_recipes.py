@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from remanence.experiment import SCALES, Scale
-from remanence.results import parse_records
+from remanence.experiments import SCALES, Scale
+from remanence.experiments.results import parse_records
 from remanence_recipes import RECIPES
 
 RESULTS = Path(__file__).parents[2] / "results"

@@ -38,7 +38,7 @@ def test_noise_changes_the_constant_of_the_error_and_not_its_slope() -> None:
 
 
 def test_clipping_hides_nothing_and_the_other_defences_do() -> None:
-    found = {label: measures(record) for label, record in records("wang2023.defences").items()}
+    found = {label: measures(record) for label, record in records("wang2023.defenses").items()}
     for attack in ("Stein", "gradient matching"):
         error = f"error, {attack}, "
         assert found["clipping"][f"{error}norm 0.1"] == pytest.approx(found["clipping"][f"{error}norm 10"], abs=1e-3)
@@ -51,7 +51,7 @@ def test_clipping_hides_nothing_and_the_other_defences_do() -> None:
 
 
 def test_a_strong_defence_costs_accuracy_and_a_larger_batch_gains_it() -> None:
-    made = records("wang2023.defences")
+    made = records("wang2023.defenses")
     noise, larger = measures(made["Gaussian noise"]), measures(made["larger batches"])
     (chance,) = {each["chance"] for each in made["Gaussian noise"]["measures"] if "accuracy" in each["name"]}
     assert chance < noise["accuracy, noise 3"] < noise["accuracy, noise 0.01"] - 0.1

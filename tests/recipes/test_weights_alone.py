@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from remanence.attacks import KKT, Equilibrium
+from remanence.attacks import KKT, Stationarity
 from remanence.data.splits import check_disjoint
 from remanence.training import ByLoss, CrossEntropy, KnownLoss, Logistic, SquaredError
 from remanence.types import Data
@@ -75,7 +75,7 @@ def test_where_the_rate_follows_the_loss_attacks_take_the_length_off(loss: Known
     assert all(
         (attack.norm is not None) == by_loss
         for attack in each.attacks(0).values()
-        if isinstance(attack, KKT | Equilibrium)
+        if isinstance(attack, KKT | Stationarity)
     )
 
 

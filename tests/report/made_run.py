@@ -7,7 +7,7 @@ import torch
 from scipy.stats import beta
 from torch import Tensor
 
-from remanence.results import SCHEMA, Record, Row, Run, as_pixels
+from remanence.experiments.results import SCHEMA, Record, Row, Run, as_pixels
 
 BINS = 24
 MEANINGS = {

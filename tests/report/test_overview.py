@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from made_run import made_claim, made_limit, made_point, made_run, made_study
 
+from remanence.experiments.results import Run, parse_records
 from remanence.report import render
-from remanence.results import Run, parse_records
 
 SPACE, DASH = "\N{NO-BREAK SPACE}", "\N{EN DASH}"
 

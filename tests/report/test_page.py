@@ -12,11 +12,11 @@ import pytest
 import torch
 from made_run import MEANINGS, made_limit, made_run, made_study
 
-import remanence.release.records as release_records
+import remanence.releases.releases as release_records
 from remanence.errors import BadInput
+from remanence.experiments.results import SCHEMA, Run, read_run, write_run
 from remanence.metrics import MATCHINGS, METRICS, SSIM, greedy, normalised
 from remanence.report import glossary, render, verdict
-from remanence.results import SCHEMA, Run, read_run, write_run
 
 SPACE, DASH = "\N{NO-BREAK SPACE}", "\N{EN DASH}"
 HOSTILE = "<img src=x onerror=alert(1)>\"'&.npz"

@@ -3,8 +3,8 @@
 import torch
 from made_run import made_claim, made_figure, made_measure, made_study
 
+from remanence.experiments.results import Record, Run
 from remanence.report import render, verdict
-from remanence.results import Record, Run
 
 SPACE = "\N{NO-BREAK SPACE}"
 HOSTILE = "<img src=x onerror=alert(1)>\"'&.npz"

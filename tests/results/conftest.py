@@ -5,7 +5,7 @@ import torch
 from made_result import LOST, PRIVATE, made_result
 from tiny_cells import made_data
 
-from remanence.experiment import CellResult
+from remanence.experiments import CellResult
 
 
 @pytest.fixture(scope="module")

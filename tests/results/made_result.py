@@ -13,10 +13,10 @@ from remanence import (
     Reconstruction,
     evaluate,
 )
-from remanence.checks import caveats
-from remanence.experiment import CellResult, run_cell
+from remanence.audit.checks import caveats
+from remanence.experiments import CellResult, run_cell
+from remanence.experiments.results import Record, record
 from remanence.metrics import MSE, PSNR, Metric, hungarian
-from remanence.results import Record, record
 
 PRIVATE = 40
 LOST = 4  # withheld records that got no candidate

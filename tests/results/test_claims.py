@@ -12,7 +12,7 @@ from remanence import (
     Claim,
 )
 from remanence.errors import BadInput
-from remanence.experiment import CellResult, run_cell, run_study
+from remanence.experiments import CellResult, run_cell, run_study
 from remanence.metrics import MSE, Scores
 
 

@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 from tiny_cells import tiny_cell
 
 from remanence.errors import BadInput
-from remanence.experiment import run_cell
-from remanence.results import Run, check_writable, images, read_run, record, replace_file, rows, write_run
+from remanence.experiments import run_cell
+from remanence.experiments.results import Run, check_writable, images, read_run, record, replace_file, rows, write_run
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 

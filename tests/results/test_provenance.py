@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from made_result import made
 
-from remanence.experiment import CellResult
+from remanence.experiments import CellResult
 
-PROVENANCE = sys.modules["remanence.results.provenance"]  # by attribute one gets the function of that name
+PROVENANCE = sys.modules["remanence.experiments.results.provenance"]  # by attribute one gets the function of that name
 
 
 def git(folder: Path, *words: str) -> str:

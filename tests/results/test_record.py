@@ -21,12 +21,12 @@ from remanence import (
     evaluate,
     gradient_at_initial,
 )
-from remanence.experiment import CellResult, Point, run_cell
+from remanence.experiments import CellResult, Point, run_cell
+from remanence.experiments.results import as_pixels, images, parse_records, rows
 from remanence.metrics import MSE, PSNR, Interval, Metric, hungarian
 from remanence.metrics.limit import Limit
-from remanence.results import as_pixels, images, parse_records, rows
 
-MODULE = sys.modules["remanence.results.record"]  # by attribute one gets the function of that name
+MODULE = sys.modules["remanence.experiments.results.record"]  # by attribute one gets the function of that name
 
 
 def test_a_record_says_what_was_run(result: CellResult) -> None:
@@ -233,10 +233,10 @@ def test_pixels_are_clamped_and_rows_of_tables_kept() -> None:
 
 def test_a_record_states_the_defences_of_a_gradient() -> None:
     attack = GradientMatching(steps=2, restarts=1)
-    defences = (Clipping(norm=1.0), GaussianNoise(share=0.1))
+    defenses = (Clipping(norm=1.0), GaussianNoise(share=0.1))
     said = []
-    for reveal in (gradient_at_initial, partial(gradient_at_initial, defences=defences)):
+    for reveal in (gradient_at_initial, partial(gradient_at_initial, defenses=defenses)):
         result = run_cell(tiny_cell(reveal=reveal, attack=attack, per_victim=4))
         said.append(made(result)["release"]["shows"])
-    assert [each["defences"] for each in said] == ["none", "Clipping(norm=1.0), GaussianNoise(share=0.1)"]
+    assert [each["defenses"] for each in said] == ["none", "Clipping(norm=1.0), GaussianNoise(share=0.1)"]
     assert said[0]["shape"] == "1x4x4"

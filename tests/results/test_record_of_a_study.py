@@ -12,8 +12,8 @@ from remanence import (
     Claim,
 )
 from remanence.errors import BadInput
-from remanence.experiment import Figure, Measure, Outcome, Point, Series, run_study
-from remanence.results import images, parse_records, rows
+from remanence.experiments import Figure, Measure, Outcome, Point, Series, run_study
+from remanence.experiments.results import images, parse_records, rows
 
 
 def test_a_study_says_what_it_measured() -> None:

@@ -12,9 +12,9 @@ import torch
 from tiny_cells import tiny_cell, tiny_study
 
 from remanence.errors import BadInput
-from remanence.experiment import Point, Refusal, run_cell, run_study
+from remanence.experiments import Point, Refusal, run_cell, run_study
+from remanence.experiments.results import SCHEMA, Record, parse_records, record
 from remanence.metrics import MSE
-from remanence.results import SCHEMA, Record, parse_records, record
 
 DOCS = (Path(__file__).parents[2] / "docs" / "records.md").read_text(encoding="utf-8")
 

@@ -11,7 +11,7 @@ import torch
 
 import remanence.training.stacked
 from remanence import DPGD, SGD, Data, Training, build_bank, initial_params, mlp
-from remanence.release import AllButOne
+from remanence.releases import AllButOne
 from remanence.shadow import ShadowBank, Store
 
 CHUNKS = 12

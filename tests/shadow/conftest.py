@@ -4,7 +4,7 @@ import pytest
 from banks import small_release
 
 import remanence.training.stacked
-from remanence.release import AllButOne
+from remanence.releases import AllButOne
 
 
 @pytest.fixture

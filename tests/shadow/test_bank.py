@@ -4,7 +4,7 @@ import torch
 from remanence import Training, all_but_one, build_bank, initial_params, mlp, train_victim
 from remanence.data import Split
 from remanence.errors import BadInput
-from remanence.release import AllButOne
+from remanence.releases import AllButOne
 from remanence.types import concat
 
 

@@ -11,11 +11,11 @@ from torch.nn.functional import cross_entropy, interpolate
 import remanence.training.stacked
 from remanence import SGD, Data, Params, Training, cnn, initial_params, mlp
 from remanence.data import Split
+from remanence.diagnostics.memorization import Storage, audit_storage, stored_rows
 from remanence.errors import BadInput
-from remanence.release import AllButOne
-from remanence.seeds import stream
+from remanence.releases import AllButOne
+from remanence.seeds import derive_seed
 from remanence.shadow import build_bank
-from remanence.shadow.storage import Storage, audit_storage, stored_rows
 from remanence.types import concat
 
 RELU = {"hidden": (10, 8), "activation": nn.ReLU}
@@ -53,7 +53,7 @@ def one_by_one(
         params = {name: p.clone().requires_grad_() for name, p in start(model).items()}
         torch_sgd = torch.optim.SGD(list(params.values()), lr=optimizer.lr, momentum=optimizer.momentum)
         rows = []
-        for step, batch in enumerate(training.batches(len(data), stream(seed, "batches of shadows")), start=1):
+        for step, batch in enumerate(training.batches(len(data), derive_seed(seed, "batches of shadows")), start=1):
             used = torch.arange(len(data)) if batch is None else batch
             if step in steps:
                 now = {name: p.detach().clone() for name, p in params.items()}

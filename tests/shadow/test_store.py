@@ -19,11 +19,11 @@ from banks import CHUNKS, build, public, records, small_release
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-import remanence.shadow.ingredients
+import remanence.caching
 import remanence.training.stacked
 from remanence import Training, build_bank, initial_params, mlp
 from remanence.errors import BadInput
-from remanence.release import AllButOne
+from remanence.releases import AllButOne
 
 SHARDS = [f"shadows-{8 * i:08}.safetensors" for i in range(CHUNKS)]
 
@@ -217,13 +217,13 @@ def test_code_of_the_user_is_known_by_its_source_not_its_address(
     nothing = Noting()
     build(tmp_path, again, backend=nothing)
     assert nothing.asked == []
-    monkeypatch.setattr(remanence.shadow.ingredients.inspect, "getsource", lambda cls: f"class {cls.__name__}: new")
+    monkeypatch.setattr(remanence.caching.inspect, "getsource", lambda cls: f"class {cls.__name__}: new")
     with pytest.raises(BadInput, match=r"recipe \(`code` changed"):
         build(tmp_path, again)
 
 
 def test_our_code_is_known_by_its_source_too() -> None:
-    code = remanence.shadow.ingredients.our_code("training")
+    code = remanence.caching.our_code("training")
     for part in (Training, mlp, initial_params):
         assert inspect.getsource(part) in code
 

@@ -30,7 +30,7 @@ from remanence import (
     train_together,
 )
 from remanence.data import Split
-from remanence.nets import apply
+from remanence.models import apply
 from remanence.training import DPGD, Optimizer, plain_mlp
 from remanence.training.in_full import train_in_full
 from remanence.training.losses import LogOf

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from remanence import CrossEntropy, Logistic, SquaredError, Training, cnn, mlp, resnet, vgg
-from remanence.nets import Residual, Standardise
+from remanence.models import Residual, Standardise
 from remanence.training import Loss, plain_cnn
 from remanence.training.passes.base import Tape, Weights
 from remanence.training.passes.pieces import Maximum

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import remanence
 from remanence import DPGD, BadInput, Training
-from remanence.training.privacy import delta, epsilon, mu, mu_of, noise_for
+from remanence.training.dp import delta, epsilon, mu, mu_of, noise_for
 
 MUS = st.floats(-3, 6).map(lambda exponent: 10.0**exponent)
 DELTAS = st.floats(-30, -0.01).map(lambda exponent: 10.0**exponent)

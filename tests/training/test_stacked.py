@@ -11,9 +11,9 @@ from torch.nn.functional import interpolate
 
 from remanence import DPGD, SGD, Data, Params, Training, cnn, initial_params, mlp
 from remanence.data import Split
-from remanence.nets import activations, initial_stack
+from remanence.models import activations, initial_stack
 from remanence.training import Optimizer, shared_cnn, shared_mlp, stacked
-from remanence.training.cutting import squared_norms, times
+from remanence.training.clipping import squared_norms, times
 from remanence.training.stacked import CPU_CHUNK, chunk_size, chunks, train_by_vmap, train_chunk
 from remanence.types import concat
 

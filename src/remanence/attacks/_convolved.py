@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from remanence.attacks._gates import Gates
 from remanence.attacks._simulation import SHARE_OF_MEMORY, Read, free_memory
-from remanence.attacks.gradient_matching import ByProducts, Distance
+from remanence.attacks.gradients.gradient_matching import ByProducts, Distance
 from remanence.training import SGD, Adam, AdamW, RMSProp, Training, plain_cnn
 from remanence.training.passes.base import Tape
 from remanence.training.passes.pieces import Gated

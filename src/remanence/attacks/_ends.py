@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
 
 from remanence.errors import BadInput
-from remanence.nets import apply
-from remanence.release import KnowsFinal, KnowsTraining
+from remanence.models import apply
+from remanence.releases import KnowsFinal, KnowsTraining
 from remanence.training import CrossEntropy, Logistic, Loss, SquaredError, Training
 
 

@@ -5,8 +5,8 @@ from itertools import chain
 
 from torch import nn
 
-from remanence.attacks.gradient_matching import ByProducts, Distance
-from remanence.nets import Centre, Standardise
+from remanence.attacks.gradients.gradient_matching import ByProducts, Distance
+from remanence.models import Centre, Standardise
 from remanence.training import SGD, Adam, AdamW, CrossEntropy, Logistic, RMSProp, SquaredError, Training, plain_mlp
 from remanence.training.passes.reading import Named, inside, layers_of, norms_of, parts
 

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Protocol, TypeAlias, final
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks.gradient_matching import Distance
-from remanence.nets import activations
+from remanence.attacks.gradients.gradient_matching import Distance
+from remanence.models import activations
 from remanence.training import Optimizer, Training
 from remanence.types import Params
 

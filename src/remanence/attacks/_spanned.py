@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from remanence.attacks._gates import Gates
 from remanence.attacks._simulation import Read
 from remanence.attacks._whitened import Whitening
-from remanence.attacks.gradient_matching import ByProducts, Distance
+from remanence.attacks.gradients.gradient_matching import ByProducts, Distance
 from remanence.training import SGD, Training, plain_mlp
 from remanence.training.plain_mlp import PlainMlp
 from remanence.types import Params

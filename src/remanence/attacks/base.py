@@ -6,7 +6,7 @@ It draws from a generator of its own, follows the device and dtype of the releas
 
 from typing import Protocol, TypeVar, runtime_checkable
 
-from remanence.release import KnowsRest
+from remanence.releases import KnowsAllButOne
 from remanence.shadow import ShadowBank
 from remanence.types import Reconstruction
 
@@ -22,4 +22,4 @@ class Attack(Protocol[R_contra]):
 class ShadowAttack(Protocol):
     """An attack that learns first; `fit` returns another type, so that "not fitted" is a type error."""
 
-    def fit(self, bank: ShadowBank, *, seed: int) -> Attack[KnowsRest]: ...
+    def fit(self, bank: ShadowBank, *, seed: int) -> Attack[KnowsAllButOne]: ...

@@ -1,9 +1,9 @@
 from remanence.metrics.base import Metric, normalised
-from remanence.metrics.evaluate import Scores, default_metrics, evaluate
+from remanence.metrics.evaluation import Scores, default_metrics, evaluate
+from remanence.metrics.lpips import LPIPS
 from remanence.metrics.matching import MATCHINGS, Matching, greedy, greedy_ssim, hungarian, identity, nearest_ncc
 from remanence.metrics.membership import Membership, membership
-from remanence.metrics.null import Null
-from remanence.metrics.perceptual import LPIPS
+from remanence.metrics.nulls import Null
 from remanence.metrics.pixel import MAE, MAE_MSE, MSE, NCC, PSNR
 from remanence.metrics.ssim import SSIM, SSIM3
 from remanence.metrics.statistics import Interval, Roc

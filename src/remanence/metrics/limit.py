@@ -17,7 +17,7 @@ from torch import Tensor
 from remanence.errors import BadInput
 from remanence.metrics.pixel import MSE
 from remanence.metrics.statistics import Interval, binomial_share
-from remanence.training.privacy import DELTA, epsilon
+from remanence.training.dp import DELTA, epsilon
 from remanence.types import Data, Reconstruction
 
 RATE = 0.01  # how often the best guess may succeed where no threshold is given

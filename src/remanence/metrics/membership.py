@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from remanence.errors import BadInput
-from remanence.metrics.evaluate import FPR
+from remanence.metrics.evaluation import FPR
 from remanence.metrics.statistics import Interval, Roc, auc, binomial_share, bootstrap_statistic, p_values, roc
-from remanence.seeds import stream
+from remanence.seeds import derive_seed
 
 
 @final
@@ -31,7 +31,7 @@ def membership(scores: Tensor, held_out: Tensor, *, seed: int = 0) -> Membership
     if len(held_out) < 2 or not len(scores):
         raise BadInput(f"membership needs a record and two held-out ones or more, got {len(scores)}, {len(held_out)}")
     scores, held_out = scores.detach().double().cpu(), held_out.detach().double().cpu()
-    drawn = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(stream(seed, "halves")))
+    drawn = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(derive_seed(seed, "halves")))
     null, others = held_out[drawn].tensor_split(2)
     p, by_chance = (p_values(each, null, distinct=len(null)) for each in (scores, others))
     told, wrong = p <= FPR, by_chance <= FPR
@@ -45,6 +45,6 @@ def membership(scores: Tensor, held_out: Tensor, *, seed: int = 0) -> Membership
         told=told,
         share_told=binomial_share(int(told.sum()), len(told)),
         false_positives=binomial_share(int(wrong.sum()), len(wrong)),
-        auc=bootstrap_statistic(resampled, (len(scores), len(held_out)), seed=stream(seed, "auc")),
+        auc=bootstrap_statistic(resampled, (len(scores), len(held_out)), seed=derive_seed(seed, "auc")),
         roc=roc(scores, held_out, distinct=len(held_out)),
     )

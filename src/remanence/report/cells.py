@@ -10,11 +10,11 @@ from markupsafe import Markup
 from torch import Tensor
 
 from remanence.errors import BadInput
+from remanence.experiments.results import Record, Row, Run
 from remanence.report import figures
 from remanence.report.glossary import released
 from remanence.report.sentences import limit_flag, limit_sentence, notes, verdict
 from remanence.report.words import score
-from remanence.results import Record, Row, Run
 
 MOST_PICTURES, MOST_VALUES, MOST_FEATURES = 12, 6, 12
 PARTS = {"truth": "truth", "reconstruction": "reconstruction", "lookalike": "look-alike"}

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import final
 
+from remanence.experiments.results import FigureRecord, SeriesRecord
 from remanence.report.svg import WIDTH, drawing, log_ticks, nothing, ticks
 from remanence.report.words import number
-from remanence.results import FigureRecord, SeriesRecord
 
 LEFT, RIGHT, BOTTOM, PLOT = 58, 20, 48, 190
 ROW, GROUP, BAR = 19, 16, 13  # heights: of a line of the key, between groups of bars, of a bar

@@ -5,9 +5,9 @@ from typing import final
 
 from markupsafe import Markup
 
+from remanence.experiments.results import FigureRecord, SeriesRecord
 from remanence.report.charts import chart
 from remanence.report.words import between, number, score
-from remanence.results import FigureRecord, SeriesRecord
 
 MOST_ROWS = 60
 

@@ -12,9 +12,9 @@ from typing import final
 import torch
 from torch import Tensor
 
+from remanence.experiments.results import as_pixels
 from remanence.report.svg import WIDTH, drawing, nothing, ticks
 from remanence.report.words import number, percent
-from remanence.results import as_pixels
 
 HEIGHT = 270
 LEFT, RIGHT, TOP, BOTTOM = 58, 20, 34, 48

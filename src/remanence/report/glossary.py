@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
-from remanence.results import Record
+from remanence.experiments.results import Record
 
 RELEASES = {
     "Gradient": "the gradient of a batch of records, as a client of federated learning sends it to the server",
     "LocalUpdate": "the change of a model after a client trained it on a batch of records, as it is sent to the server",
     "WeightsOnly": "a trained model",
-    "InitialAndFinalWeights": "a fine-tuned model, the model that it started from and the way it was trained",
+    "FineTuned": "a fine-tuned model, the model that it started from and the way it was trained",
     "AllButOne": "a trained model, its first weights and the way it was trained",
-    "AllButOneAndTheStart": "a trained model and the way it was trained",
+    "AllButOneUnknownInit": "a trained model and the way it was trained",
 }
 METRICS = {
     "ssim": "how alike two pictures look, patch by patch (1 is the same picture)",

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
+from remanence.experiments.results import FigureRecord, Record, SeriesRecord
+from remanence.experiments.results.schema import LimitRecord, PointRecord
 from remanence.report.drawn import Drawn, drawn
 from remanence.report.words import number
-from remanence.results import FigureRecord, Record, SeriesRecord
-from remanence.results.schema import LimitRecord, PointRecord
 
 LEVELS = {"nearest_neighbour": "nearest neighbour", "mean_image": "mean image"}
 Interval: TypeAlias = tuple[float | None, float | None, float | None]  # value, low, high

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, final
 
 from markupsafe import Markup
 
+from remanence.experiments.results import Record, Run, redacted, replace_file
 from remanence.report.cells import CellView, cell_view
 from remanence.report.glossary import matchings_in, metrics_in
 from remanence.report.overview import overview
 from remanence.report.sentences import judged, verdict
 from remanence.report.studies import StudyView, study_view
 from remanence.report.words import between, number, percent, score
-from remanence.results import Record, Run, redacted, replace_file
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -1,8 +1,8 @@
 """What a record says, in sentences that a reader without the field's words can repeat."""
 
+from remanence.experiments.results import Record
+from remanence.experiments.results.schema import MeasureRecord
 from remanence.report.words import DASH, PERCENT, between, number, percent, score
-from remanence.results import Record
-from remanence.results.schema import MeasureRecord
 
 MOST_MEASURES = 4  # in one sentence
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import final
 
+from remanence.experiments.results import Record, Run
 from remanence.report.drawn import Drawn, drawn
 from remanence.report.figures import png
 from remanence.report.sentences import verdict
-from remanence.results import Record, Run
 
 MOST_PICTURES = 12
 

@@ -8,13 +8,13 @@ from typing import TypeAlias, final
 import torch
 from torch import Tensor, nn
 
+from remanence.caching import ingredients
 from remanence.errors import BadInput
 from remanence.execution import Backend, Local
-from remanence.nets import apply, initial_stack
+from remanence.models import apply, initial_stack
 from remanence.progress import track
-from remanence.release import KnowsFixed, KnowsRest, require
-from remanence.seeds import stream
-from remanence.shadow.ingredients import ingredients
+from remanence.releases import KnowsAllButOne, KnowsFixed, require
+from remanence.seeds import derive_seed
 from remanence.shadow.rows import Rows, first_layer, stack_weights, unstack
 from remanence.shadow.store import Shards, Store
 from remanence.training import Training
@@ -60,7 +60,7 @@ def build_bank(
     public = public.to(release.fixed.x.device, release.fixed.x.dtype)
     cut = chunks(release.model, release.fixed, public)
     work = list(zip(accumulate(map(len, cut[:-1]), initial=0), cut, strict=True))
-    initial = release.initial if isinstance(release, KnowsRest) else None
+    initial = release.initial if isinstance(release, KnowsAllButOne) else None
     train = TrainShadows(
         training=release.training,
         model=release.model,
@@ -89,9 +89,12 @@ class TrainShadows:
         first, targets = work
         initial = self.initial
         if initial is None:
-            drawn = initial_stack(self.model, len(targets), seed=stream(self.seed, "starts of shadows", first))
+            drawn = initial_stack(self.model, len(targets), seed=derive_seed(self.seed, "starts of shadows", first))
             initial = {name: p.to(targets.x) for name, p in drawn.items()}
-        seeds = {"seed": stream(self.seed, "batches of shadows"), "noise_seed": stream(self.seed, "shadows", first)}
+        seeds = {
+            "seed": derive_seed(self.seed, "batches of shadows"),
+            "noise_seed": derive_seed(self.seed, "shadows", first),
+        }
         return stack_weights(train_chunk(self.training, self.model, initial, self.fixed, targets, **seeds))
 
 

@@ -15,8 +15,8 @@ from typing import final
 
 from torch import Tensor
 
+from remanence.caching import Ingredients, bytes_of, digest
 from remanence.errors import BadInput
-from remanence.shadow.ingredients import Ingredients, bytes_of, digest
 
 
 @final

@@ -1,9 +1,10 @@
+from remanence.training.decay import remaining_fraction
+from remanence.training.dp import DPGD
 from remanence.training.in_full import ByLoss, UntilRest
 from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, Loss, SquaredError
-from remanence.training.optim import SGD, Adam, AdamW, Optimizer, RMSProp
-from remanence.training.privacy import DPGD
+from remanence.training.optimizers import SGD, Adam, AdamW, Optimizer, RMSProp
 from remanence.training.together import train_together
-from remanence.training.train import Training
+from remanence.training.training import Training
 
 __all__ = [
     "DPGD",
@@ -20,5 +21,6 @@ __all__ = [
     "SquaredError",
     "Training",
     "UntilRest",
+    "remaining_fraction",
     "train_together",
 ]

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from remanence.errors import BadInput, above
 from remanence.progress import track
-from remanence.training.cutting import squared_norms, times
+from remanence.training.clipping import squared_norms, times
 from remanence.training.in_place import changed_by, copied, replayed, set_rate, torch_optimizer
-from remanence.training.optim import Optimizer
+from remanence.training.optimizers import Optimizer
 from remanence.types import Params
 
 _PART = 1000  # epochs between two updates of the progress that is shown

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from remanence.errors import BadInput
-from remanence.training.optim import SGD, Adam, AdamW, Optimizer, RMSProp
+from remanence.training.optimizers import SGD, Adam, AdamW, Optimizer, RMSProp
 
 _WARM_UP = 3  # steps before a capture, as torch's notes on CUDA graphs ask for
 

@@ -12,7 +12,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from remanence.nets import Standardise, outputs
+from remanence.models import Standardise, outputs
 from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, Loss, SquaredError
 from remanence.training.passes.base import Layer, Tape, Tensors, Weights, back, back_along, forward, forward_along
 from remanence.training.passes.pieces import Piecewise, Rectifier

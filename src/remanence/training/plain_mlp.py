@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from remanence.nets import Centre, Standardise
+from remanence.models import Centre, Standardise
 from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, LogOf, Loss, SquaredError
 from remanence.types import Params
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, cross_entropy, unfold
 
-from remanence.training.cutting import clip_factors
+from remanence.training.clipping import clip_factors
 from remanence.training.shared_mlp import ELEMENTWISE, shares_records
-from remanence.training.train import Training
+from remanence.training.training import Training
 from remanence.types import Data, Params
 
 _PATCHES = 1 << 28  # numbers: what the patches of a block of records may hold while gradients are measured

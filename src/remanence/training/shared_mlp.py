@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.linalg import vecdot
 from torch.nn.functional import cross_entropy
 
-from remanence.training.cutting import clip_factors
+from remanence.training.clipping import clip_factors
 from remanence.training.losses import CrossEntropy
 from remanence.training.precision import precision
-from remanence.training.train import Training
+from remanence.training.training import Training
 from remanence.types import Data, Params
 
 ELEMENTWISE = (

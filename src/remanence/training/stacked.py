@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from remanence.nets import activations
-from remanence.seeds import stream
+from remanence.models import activations
+from remanence.seeds import derive_seed
 from remanence.training import shared_cnn, shared_mlp
 from remanence.training.precision import precision
-from remanence.training.train import Training
+from remanence.training.training import Training
 from remanence.types import Data, Params
 
 CPU_CHUNK, CPU_CONV_CHUNK, DEVICE_CHUNK = 128, 16, 2048  # models at once: beyond them there is no more to gain
@@ -85,7 +85,7 @@ def _train(
     middle, halves = len(targets) // 2, []
     for i, half in enumerate((slice(0, middle), slice(middle, None))):
         part = {name: p[half] for name, p in starts.items()}
-        own_noise = stream(noise_seed, i)
+        own_noise = derive_seed(noise_seed, i)
         halves.append(_train(training, model, part, fixed, targets.take(half), seed=seed, noise_seed=own_noise))
     return {name: torch.cat([part[name] for part in halves]) for name in starts}
 

@@ -9,7 +9,7 @@ from torch import nn
 from remanence.errors import BadInput
 from remanence.training import plain_mlp
 from remanence.training.in_full import ByLoss, train_in_full
-from remanence.training.train import Training
+from remanence.training.training import Training
 from remanence.types import Data, Params
 
 

@@ -13,9 +13,9 @@ from torch.nn.functional import interpolate
 
 from remanence.attacks import RecoNN
 from remanence.data import Split, load, split
-from remanence.experiment import Cell, Claim, Scale
+from remanence.experiments import Cell, Claim, Scale
 from remanence.metrics import MSE
-from remanence.nets import cnn
+from remanence.models import cnn
 from remanence.training import SGD, AdamW, Training
 from remanence.types import Data
 from remanence_recipes.balle2022.informed import cell, training

@@ -9,10 +9,10 @@ from torch import nn
 
 from remanence.attacks import RecoNN
 from remanence.data import Split, load, split
-from remanence.experiment import Cell, Scale
+from remanence.experiments import Cell, Scale
 from remanence.metrics import MAE, MAE_MSE, MSE, PSNR, SSIM, identity
-from remanence.nets import mlp
-from remanence.release import all_but_one
+from remanence.models import mlp
+from remanence.releases import all_but_one
 from remanence.training import AdamW, Training
 from remanence.types import Data
 

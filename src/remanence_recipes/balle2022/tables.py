@@ -9,12 +9,12 @@ from torch import nn
 
 from remanence.attacks import GLM, RecoNN
 from remanence.data import Split
-from remanence.experiment import Cell, Claim, Measure, Outcome, Point, Scale, Study
+from remanence.experiments import Cell, Claim, Measure, Outcome, Point, Scale, Study
 from remanence.metrics import MAE_MSE, MSE
 from remanence.metrics.statistics import binomial_share
-from remanence.nets import apply, initial_params, mlp
+from remanence.models import apply, initial_params, mlp
 from remanence.training import DPGD, SGD, AdamW, RMSProp, Training
-from remanence.training.privacy import noise_for
+from remanence.training.dp import noise_for
 from remanence.types import Data, Params
 from remanence_recipes.balle2022.informed import OURS, PAPERS, SIZES, cell, cut, for_shadows, net, reduced, training
 

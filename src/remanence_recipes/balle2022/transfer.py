@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from remanence.attacks import FittedRecoNN
-from remanence.experiment import Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics import MSE, Interval
-from remanence.metrics.null import nearest_neighbour
+from remanence.metrics.nulls import nearest_neighbour
 from remanence.metrics.statistics import bootstrap_mean
-from remanence.nets import initial_params
-from remanence.release import AllButOne, all_but_one, train_victims
+from remanence.models import initial_params
+from remanence.releases import AllButOne, all_but_one, train_victims
 from remanence.shadow import build_bank
 from remanence.types import Data, concat
 from remanence_recipes.balle2022.informed import OURS, cut, for_shadows, net, reduced, training

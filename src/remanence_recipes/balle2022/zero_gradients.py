@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from remanence.experiment import Claim, Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Claim, Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics.statistics import bootstrap_mean
-from remanence.nets import cnn, initial_params
+from remanence.models import cnn, initial_params
 from remanence.progress import track
-from remanence.seeds import stream
+from remanence.seeds import derive_seed
 from remanence.types import Params, concat
 from remanence_recipes.balle2022.cifar import cut, victims_training
 
@@ -48,7 +48,9 @@ def _zeros(scale: Scale, activation: Callable[[], nn.Module], seed: int, device:
 
 
 def _outcome(epochs: list[dict[str, Tensor]], layers: list[str], seed: int) -> Outcome:
-    last = bootstrap_mean(torch.stack([epochs[-1][name] for name in layers[:2]]).mean(0), seed=stream(seed, "zeros"))
+    last = bootstrap_mean(
+        torch.stack([epochs[-1][name] for name in layers[:2]]).mean(0), seed=derive_seed(seed, "zeros")
+    )
     titles = dict(zip(layers, ("first convolution", "second convolution", "linear", "logits"), strict=True))
     measure = Measure.of(
         "convolutions, last epoch",

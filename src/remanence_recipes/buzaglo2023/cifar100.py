@@ -9,7 +9,7 @@ of images, with all that training and search need, and at paper scale the 5,000 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from remanence.experiment import Scale, Study
+from remanence.experiments import Scale, Study
 from remanence_recipes.buzaglo2023.figures import plain, surveyed
 from remanence_recipes.weights_alone.sweep import Sweep
 from remanence_recipes.weights_alone.target import Effort

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from remanence.experiment import Scale, Study
+from remanence.experiments import Scale, Study
 from remanence_recipes.buzaglo2023.figures import plain, surveyed
 from remanence_recipes.weights_alone.sweep import Sweep
 

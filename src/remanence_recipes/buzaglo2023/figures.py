@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from remanence.experiment import Claim, Scale, Study
+from remanence.experiments import Claim, Scale, Study
 from remanence.training import Logistic
 from remanence_recipes.weights_alone.reading import ACCURACY, FOUND, RATIO, study
 from remanence_recipes.weights_alone.survey import VICTIMS, ordering
@@ -17,10 +17,10 @@ SMALL, NONE = "no decay, small first layer", "no decay"
 AT_REST = f"{SMALL}, rate by the loss"
 
 # what we ask of ourselves; the paper prints no number
-FIFTY = (Claim(quantity=f"{FOUND}, Equilibrium", higher_is_better=True, target=40 / 50, where="40 of 50 images"),)
-MANY = (Claim(quantity=f"{FOUND}, Equilibrium", higher_is_better=True, target=100 / 500, where="100 of 500 images"),)
+FIFTY = (Claim(quantity=f"{FOUND}, Stationarity", higher_is_better=True, target=40 / 50, where="40 of 50 images"),)
+MANY = (Claim(quantity=f"{FOUND}, Stationarity", higher_is_better=True, target=100 / 500, where="100 of 500 images"),)
 BEYOND_CHANCE = (
-    Claim(quantity=f"{RATIO}, Equilibrium", higher_is_better=True, target=5.0, where="five times the null"),
+    Claim(quantity=f"{RATIO}, Stationarity", higher_is_better=True, target=5.0, where="five times the null"),
     *MANY,
 )
 

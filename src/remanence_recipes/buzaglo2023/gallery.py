@@ -6,12 +6,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from remanence.experiment import Measure, Outcome, Scale, Study
+from remanence.diagnostics.preflight import preflight
+from remanence.experiments import Measure, Outcome, Scale, Study
 from remanence.metrics import SSIM, hungarian
-from remanence.metrics.null import matched
+from remanence.metrics.nulls import matched
 from remanence.metrics.statistics import binomial_share, bootstrap_mean
-from remanence.preflight import preflight
-from remanence.seeds import stream
+from remanence.seeds import derive_seed
 from remanence.types import Data
 from remanence_recipes.buzaglo2023.figures import in_words, plain
 from remanence_recipes.weights_alone.reading import TUNED, Attacked, read, said, scatter, unrelated
@@ -61,7 +61,7 @@ def _measures(
     return (
         Measure.of(
             f"best SSIM of a class, {name}",
-            bootstrap_mean(best, seed=stream(seed, name)),
+            bootstrap_mean(best, seed=derive_seed(seed, name)),
             chance=by_chance,
             meaning="mean over the classes; chance: as many unrelated images as candidates",
         ),

@@ -8,12 +8,12 @@ from typing import final
 import torch
 from torch import Tensor
 
-from remanence.experiment import Figure, Measure, Outcome, Scale, Series, Study
+from remanence.diagnostics.preflight import preflight
+from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics import SSIM
 from remanence.metrics.statistics import binomial_share, bootstrap_statistic, rank_correlation
-from remanence.preflight import preflight
 from remanence.progress import track
-from remanence.seeds import stream
+from remanence.seeds import derive_seed
 from remanence_recipes.buzaglo2023.figures import PER_CLASS, decays, plain, surveyed
 from remanence_recipes.weights_alone.reading import TUNED, Reading, read, said, scatter
 from remanence_recipes.weights_alone.target import Target
@@ -58,7 +58,7 @@ def _measures(name: str, each: _Decayed, seed: int) -> list[Measure]:
     def correlation(rows: Tensor) -> float:
         return rank_correlation(margins[rows], ssim[rows])
 
-    rho = bootstrap_statistic(correlation, (len(margins),), seed=stream(seed, name))
+    rho = bootstrap_statistic(correlation, (len(margins),), seed=derive_seed(seed, name))
     wrong = binomial_share(int((margins <= 0).sum()), len(margins))
     return [
         Measure(name=f"median margin, {name}", value=float(margins.median()), meaning="of the records"),
@@ -72,14 +72,14 @@ def _measures(name: str, each: _Decayed, seed: int) -> list[Measure]:
             f"SSIM against the margin, {name}",
             rho,
             chance=0.0,
-            meaning="rank correlation over the records, Equilibrium; below zero where records near the boundary come "
+            meaning="rank correlation over the records, Stationarity; below zero where records near the boundary come "
             "back better",
         ),
         Measure.of(
             f"share found, {name}",
             each.reading.ours.scores.share_found,
             chance=0.01,
-            meaning="of the records, by Equilibrium, beyond both nulls at 1 % false positives",
+            meaning="of the records, by Stationarity, beyond both nulls at 1 % false positives",
         ),
     ]
 

@@ -26,19 +26,19 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks import Span, read_span, share_left
-from remanence.checks import Caveat, few_held_out, no_gap, records_outside
+from remanence.audit.checks import few_held_out, no_gap, records_outside
 from remanence.data import Split, load, split
-from remanence.experiment import Figure, Measure, Outcome, Scale, Series, Study
+from remanence.diagnostics.span import Span, read_span
+from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics import Membership, membership
-from remanence.metrics.evaluate import FPR
+from remanence.metrics.evaluation import FPR
 from remanence.metrics.statistics import auc, binomial_share, bootstrap_mean, p_values
-from remanence.nets import mlp
+from remanence.models import mlp
 from remanence.progress import track
-from remanence.release import KnowsFinal, Victim, check_fit, initial_and_final, train_victim, weights_only
-from remanence.seeds import stream
-from remanence.training import SGD, Training
-from remanence.types import Data, concat
+from remanence.releases import KnowsFinal, Victim, check_fit, fine_tuned, train_victim, weights_only
+from remanence.seeds import derive_seed
+from remanence.training import SGD, Training, remaining_fraction
+from remanence.types import Caveat, Data, concat
 from remanence_recipes.spans import membership_measures, outside_figure, rank_measure, singular_values, started
 
 EXACT, WITH = "rank exact", "AUC, with against without"
@@ -64,7 +64,7 @@ class Setting:
     def start(self, fixed: Data, private: Data, seed: int) -> Victim:
         """A target before any training; all begin with the same weights."""
         model = mlp(fixed.shape, fixed.num_classes, hidden=self.hidden, activation=nn.ReLU)
-        initial = started(model, fixed, seed=stream(seed, "start"))
+        initial = started(model, fixed, seed=derive_seed(seed, "start"))
         untrained = self.training(0.0, 0)
         return Victim(model=model, training=untrained, initial=initial, final=initial, fixed=fixed, private=private)
 
@@ -153,10 +153,10 @@ def _over_time(setting: Setting, seed: int, device: torch.device) -> Outcome:
         for left, target in _released(setting, decay, parts, seed):
             made[f"weight decay {decay:g}"].append(read(weights_only(target).release, left))
             if not decay:
-                made[KNOWN].append(read(initial_and_final(target).release, left))
+                made[KNOWN].append(read(fine_tuned(target).release, left))
         check_fit(target)
     last = {name: each[-1] for name, each in made.items()}
-    told = {name: membership(-r.inside, -r.out, seed=stream(seed, name)) for name, r in last.items()}
+    told = {name: membership(-r.inside, -r.out, seed=derive_seed(seed, name)) for name, r in last.items()}
     return Outcome(
         measures=tuple(chain.from_iterable(_measures(name, last[name], told[name]) for name in last)),
         figures=(
@@ -173,7 +173,7 @@ def _released(setting: Setting, decay: float, parts: Split, seed: int) -> Iterat
     target, left = setting.start(parts.fixed, parts.private.take([0]), seed), 1.0
     for before, after in pairwise((0, *setting.epochs)):
         training = setting.training(decay, after - before)
-        left *= share_left(training, training.epochs)
+        left *= remaining_fraction(training, training.epochs)
         final_params = training(target.model, target.final, concat([target.fixed, target.private]))
         target = replace(target, training=training, final=final_params)
         yield abs(left), target
@@ -258,7 +258,7 @@ def _pairs(setting: Setting, seed: int, device: torch.device) -> Outcome:
     return Outcome(
         measures=(
             _share(EXACT, torch.tensor([each.rank == setting.records for each in found]), "share of the targets"),
-            Measure.of(WITH, bootstrap_mean(each_auc, seed=stream(seed, WITH)), meaning=meaning, chance=0.5),
+            Measure.of(WITH, bootstrap_mean(each_auc, seed=derive_seed(seed, WITH)), meaning=meaning, chance=0.5),
             _share(WITH_TOLD, p[own] <= FPR, "share of the records called trained on, of their target", chance=FPR),
             _share(WITHOUT_TOLD, p[~own] <= FPR, "the same of the other targets", chance=FPR),
         ),

@@ -12,12 +12,12 @@ from typing import final
 import torch
 from torch import Tensor
 
-from remanence.experiment import Figure, Measure, Outcome, Scale, Series, Study
+from remanence.diagnostics.preflight import preflight
+from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics import SSIM3, nearest_ncc
-from remanence.metrics.evaluate import FPR
-from remanence.metrics.null import matched
+from remanence.metrics.evaluation import FPR
+from remanence.metrics.nulls import matched
 from remanence.metrics.statistics import binomial_share
-from remanence.preflight import preflight
 from remanence_recipes.buzaglo2023.figures import in_words, plain
 from remanence_recipes.weights_alone.reading import GOOD, ROW, TUNED, Reading, read, said, scatter, unrelated
 from remanence_recipes.weights_alone.target import Target

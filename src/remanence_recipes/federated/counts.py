@@ -10,12 +10,12 @@ from torch import Tensor
 
 from remanence.attacks import infer_labels
 from remanence.data import Split, load, split
-from remanence.experiment import Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics import Interval
 from remanence.metrics.statistics import bootstrap_mean
-from remanence.nets import apply, initial_params, mlp
-from remanence.release import Gradient, Victim, gradient_at_final
-from remanence.seeds import stream
+from remanence.models import apply, initial_params, mlp
+from remanence.releases import Gradient, Victim, gradient_at_final
+from remanence.seeds import derive_seed
 from remanence.training import Training
 
 SIZES = (1, 2, 4, 8, 16, 32)
@@ -35,8 +35,8 @@ def labels(scale: Scale) -> Sequence[Study]:
 def _labels(scale: Scale, epochs: int, seed: int, device: torch.device) -> Outcome:
     parts, count = _cut(scale, seed), {"smoke": 2, "small": 20, "paper": 100}[scale]
     victim, public = _victim(parts, epochs, seed, device), parts.public.to(device)
-    noise = torch.rand(256, *public.shape, generator=torch.Generator().manual_seed(stream(seed, "noise")))
-    guesses = torch.Generator().manual_seed(stream(seed, "guesses"))
+    noise = torch.rand(256, *public.shape, generator=torch.Generator().manual_seed(derive_seed(seed, "noise")))
+    guesses = torch.Generator().manual_seed(derive_seed(seed, "guesses"))
 
     def guess(release: Gradient) -> Tensor:
         return public.y.cpu()[torch.randint(len(public), (release.batch_size or 0,), generator=guesses)]
@@ -48,7 +48,7 @@ def _labels(scale: Scale, epochs: int, seed: int, device: torch.device) -> Outco
     }
     found = {
         name: [
-            bootstrap_mean(_read(way, victim, size, count, seed), seed=stream(seed, name, size), resamples=500)
+            bootstrap_mean(_read(way, victim, size, count, seed), seed=derive_seed(seed, name, size), resamples=500)
             for size in SIZES
         ]
         for name, way in ways.items()
@@ -73,7 +73,7 @@ def _victim(parts: Split, epochs: int, seed: int, device: torch.device) -> Victi
 
 def _read(way: Callable[[Gradient], Tensor], victim: Victim, size: int, count: int, seed: int) -> Tensor:
     """The share of right labels in each of `count` batches of `size` records."""
-    shares, drawn = [], torch.Generator().manual_seed(stream(seed, "batches", size))
+    shares, drawn = [], torch.Generator().manual_seed(derive_seed(seed, "batches", size))
     for _ in range(count):
         batch = victim.private.take(torch.randperm(len(victim.private), generator=drawn)[:size])
         release = gradient_at_final(replace(victim, private=batch)).release

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from remanence.attacks import L2, LBFGS, Attack, FirstLayer, GradientMatching, Stein
 from remanence.data import Split, load, split
-from remanence.experiment import Cell, Claim, Measure, Outcome, Point, Scale, Study
+from remanence.experiments import Cell, Claim, Measure, Outcome, Point, Scale, Study
 from remanence.metrics import MSE, PSNR, SSIM, hungarian
 from remanence.metrics.statistics import bootstrap_mean
-from remanence.nets import mlp, server_params
+from remanence.models import mlp, server_params
 from remanence.progress import track
-from remanence.release import Gradient, gradient_at_final
-from remanence.seeds import stream
+from remanence.releases import Gradient, gradient_at_final
+from remanence.seeds import derive_seed
 from remanence.training import SGD, SquaredError, Training
 from remanence.types import Data
 from remanence_recipes.wang2023.setting import SquareAndCube
@@ -84,8 +84,8 @@ def _from_the_tensor(scale: Scale, records: int, seed: int, device: torch.device
     for i in track(range(batches), total=batches, label="batches"):
         place = slice(i * records, (i + 1) * records)
         batch, others = (_unit(part.take(place)) for part in (images.private, images.test))
-        release = _sent(batch.to(device), rows=ROWS[scale], seed=stream(seed, "weights", i))
-        found = {name: way.run(release, seed=stream(seed, "attack", i)).x.cpu() for name, way in ways.items()}
+        release = _sent(batch.to(device), rows=ROWS[scale], seed=derive_seed(seed, "weights", i))
+        found = {name: way.run(release, seed=derive_seed(seed, "attack", i)).x.cpu() for name, way in ways.items()}
         for name, x in {**found, "chance": others.x}.items():
             errors[name].append(_rms(x, batch.x))
         pictures = pictures or {"truth": _bright(batch.x), **{name: _bright(x) for name, x in found.items()}}
@@ -93,7 +93,7 @@ def _from_the_tensor(scale: Scale, records: int, seed: int, device: torch.device
     measures = tuple(
         Measure.of(
             _named(name),
-            bootstrap_mean(torch.tensor(errors[name]), seed=stream(seed, "interval", name)),
+            bootstrap_mean(torch.tensor(errors[name]), seed=derive_seed(seed, "interval", name)),
             meaning="root of the mean squared distance; chance is that of other images",
             chance=chance,
         )

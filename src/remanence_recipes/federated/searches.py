@@ -9,10 +9,10 @@ from torch.nn.functional import interpolate
 
 from remanence.attacks import L2, LBFGS, GradientMatching
 from remanence.data import Split, load, split
-from remanence.experiment import Cell, Point, Scale
+from remanence.experiments import Cell, Point, Scale
 from remanence.metrics import MSE, PSNR, SSIM
-from remanence.nets import cnn, mlp, resnet, resnet18
-from remanence.release import Case, Gradient, Victim, gradient_at_initial, local_update
+from remanence.models import cnn, mlp, resnet, resnet18
+from remanence.releases import Case, Gradient, Victim, gradient_at_initial, local_update
 from remanence.training import SGD, Training
 from remanence.types import Data
 

@@ -6,5 +6,5 @@ The paper's victims have no weight decay and start from a small first layer. Bes
 under weight decay.
 
 remanence run haim2022.mnist_binary --seed 1     scale small, weight decay
-expected          of 50 digits Equilibrium finds 13, KKT none; unrelated digits reach SSIM 0.4 for all 50
+expected          of 50 digits Stationarity finds 13, KKT none; unrelated digits reach SSIM 0.4 for all 50
 """

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from remanence.experiment import Claim, Scale, Study
+from remanence.experiments import Claim, Scale, Study
 from remanence.training import KnownLoss, Logistic, SquaredError
 from remanence_recipes.weights_alone.reading import study
 from remanence_recipes.weights_alone.target import FULL, Source, Target

@@ -16,13 +16,13 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from remanence.checks import tuned_on_truth
-from remanence.experiment import Claim, Figure, Measure, Outcome, Scale, Series, Study
+from remanence.audit.checks import tuned_on_truth
+from remanence.experiments import Claim, Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics.statistics import Interval, binomial_share, bootstrap_mean, bootstrap_statistic, rank_correlation
-from remanence.nets import initial_params
+from remanence.models import initial_params
 from remanence.progress import track
-from remanence.release import fit_of, train_victims
-from remanence.seeds import stream
+from remanence.releases import fit_of, train_victims
+from remanence.seeds import derive_seed
 from remanence.shadow import stack_weights
 from remanence.types import Params
 from remanence_recipes.mnemonist2023.reading import by_start, over_starts
@@ -148,7 +148,7 @@ class Found:
             one, other = (each[starts][:, targets].mean(1) for each in (after, before))
             return float((1 - one / other).mean())
 
-        return bootstrap_statistic(statistic, after.shape, seed=stream(seed, "gain"))
+        return bootstrap_statistic(statistic, after.shape, seed=derive_seed(seed, "gain"))
 
     def wins(self, name: str, over: str) -> Interval:
         """The share of the starts in which the mean error is lower."""
@@ -159,7 +159,7 @@ class Found:
 def _apart(run: Run) -> float:
     """Of a few victims, trained again from first weights that are hardly others."""
     some = run.parts.private.take(slice(0, _TWINS))
-    drawn = initial_params(run.model, seed=stream(run.seed, "twins", run.place))
+    drawn = initial_params(run.model, seed=derive_seed(run.seed, "twins", run.place))
     near = {name: p + _NUDGE * drawn[name].to(p).sign() for name, p in run.initial.items()}
     twins = train_victims(run.model, run.training, near, run.parts.fixed, some, seed=run.seed)
     ours, theirs = (torch.cat([_flat(v.final) for v in each]) for each in (run.victims[: len(some)], twins))
@@ -230,7 +230,9 @@ def _victims(found: Found, seed: int) -> list[Measure]:
         (LOSS, found.loss, loss, guessing),
     )
     return [
-        Measure.of(name, bootstrap_mean(torch.tensor(each), seed=stream(seed, name)), meaning=meaning, chance=chance)
+        Measure.of(
+            name, bootstrap_mean(torch.tensor(each), seed=derive_seed(seed, name)), meaning=meaning, chance=chance
+        )
         for name, each, meaning, chance in told
     ]
 

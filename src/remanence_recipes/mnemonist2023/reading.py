@@ -6,12 +6,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from remanence.experiment import Cell, Claim, Figure, Measure, Outcome, Point, Scale, Series, Study
+from remanence.experiments import Cell, Claim, Figure, Measure, Outcome, Point, Scale, Series, Study
 from remanence.metrics import MAE, MAE_MSE, MSE, PSNR, SSIM, identity
 from remanence.metrics.statistics import binomial_share, bootstrap_mean, rank_correlation
 from remanence.progress import track
-from remanence.release import all_but_one
-from remanence.seeds import stream
+from remanence.releases import all_but_one
+from remanence.seeds import derive_seed
 from remanence_recipes.mnemonist2023.setting import (
     TUNED,
     Readings,
@@ -116,7 +116,7 @@ def over_starts(name: str, means: Tensor, level: float, near: float, seed: int) 
     meaning = (
         f"mean MAE + MSE over the starts, which lie {spread}; chance is the mean image, a neighbour has {near:.4f}"
     )
-    return Measure.of(name, bootstrap_mean(means, seed=stream(seed, name)), meaning=meaning, chance=level)
+    return Measure.of(name, bootstrap_mean(means, seed=derive_seed(seed, name)), meaning=meaning, chance=level)
 
 
 def _gains(means: dict[str, Tensor], kept: list[int], seed: int) -> list[Measure]:
@@ -124,7 +124,7 @@ def _gains(means: dict[str, Tensor], kept: list[int], seed: int) -> list[Measure
     gains, at_mean, drawn = (1 - means[name] / means[RELU] for name in (CHOSEN, AT_MEAN, DRAWN))
     each = "1 - error of Mnemonist-RecoNN / error of RecoNN, on the same targets"
     rows = f"it keeps {min(kept)} to {max(kept)} rows, and chance is the gain of as many that are drawn"
-    mean, other, null = (bootstrap_mean(some, seed=stream(seed, GAIN)) for some in (gains, at_mean, drawn))
+    mean, other, null = (bootstrap_mean(some, seed=derive_seed(seed, GAIN)) for some in (gains, at_mean, drawn))
     ahead = binomial_share(int((gains > 0).sum()), len(gains))
     return [
         Measure.of(GAIN, mean, meaning=f"mean over the starts of {each}; {rows}", chance=null.value),
@@ -148,7 +148,7 @@ def _agreement(found: Tensor, seed: int) -> Measure:
         "rank correlation over the rows of how much a row helps (minus its coefficient) with the share of the targets "
         "that it stores at the first step, mean over the starts"
     )
-    return Measure.of(AGREES, bootstrap_mean(found, seed=stream(seed, AGREES)), meaning=meaning, chance=0.0)
+    return Measure.of(AGREES, bootstrap_mean(found, seed=derive_seed(seed, AGREES)), meaning=meaning, chance=0.0)
 
 
 def by_start(errors: dict[str, list[Tensor]], first: str, levels: dict[str, float], seed: int) -> Figure:
@@ -158,7 +158,7 @@ def by_start(errors: dict[str, list[Tensor]], first: str, levels: dict[str, floa
 
     def series(name: str, each: list[Tensor]) -> Series:
         places = [(x, i) for x, i in zip(starts, order, strict=True) if i < len(each)]
-        found = [bootstrap_mean(each[i], seed=stream(seed, name, i)) for _, i in places]
+        found = [bootstrap_mean(each[i], seed=derive_seed(seed, name, i)) for _, i in places]
         return Series.of(name, tuple(x for x, _ in places), found)
 
     chances = [Series(name=n, x=starts, y=(level,) * len(starts), role="chance") for n, level in levels.items()]
@@ -187,7 +187,7 @@ def _gallery(scale: Scale, seed: int, device: torch.device) -> Outcome:
     kinds = {"targets": run.parts.private.x, "RecoNN": before, "Mnemonist-RecoNN": after}
     pictures = {f"{group}: {kind}": x[rows] for group, rows in groups.items() for kind, x in kinds.items()}
     meaning = "mean over the targets of RecoNN's error minus Mnemonist-RecoNN's"
-    found = bootstrap_mean(gains, seed=stream(seed, "pairs"))
+    found = bootstrap_mean(gains, seed=derive_seed(seed, "pairs"))
     lower = binomial_share(int((gains > 0).sum()), len(gains))
     return Outcome(
         measures=(

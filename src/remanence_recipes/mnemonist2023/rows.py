@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from remanence.attacks import Importance
-from remanence.experiment import Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics.statistics import bootstrap_statistic, rank_correlation
-from remanence.seeds import stream
+from remanence.seeds import derive_seed
 from remanence_recipes.mnemonist2023.setting import STEPS, TUNED, Readings, cut, net, runs, training
 from remanence_recipes.storage import storage_study
 
@@ -49,7 +49,7 @@ def _agreement(found: Importance, stored: Tensor, seed: int) -> Measure:
         return rank_correlation(-found.coefficients[models].mean(0), stored[targets].mean(0))
 
     sizes = len(found.coefficients), len(stored)
-    rho = bootstrap_statistic(statistic, sizes, seed=stream(seed, "agreement"))
+    rho = bootstrap_statistic(statistic, sizes, seed=derive_seed(seed, "agreement"))
     meaning = (
         "rank correlation over the rows of how much a row helps (minus its coefficient) with the share of the targets "
         "that it stores at the first step"

@@ -9,16 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from remanence.attacks import FittedMnemonist, FittedRecoNN, Importance, Mnemonist, RecoNN
-from remanence.checks import tuned_on_truth
+from remanence.audit.checks import tuned_on_truth
 from remanence.data import Split, load, split
-from remanence.experiment import Scale
+from remanence.diagnostics.memorization import Storage, audit_storage
+from remanence.experiments import Scale
 from remanence.metrics import MAE_MSE
-from remanence.metrics.null import mean_image as null_of_mean
-from remanence.metrics.null import nearest_neighbour
-from remanence.nets import initial_params, mlp
-from remanence.release import AllButOne, Victim, all_but_one, train_victims
-from remanence.seeds import stream
-from remanence.shadow import ShadowBank, Storage, audit_storage, build_bank
+from remanence.metrics.nulls import mean_image as null_of_mean
+from remanence.metrics.nulls import nearest_neighbour
+from remanence.models import initial_params, mlp
+from remanence.releases import AllButOne, Victim, all_but_one, train_victims
+from remanence.seeds import derive_seed
+from remanence.shadow import ShadowBank, build_bank
 from remanence.training import SGD, AdamW, Training
 from remanence.types import Data, Params, concat
 
@@ -67,7 +68,7 @@ def cut(scale: Scale, seed: int, sizes: tuple[int, int, int, int] | None = None)
 
 def start_of(place: int, model: nn.Module, seed: int) -> Params:
     """The first weights of a run: what makes the runs of the paper differ."""
-    return initial_params(model, seed=stream(seed, "run", place))
+    return initial_params(model, seed=derive_seed(seed, "run", place))
 
 
 @final
@@ -152,7 +153,7 @@ class Readings:
 
     def drawn(self, count: int) -> Tensor:
         """So many rows that nobody chose."""
-        generator = torch.Generator().manual_seed(stream(self.run.seed, "rows", self.run.place))
+        generator = torch.Generator().manual_seed(derive_seed(self.run.seed, "rows", self.run.place))
         return torch.randperm(len(self.every), generator=generator)[:count].sort().values.to(self.every)
 
     @cached_property
@@ -179,7 +180,7 @@ class Readings:
 
     def again(self) -> Tensor:
         """The error of RecoNN from other first weights and in other batches: the difference is luck."""
-        fitted = self.reader.fit(self.run.bank, seed=stream(self.run.seed, "again"))
+        fitted = self.reader.fit(self.run.bank, seed=derive_seed(self.run.seed, "again"))
         return self.run.error(self._run(fitted))
 
     def _run(self, fitted: FittedRecoNN | FittedMnemonist) -> Tensor:
@@ -187,7 +188,7 @@ class Readings:
 
     def _fitted(self, kept: Tensor, *, later: bool) -> FittedRecoNN | FittedMnemonist:
         if later and len(kept) == len(self.every):
-            return self.reader.fit(self.run.bank, seed=stream(self.run.seed, "selected"))  # as Mnemonist would
+            return self.reader.fit(self.run.bank, seed=derive_seed(self.run.seed, "selected"))  # as Mnemonist would
         attack = Mnemonist(reader=self.reader, later=later)
         return attack.select(self.run.bank, self.importance, kept, seed=self.run.seed)
 

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from remanence.data import Split
-from remanence.experiment import Claim, Figure, Measure, Outcome, Scale, Series, Study
+from remanence.diagnostics.preflight import gradients_turn, linearity
+from remanence.experiments import Claim, Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics.statistics import bootstrap_mean
-from remanence.preflight import gradients_turn, linearity
-from remanence.release import train_victim
-from remanence.seeds import stream
+from remanence.releases import train_victim
+from remanence.seeds import derive_seed
 from remanence.types import Data, Params
 from remanence_recipes.tian2025.resnets import NETS, built, started
 from remanence_recipes.tian2025.setting import PAPERS, cut, images_of, torch_start, wide
@@ -45,7 +45,9 @@ Net = tuple[Callable[[Data], nn.Module], Callable[[nn.Module, int], Params], Cal
 
 
 def _indices(nets: dict[str, Net], seed: int, device: torch.device) -> Outcome:
-    found = {name: bootstrap_mean(_index(net, seed, device), seed=stream(seed, name)) for name, net in nets.items()}
+    found = {
+        name: bootstrap_mean(_index(net, seed, device), seed=derive_seed(seed, name)) for name, net in nets.items()
+    }
     names = tuple(found)
     series = [Series.of("ours", names, list(found.values()))]
     if printed := tuple(name for name in names if name in PRINTED):

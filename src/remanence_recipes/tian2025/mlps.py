@@ -5,8 +5,8 @@ from dataclasses import replace
 from functools import partial
 
 from remanence.attacks import L2, Cosine, Linearised, SimuDy
-from remanence.experiment import Cell, Claim, Point, Scale
-from remanence.release import initial_and_final
+from remanence.experiments import Cell, Claim, Point, Scale
+from remanence.releases import fine_tuned
 from remanence.training import SGD
 from remanence_recipes.tian2025.setting import PAPERS, cut, images_of, torch_start, wide
 
@@ -102,7 +102,7 @@ def simulated(scale: Scale) -> Cell:
         model=wide(width),
         training=PAPERS,
         start=torch_start(images),
-        reveal=initial_and_final,
+        reveal=fine_tuned,
         attack=attack,
         matching=images.matching,
         metrics=images.metrics,

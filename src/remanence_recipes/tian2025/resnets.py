@@ -12,12 +12,12 @@ from torch.nn.functional import cross_entropy
 
 from remanence.attacks import SimuDy
 from remanence.data import Split
-from remanence.experiment import Cell, Claim, Measure, Outcome, Scale, Study
+from remanence.experiments import Cell, Claim, Measure, Outcome, Scale, Study
 from remanence.metrics.statistics import binomial_share
-from remanence.nets import Standardise, apply, initial_params, resnet
+from remanence.models import Standardise, apply, initial_params, resnet
 from remanence.progress import track
-from remanence.release import initial_and_final
-from remanence.seeds import stream
+from remanence.releases import fine_tuned
+from remanence.seeds import derive_seed
 from remanence.training import SGD, Adam, Training
 from remanence.types import Data, Params
 from remanence_recipes.tian2025.setting import PAPERS, Images, cut, images_of
@@ -61,7 +61,7 @@ def resnet_20(scale: Scale) -> Sequence[Cell | Study]:
     records, steps = 20 if scale == "paper" else 10, {"smoke": 20, "small": 300, "paper": 1500}[scale]
     start, victim = Start.of(scale, records), VICTIMS[scale]
     attack = deep(records, steps, [replace(victim, epochs=FEWER)] if victim.epochs > FEWER else [])
-    kept = fine_tuned(scale, start.net, start.parts, start.trained, attack)
+    kept = deep_cell(scale, start.net, start.parts, start.trained, attack)
     return [
         *_images(scale, start, records, steps, claim),
         replace(kept, label=f"{kept.label}, head pre-trained too"),
@@ -101,7 +101,7 @@ class Start:
 
 def _images(scale: Scale, start: Start, records: int, steps: int, claim: Claim | None) -> list[Cell | Study]:
     attack = deep(records, steps, leaping(VICTIMS[scale]))
-    cell = fine_tuned(scale, start.net, start.parts, start.new_head, attack)
+    cell = deep_cell(scale, start.net, start.parts, start.new_head, attack)
     return [
         Study(
             label="the start",
@@ -137,7 +137,7 @@ def leaping(training: Training) -> list[Training]:
     ]
 
 
-def fine_tuned(
+def deep_cell(
     scale: Scale, net: DeepNet, parts: Callable[[int], Split], start: Callable[[int], Params], attack: SimuDy
 ) -> Cell:
     images = images_of(scale)
@@ -147,7 +147,7 @@ def fine_tuned(
         model=built(net),
         training=VICTIMS[scale],
         start=lambda _, seed: start(seed),
-        reveal=initial_and_final,
+        reveal=fine_tuned,
         attack=attack,
         matching=images.matching,
         metrics=images.metrics,
@@ -169,8 +169,8 @@ def started(net: DeepNet, images: Images, parts: Callable[[int], Split]) -> Call
     def start(seed: int) -> Params:
         public = parts(seed).public
         model = built(net)(public)
-        initial = images.shown(initial_params(model, seed=stream(seed, "start")))
-        return pretrained(model, initial, public, epochs=net.epochs, seed=stream(seed, "pre-training"))
+        initial = images.shown(initial_params(model, seed=derive_seed(seed, "start")))
+        return pretrained(model, initial, public, epochs=net.epochs, seed=derive_seed(seed, "pre-training"))
 
     return start
 
@@ -182,7 +182,7 @@ def with_new_head(
 
     def begun(seed: int) -> Params:
         model = built(net)(parts(seed).public)
-        drawn = images.shown(initial_params(model, seed=stream(seed, "head")))
+        drawn = images.shown(initial_params(model, seed=derive_seed(seed, "head")))
         head = [name for name, _ in model.named_parameters()][-2:]
         return start(seed) | {name: drawn[name] for name in head}
 

@@ -9,12 +9,12 @@ from torch import nn
 
 from remanence.attacks import SimuDy
 from remanence.data import Split
-from remanence.experiment import Cell, Point, Scale
-from remanence.nets import resnet, vgg
+from remanence.experiments import Cell, Point, Scale
+from remanence.models import resnet, vgg
 from remanence.training import Training
 from remanence.types import Params
 from remanence_recipes.tian2025.mlps import simulated
-from remanence_recipes.tian2025.resnets import DEEP, NETS, DeepNet, fine_tuned, started
+from remanence_recipes.tian2025.resnets import DEEP, NETS, DeepNet, deep_cell, started
 from remanence_recipes.tian2025.setting import PAPERS, cut, images_of, wide
 
 
@@ -107,7 +107,7 @@ def _begun(scale: Scale, family: Callable[..., nn.Sequential], images: int, widt
 
 def _deep(scale: Scale, begun: Callable[[int, int], Begun], setting: Setting) -> Cell:
     attack = replace(DEEP, candidates=setting.images, steps=STEPS[scale][1])
-    return replace(fine_tuned(scale, *begun(setting.images, setting.width), attack), training=_training(setting))
+    return replace(deep_cell(scale, *begun(setting.images, setting.width), attack), training=_training(setting))
 
 
 def _training(setting: Setting) -> Training:

@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn.functional import interpolate
 
 from remanence.data import Split, distinct, load
-from remanence.experiment import Scale
+from remanence.experiments import Scale
 from remanence.metrics import MSE, SSIM, Matching, Metric, greedy, normalised
-from remanence.nets import Standardise, torch_params
-from remanence.seeds import stream
+from remanence.models import Standardise, torch_params
+from remanence.seeds import derive_seed
 from remanence.training import SGD, Training
 from remanence.types import Data, Params
 
@@ -97,4 +97,4 @@ def wide(width: int) -> Callable[[Data], nn.Module]:
 
 
 def torch_start(images: Images) -> Callable[[nn.Module, int], Params]:
-    return lambda model, seed: images.shown(torch_params(model, seed=stream(seed, "start")))
+    return lambda model, seed: images.shown(torch_params(model, seed=derive_seed(seed, "start")))

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from remanence.attacks import Count, SimuDy, contributions, count_needed, find_rate
-from remanence.checks import tuned_on_truth
-from remanence.experiment import Claim, Measure, Outcome, Scale, Study
+from remanence.audit.checks import tuned_on_truth
+from remanence.experiments import Claim, Measure, Outcome, Scale, Study
 from remanence.metrics.matching import NONE
 from remanence.metrics.statistics import binomial_share, bootstrap_mean
 from remanence.progress import track
-from remanence.release import InitialAndFinalWeights, initial_and_final, train_victim
-from remanence.seeds import stream
+from remanence.releases import FineTuned, fine_tuned, train_victim
+from remanence.seeds import derive_seed
 from remanence.training import Adam, Training
 from remanence.types import Data, Params
 from remanence_recipes.tian2025.mlps import whitened
@@ -47,7 +47,7 @@ def unknown_learning_rate(scale: Scale) -> Sequence[Study]:
 
 
 def drawn_rate(grid: Sequence[float], seed: int, place: int) -> float:
-    generator = torch.Generator().manual_seed(stream(seed, "rate", place))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "rate", place))
     return grid[int(torch.randint(len(grid), (), generator=generator))]
 
 
@@ -60,7 +60,7 @@ def _rates(scale: Scale, rate_of: Callable[[int, int], float], seed: int, device
     grid, rates, found = RATES[scale], [], []
     attack = whitened(SimuDy(candidates=records, steps=steps, octaves=octaves))
     for place in track(range(count), total=count, label="victims"):
-        own = stream(seed, "victim", place)
+        own = derive_seed(seed, "victim", place)
         private = cut(scale, records, own, side=side).private.to(device)
         model = wide(width)(private)
         rates.append(rate_of(seed, place))
@@ -112,7 +112,7 @@ def _size(scale: Scale, seed: int, device: torch.device) -> Outcome:
     pulls = contributions(release, found)
     kept = found.x[pulls.argsort(descending=True)[:records]]
     assert found.y is not None
-    counted = count_needed(pulls, found.y, seed=stream(seed, "count"))
+    counted = count_needed(pulls, found.y, seed=derive_seed(seed, "count"))
     return _sized(images, private, unrelated, found.x, kept, pulls, counted, seed)
 
 
@@ -128,7 +128,7 @@ def _sized(
 ) -> Outcome:
     match = images.matching(kept, private.x)
     scores = images.ssim.paired(kept[match], private.x)
-    draw = torch.randperm(len(unrelated), generator=torch.Generator().manual_seed(stream(seed, "look-alikes")))
+    draw = torch.randperm(len(unrelated), generator=torch.Generator().manual_seed(derive_seed(seed, "look-alikes")))
     others = unrelated.x[draw[: len(private)].to(unrelated.x.device)]
     chance = float(images.ssim.paired(others[images.matching(others, private.x)], private.x).mean())
     index = images.matching(found, private.x)
@@ -163,6 +163,6 @@ def _sized(
     )
 
 
-def _released(private: Data, model: nn.Module, start: Params, training: Training) -> InitialAndFinalWeights:
+def _released(private: Data, model: nn.Module, start: Params, training: Training) -> FineTuned:
     initial = {name: p.to(private.x) for name, p in start.items()}
-    return initial_and_final(train_victim(model, training, initial, private.take(slice(0, 0)), private, seed=0)).release
+    return fine_tuned(train_victim(model, training, initial, private.take(slice(0, 0)), private, seed=0)).release

@@ -8,10 +8,10 @@ from torch import nn
 
 from remanence.attacks import hermite_coefficients, telling_order, vanishes
 from remanence.errors import BadInput
-from remanence.experiment import Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics import Interval
 from remanence.progress import track
-from remanence.seeds import stream
+from remanence.seeds import derive_seed
 from remanence_recipes.wang2023.planted import CHANCE, chance_of, errors_of
 from remanence_recipes.wang2023.setting import OURS, PAPERS, SPAN, Square, SquareAndCube, gradient_of, standard_batch
 
@@ -66,7 +66,7 @@ def _refusals(
 ) -> list[str]:
     """What each way says that does not read the gradient."""
     x, labels = (part.to(device) for part in standard_batch(features))
-    release, said = gradient_of(x, labels, activation=activation, rows=rows, seed=stream(seed, "refusals")), []
+    release, said = gradient_of(x, labels, activation=activation, rows=rows, seed=derive_seed(seed, "refusals")), []
     for attack in WAYS.values():
         try:
             attack.run(release, seed=seed)

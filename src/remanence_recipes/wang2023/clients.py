@@ -1,6 +1,6 @@
-"""A client's defences on images: how well a batch is read from what it sends, and how well the model still learns.
+"""A client's defenses on images: how well a batch is read from what it sends, and how well the model still learns.
 
-remanence run wang2023.defences --scale paper      one CPU core: about ten minutes
+remanence run wang2023.defenses --scale paper      one CPU core: about ten minutes
 expected                                           clipping hides nothing, the others hide by degrees
 
 An ordinary net with first weights that nobody chose. The model is trained by federated SGD: in each round every client
@@ -20,15 +20,15 @@ from torch import Tensor, nn
 
 from remanence.attacks import GradientMatching, Stein
 from remanence.data import Split, load, split
-from remanence.defences import Clipping, Defence, GaussianNoise, LowBits, Sign, TopK, defended
 from remanence.errors import BadInput
-from remanence.experiment import Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics import Interval, hungarian
 from remanence.metrics.statistics import binomial_share, bootstrap_mean
-from remanence.nets import apply, initial_params, mlp
+from remanence.models import apply, initial_params, mlp
 from remanence.progress import track
-from remanence.release import gradient_at_initial, train_victim
-from remanence.seeds import stream
+from remanence.releases import gradient_at_initial, train_victim
+from remanence.releases.defenses import Clipping, Defense, GaussianNoise, Quantization, Sign, TopK, defended
+from remanence.seeds import derive_seed
 from remanence.training import SGD, Training
 from remanence.types import Data, Params
 
@@ -64,14 +64,14 @@ SETTINGS: dict[Scale, Setting] = {
 @dataclass(frozen=True, kw_only=True)
 class Strength:
     at: float | str  # on the axis
-    defences: tuple[Defence, ...] = ()
+    defenses: tuple[Defense, ...] = ()
     batch: int = BATCH
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """From no defence to speak of to the strongest."""
+    """From no defense to speak of to the strongest."""
 
     axis: str
     strengths: tuple[Strength, ...]
@@ -91,24 +91,24 @@ CURVES = {
     "Gaussian noise": Curve(
         word="noise",
         axis="noise, in units of the norm of each tensor",
-        strengths=tuple(Strength(at=s, defences=(GaussianNoise(share=s),)) for s in (0.01, 0.1, 0.3, 1.0, 3.0)),
+        strengths=tuple(Strength(at=s, defenses=(GaussianNoise(share=s),)) for s in (0.01, 0.1, 0.3, 1.0, 3.0)),
     ),
     "clipping": Curve(
         word="norm",
         axis="largest norm of the gradient",
-        strengths=tuple(Strength(at=n, defences=(Clipping(norm=n),)) for n in (10.0, 1.0, 0.1)),
+        strengths=tuple(Strength(at=n, defenses=(Clipping(norm=n),)) for n in (10.0, 1.0, 0.1)),
     ),
     "top-k": Curve(
         word="share",
         axis="share of the entries sent",
-        strengths=tuple(Strength(at=s, defences=(TopK(share=s),)) for s in (1.0, 0.1, 0.03, 0.01)),
+        strengths=tuple(Strength(at=s, defenses=(TopK(share=s),)) for s in (1.0, 0.1, 0.03, 0.01)),
     ),
     "few bits": Curve(
         axis="what is sent of each entry",
         strengths=(
-            *(Strength(at=f"{bits} bits", defences=(LowBits(bits=bits),)) for bits in (8, 4, 2)),
-            Strength(at="1 bit", defences=(LowBits(bits=1),)),
-            Strength(at="sign", defences=(Sign(),)),
+            *(Strength(at=f"{bits} bits", defenses=(Quantization(bits=bits),)) for bits in (8, 4, 2)),
+            Strength(at="1 bit", defenses=(Quantization(bits=1),)),
+            Strength(at="sign", defenses=(Sign(),)),
         ),
     ),
     "larger batches": Curve(
@@ -123,9 +123,9 @@ MEANING = (
 )
 
 
-def defences(scale: Scale) -> Sequence[Study]:
-    """Each defence of a federated client: what two attacks still read of its images, and the accuracy that is left."""
-    about = "What is read of a client's images against the strength of its defence, and how well the model then learns."
+def defenses(scale: Scale) -> Sequence[Study]:
+    """Each defense of a federated client: what two attacks still read of its images, and the accuracy that is left."""
+    about = "What is read of a client's images against the strength of its defense, and how well the model then learns."
     return [
         Study(label=label, about=about, run=partial(_study, SETTINGS[scale], _thinned(scale, curve)))
         for label, curve in CURVES.items()
@@ -141,7 +141,7 @@ def _thinned(scale: Scale, curve: Curve) -> Curve:
 def _study(setting: Setting, curve: Curve, seed: int, device: torch.device) -> Outcome:
     cut = _cut(setting, seed, device)
     model = mlp(cut.private.shape, cut.private.num_classes, hidden=(setting.width,), activation=nn.Tanh)
-    at = {name: p.to(cut.private.x) for name, p in initial_params(model, seed=stream(seed, "weights")).items()}
+    at = {name: p.to(cut.private.x) for name, p in initial_params(model, seed=derive_seed(seed, "weights")).items()}
     attacks: dict[str, tuple[Stein | GradientMatching, torch.dtype, int]] = {
         "Stein": (Stein(tries=setting.tries, reseeds=setting.tries - 1), torch.float64, MOST),
         "gradient matching": (GradientMatching(steps=setting.steps, restarts=1), torch.float32, len(cut.private)),
@@ -155,7 +155,7 @@ def _study(setting: Setting, curve: Curve, seed: int, device: torch.device) -> O
         for name, (attack, dtype, most) in attacks.items():
             own = private.take(slice(0, len(private) if strength.batch <= most else 0)).to(device, dtype)
             errors = _read(attack, model, at, own, strength, mean, seed)
-            read[name].append(bootstrap_mean(errors, seed=stream(seed, "interval")))
+            read[name].append(bootstrap_mean(errors, seed=derive_seed(seed, "interval")))
         learnt.append(_accuracy(model, _trained(setting, model, at, cut.public, strength, seed), cut.test))
         chance["mean image"].append(float(mean.mean()))
         chance["other images"].append(_other_images(private.x, cut.test.x, strength.batch, seed))
@@ -191,9 +191,9 @@ def _read(
     for first in range(0, len(records), strength.batch):
         batch = records.take(slice(first, first + strength.batch))
         victim = train_victim(model, Training(epochs=0), own, batch.take([]), batch, seed=0)
-        release = gradient_at_initial(victim, defences=strength.defences, seed=seed).release
+        release = gradient_at_initial(victim, defenses=strength.defenses, seed=seed).release
         try:
-            found = attack.run(release, seed=stream(seed, "attack", first)).x
+            found = attack.run(release, seed=derive_seed(seed, "attack", first)).x
             made = _errors(found, batch.x)
         except BadInput:
             made = refused[first : first + strength.batch]
@@ -212,7 +212,7 @@ def _rms(difference: Tensor) -> Tensor:
 
 def _other_images(truth: Tensor, others: Tensor, batch: int, seed: int) -> float:
     """The error of as many held-out images in the place of what is read of each batch."""
-    generator = torch.Generator().manual_seed(stream(seed, "other images"))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "other images"))
     errors = []
     for own in truth.split(batch):
         drawn = [torch.randperm(len(others), generator=generator)[: len(own)] for _ in range(CHANCES)]
@@ -234,10 +234,12 @@ def _federated(
 
     def gradient(params: Params, batches: Tensor | None) -> Params:
         assert batches is not None
-        own = stream(seed, "round", next(rounds))
+        own = derive_seed(seed, "round", next(rounds))
         sent = [
             defended(
-                training.gradient(model, params, pool.x[rows], pool.y[rows]), strength.defences, seed=stream(own, k)
+                training.gradient(model, params, pool.x[rows], pool.y[rows]),
+                strength.defenses,
+                seed=derive_seed(own, k),
             )
             for k, rows in enumerate(batches)
         ]
@@ -249,7 +251,7 @@ def _federated(
 
 def _batches(setting: Setting, records: int, size: int, seed: int) -> Iterator[Tensor]:
     """(clients, size) places for each round, every client's among records of its own."""
-    generator = torch.Generator().manual_seed(stream(seed, "batches"))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "batches"))
     own = torch.randperm(records, generator=generator)[: records - records % setting.clients].view(setting.clients, -1)
     for _ in range(setting.rounds):
         yield own.gather(1, torch.randint(own.shape[1], (setting.clients, size), generator=generator))

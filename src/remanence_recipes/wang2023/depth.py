@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from remanence.attacks import Stein
-from remanence.experiment import Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics import Interval
 from remanence.metrics.statistics import bootstrap_mean
 from remanence.progress import track
-from remanence.seeds import stream
+from remanence.seeds import derive_seed
 from remanence_recipes.wang2023.planted import CHANCE, chance_of
 from remanence_recipes.wang2023.setting import OURS, SPAN, frobenius, gradient_of, unit_batch
 
@@ -68,14 +68,14 @@ def _errors(
 ) -> Interval:
     errors = []
     for i in range(repeats):
-        x, labels = (part.to(device) for part in unit_batch(features, seed=stream(seed, "batch", i)))
+        x, labels = (part.to(device) for part in unit_batch(features, seed=derive_seed(seed, "batch", i)))
         release = gradient_of(
             x,
             labels,
             activation=activation,
             rows=rows,
             before=(2 * features,) * (layers - 2),
-            seed=stream(seed, "weights", i),
+            seed=derive_seed(seed, "weights", i),
         )
-        errors.append(frobenius(attack, release, x, seed=stream(seed, "attack", i)))
-    return bootstrap_mean(torch.tensor(errors), seed=stream(seed, "interval", layers))
+        errors.append(frobenius(attack, release, x, seed=derive_seed(seed, "attack", i)))
+    return bootstrap_mean(torch.tensor(errors), seed=derive_seed(seed, "interval", layers))

@@ -20,12 +20,12 @@ from torch.func import grad
 from torch.nn.functional import embedding
 
 from remanence.attacks import Stein
-from remanence.experiment import Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics import Interval, hungarian
 from remanence.metrics.statistics import bootstrap_mean
-from remanence.nets import apply
+from remanence.models import apply
 from remanence.progress import track
-from remanence.seeds import stream
+from remanence.seeds import derive_seed
 from remanence_recipes.wang2023.setting import OURS, gradient_of
 
 LENGTH, WIDTH, WORDS = (
@@ -52,7 +52,7 @@ def _embeddings(scale: Scale, seed: int, device: torch.device) -> Outcome:
     found: dict[str, list[Interval]] = {}
     for name, (attack, activation) in track(CURVES.items(), total=len(CURVES), label="curves"):
         shares = [[_share(text, b, attack, activation, rows, seed, i) for i in range(repeats)] for b in sizes]
-        found[name] = [bootstrap_mean(torch.tensor(s), seed=stream(seed, "interval", name)) for s in shares]
+        found[name] = [bootstrap_mean(torch.tensor(s), seed=derive_seed(seed, "interval", name)) for s in shares]
     chance, commonest, x = text.chance(seed), text.commonest, tuple(map(float, sizes))
     levels = (
         Series(name="nearest to a random vector", x=x, y=(chance,) * len(x), role="chance"),
@@ -84,7 +84,7 @@ class Text:
             import this
         said = re.findall(r"[\w']+|[.,!*-]+", codecs.decode(this.s, "rot13").lower())
         rows = {word: row for row, word in enumerate(dict.fromkeys(said))}
-        generator = torch.Generator().manual_seed(stream(seed, "table"))
+        generator = torch.Generator().manual_seed(derive_seed(seed, "table"))
         table = torch.randn(WORDS, WIDTH, generator=generator, dtype=torch.float64) / (LENGTH * WIDTH) ** 0.5
         return cls(words=torch.tensor([rows[word] for word in said]).to(device), table=table.to(device))
 
@@ -105,14 +105,14 @@ class Text:
 
     def chance(self, seed: int) -> float:
         """How often the nearest row to a random vector is the right one."""
-        generator = torch.Generator().manual_seed(stream(seed, "chance"))
+        generator = torch.Generator().manual_seed(derive_seed(seed, "chance"))
         drawn = torch.randn(200, LENGTH * WIDTH, generator=generator, dtype=torch.float64).to(self.table)
         truth = self.words[torch.randint(len(self.words), (len(drawn), LENGTH), generator=generator)]
         return float((self.nearest(drawn / (LENGTH * WIDTH) ** 0.5) == truth).double().mean())
 
     def named_by_the_table(self, seed: int) -> Measure:
         """What the attack does without."""
-        words = self.batch(4, stream(seed, "table's gradient"))
+        words = self.batch(4, derive_seed(seed, "table's gradient"))
         labels = torch.arange(len(words), device=words.device) % 2
         release = gradient_of(self.features(words), labels, activation=nn.Tanh, rows=1000, seed=seed)
 
@@ -137,7 +137,7 @@ class Text:
 def _share(
     text: Text, records: int, attack: Stein, activation: Callable[[], nn.Module], rows: int, seed: int, draw: int
 ) -> float:
-    own = stream(seed, "batch", records, draw)
+    own = derive_seed(seed, "batch", records, draw)
     words = text.batch(records, own)
     x, labels = text.features(words), torch.arange(records, device=words.device) % 2
     found = attack.run(gradient_of(x, labels, activation=activation, rows=rows, seed=own), seed=own).x

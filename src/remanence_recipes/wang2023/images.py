@@ -9,10 +9,10 @@ from torch import nn
 
 from remanence.attacks import Stein
 from remanence.data import Split, load, split
-from remanence.experiment import Cell, Claim, Point, Scale
+from remanence.experiments import Cell, Claim, Point, Scale
 from remanence.metrics import MSE, PSNR, SSIM, hungarian
-from remanence.nets import mlp, server_params
-from remanence.release import gradient_at_initial
+from remanence.models import mlp, server_params
+from remanence.releases import gradient_at_initial
 from remanence.training import SquaredError, Training
 from remanence.types import Data, Params
 from remanence_recipes.wang2023.setting import SquareAndCube

@@ -8,10 +8,10 @@ from torch import nn
 
 from remanence.attacks import Stein
 from remanence.data import Split
-from remanence.experiment import Cell, Figure, Measure, Outcome, Point, Scale, Series, Study
+from remanence.experiments import Cell, Figure, Measure, Outcome, Point, Scale, Series, Study
 from remanence.metrics import Interval
 from remanence.metrics.statistics import bootstrap_mean
-from remanence.seeds import stream
+from remanence.seeds import derive_seed
 from remanence_recipes.wang2023.images import batches_of, image_cell
 
 SIZES: dict[Scale, tuple[int, ...]] = {"smoke": (1, 4), "small": (1, 2, 4, 8), "paper": (1, 2, 4, 8, 16, 32)}
@@ -77,4 +77,4 @@ def _conditions(scale: Scale, sources: Sequence[str], seed: int, _device: torch.
 
 def _condition(scale: Scale, data: str, size: int, seed: int) -> Interval:
     stacked = _cut(scale, data, size, seed).private.x.flatten(1).unflatten(0, (-1, size))
-    return bootstrap_mean(torch.linalg.cond(stacked), seed=stream(seed, "interval", size))
+    return bootstrap_mean(torch.linalg.cond(stacked), seed=derive_seed(seed, "interval", size))

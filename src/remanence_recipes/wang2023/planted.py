@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from remanence.attacks import Stein
-from remanence.defences import GaussianNoise
-from remanence.experiment import Claim, Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Claim, Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics import Interval, hungarian
 from remanence.metrics.statistics import bootstrap_mean, bootstrap_statistic
 from remanence.progress import track
-from remanence.seeds import stream
+from remanence.releases.defenses import GaussianNoise
+from remanence.seeds import derive_seed
 from remanence_recipes.wang2023.setting import (
     HEAD,
     OURS,
@@ -118,14 +118,14 @@ def errors_of(
     x, labels = (part.to(device) for part in standard_batch(features))
     errors = []
     for i in range(repeats):
-        own = stream(seed, "weights", features, i)
+        own = derive_seed(seed, "weights", features, i)
         release = gradient_of(x, labels, activation=activation, rows=rows, seed=own)
-        errors.append(frobenius(attack, release, x, seed=stream(seed, "attack", i)))
-    return bootstrap_mean(torch.tensor(errors), seed=stream(seed, "interval", features))
+        errors.append(frobenius(attack, release, x, seed=derive_seed(seed, "attack", i)))
+    return bootstrap_mean(torch.tensor(errors), seed=derive_seed(seed, "interval", features))
 
 
 def chance_of(features: int, seed: int) -> float:
-    generator = torch.Generator().manual_seed(stream(seed, "chance", features))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "chance", features))
     drawn = torch.randn(200, 2, features, generator=generator, dtype=torch.float64)
     truth, _ = standard_batch(features)
     unit = drawn / drawn.norm(dim=2, keepdim=True)
@@ -254,16 +254,16 @@ def _draws(
 ) -> Tensor:
     """Errors with weights, and noise, drawn anew each time."""
     x, labels = (part.to(device) for part in standard_batch(features))
-    defences, errors = (GaussianNoise(share=noise),) if noise else (), []
+    defenses, errors = (GaussianNoise(share=noise),) if noise else (), []
     for i in range(repeats):
-        own = stream(seed, "rates", features, rows, i)
-        release = gradient_of(x, labels, activation=SquareAndCube, rows=rows, seed=own, defences=defences)
+        own = derive_seed(seed, "rates", features, rows, i)
+        release = gradient_of(x, labels, activation=SquareAndCube, rows=rows, seed=own, defenses=defenses)
         errors.append(frobenius(attack, release, x, seed=own))
     return torch.tensor(errors, dtype=torch.float64)
 
 
 def _mean(errors: Tensor, features: int, rows: int, seed: int) -> Interval:
-    return bootstrap_mean(errors, seed=stream(seed, "interval", features, rows))
+    return bootstrap_mean(errors, seed=derive_seed(seed, "interval", features, rows))
 
 
 def _fitted(statistic: Callable[[Tensor], float], errors: Mapping[tuple[int, int], Tensor], seed: int) -> Interval:
@@ -274,7 +274,7 @@ def _fitted(statistic: Callable[[Tensor], float], errors: Mapping[tuple[int, int
         means = [log(float(each[rows].mean())) for each, rows in zip(errors.values(), drawn, strict=True)]
         return statistic(torch.tensor([ratios, means], dtype=torch.float64))
 
-    return bootstrap_statistic(of, [len(each) for each in errors.values()], seed=stream(seed, "fitted"))
+    return bootstrap_statistic(of, [len(each) for each in errors.values()], seed=derive_seed(seed, "fitted"))
 
 
 def _many_draws(features: int, rows: int, repeats: int, seed: int, device: torch.device) -> Tensor:
@@ -282,7 +282,7 @@ def _many_draws(features: int, rows: int, repeats: int, seed: int, device: torch
     x, labels = (part.to(device) for part in standard_batch(features))
     errors = []
     for i in range(repeats):
-        own = stream(seed, "rates", features, rows, i)
+        own = derive_seed(seed, "rates", features, rows, i)
         blocks = gradient_in_blocks(x, labels, activation=SquareAndCube, rows=rows, seed=own)
         errors.append(frobenius_of(PAPERS.run_in_blocks(blocks, len(x), seed=own), x))
     return torch.tensor(errors, dtype=torch.float64)
@@ -307,7 +307,7 @@ def linear_caveat(scale: Scale) -> Sequence[Study]:
 def _caveat(scale: Scale, seed: int, device: torch.device) -> Outcome:
     """Of the first layer's gradient only: those of the biases and of the head tell more."""
     features, rows, records = 20, 500 if scale == "smoke" else 5000, 3
-    generator = torch.Generator().manual_seed(stream(seed, "caveat"))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "caveat"))
     x = torch.rand(records, features, generator=generator, dtype=torch.float64).to(device)
     labels = (torch.arange(records, device=device) + 1) % 2
     linear = gradient_of(x, labels, activation=nn.Identity, rows=rows, seed=seed).gradient["1.weight"]

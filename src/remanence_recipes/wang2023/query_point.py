@@ -13,11 +13,11 @@ from torch import nn
 
 from remanence.attacks import Attack, GradientMatching, Stein
 from remanence.data import Split, load, split
-from remanence.experiment import Cell, Figure, Measure, Outcome, Point, Scale, Series, Study
+from remanence.experiments import Cell, Figure, Measure, Outcome, Point, Scale, Series, Study
 from remanence.metrics import MSE, PSNR, SSIM
 from remanence.metrics.statistics import binomial_share
-from remanence.nets import apply, initial_params, mlp
-from remanence.release import KnowsGradient, gradient_at_initial
+from remanence.models import apply, initial_params, mlp
+from remanence.releases import KnowsGradient, gradient_at_initial
 from remanence.training import SGD, Training
 from remanence.types import Data, Params
 

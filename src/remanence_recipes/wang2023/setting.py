@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.func import grad, vjp
 
 from remanence.attacks import Stein, WideLayer
-from remanence.defences import Defence, defended
 from remanence.metrics import hungarian
-from remanence.nets import mlp, server_params, server_rows
-from remanence.release import Gradient
+from remanence.models import mlp, server_params, server_rows
+from remanence.releases import Gradient
+from remanence.releases.defenses import Defense, defended
 from remanence.training import SquaredError, Training
 from remanence.types import Reconstruction
 
@@ -45,7 +45,7 @@ def gradient_of(
     seed: int,
     before: tuple[int, ...] = (),
     offset: float = 30.0,
-    defences: tuple[Defence, ...] = (),
+    defenses: tuple[Defense, ...] = (),
 ) -> Gradient:
     """What a client sends for the batch to a server of the paper; `before` are widths of layers before the wide one."""
     model, loss = mlp(x.shape[1:], 1, hidden=(*before, rows), activation=activation), SquaredError()
@@ -53,12 +53,12 @@ def gradient_of(
     return Gradient(
         model=model,
         at=at,
-        gradient=defended(Training(loss=loss).gradient(model, at, x, labels), defences, seed=seed),
+        gradient=defended(Training(loss=loss).gradient(model, at, x, labels), defenses, seed=seed),
         labels=None,
         batch_size=len(x),
         shape=tuple(x.shape[1:]),
         loss=loss,
-        defences=defences,
+        defenses=defenses,
     )
 
 

@@ -8,15 +8,15 @@ from typing import final
 import torch
 from torch import Tensor
 
-from remanence.checks import tuned_on_truth
-from remanence.experiment import Claim, Figure, Measure, Outcome, Series, Study
+from remanence.audit.checks import tuned_on_truth
+from remanence.diagnostics.preflight import Preflight, preflight
+from remanence.experiments import Claim, Figure, Measure, Outcome, Series, Study
 from remanence.metrics import SSIM, SSIM3, Scores, evaluate, nearest_ncc
-from remanence.metrics.null import matched
+from remanence.metrics.nulls import matched
 from remanence.metrics.statistics import binomial_share
-from remanence.nets import apply
-from remanence.preflight import Preflight, preflight
-from remanence.release import Victim, weights_only
-from remanence.seeds import stream
+from remanence.models import apply
+from remanence.releases import Victim, weights_only
+from remanence.seeds import derive_seed
 from remanence.training import SquaredError
 from remanence.types import Data, Reconstruction
 from remanence_recipes.weights_alone.target import Target
@@ -27,7 +27,7 @@ DRAWS = 5  # of unrelated images, to count how many reach it
 FOUND, RATIO = "share found", "SSIM above 0.4 as published, times chance"
 ACCURACY = "accuracy on held-out records"
 TUNED = tuned_on_truth(
-    "The rate of Equilibrium, how it evens out inner layers, its stages and rounds, the length that weights without "
+    "The rate of Stationarity, how it evens out inner layers, its stages and rounds, the length that weights without "
     "decay are scaled to, and how long and at which rate victims are trained were chosen by looking at true records of "
     "seeds 0 and 1: quote another seed."
 )
@@ -62,7 +62,7 @@ class Reading:
 
     @property
     def ours(self) -> Attacked:
-        return self.attacked["Equilibrium"]
+        return self.attacked["Stationarity"]
 
 
 def read(target: Target, seed: int, device: torch.device) -> Reading:
@@ -95,7 +95,7 @@ def as_published(candidates: Tensor, private: Data) -> Tensor:
 
 def unrelated(held_out: Data, count: int, seed: int) -> list[Tensor]:
     """Several draws of images that were never trained on."""
-    generator = torch.Generator().manual_seed(stream(seed, "look-alikes"))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "look-alikes"))
     draws = [torch.randperm(len(held_out), generator=generator)[:count] for _ in range(DRAWS)]
     return [held_out.x[draw.to(held_out.x.device)] for draw in draws]
 
@@ -174,7 +174,7 @@ def of_weights(before: Preflight) -> list[Measure]:
             meaning="share of the squared weights that the true records leave, with the best multipliers of one rival",
         ),
         Measure(
-            name="unexplained at the truth, Equilibrium",
+            name="unexplained at the truth, Stationarity",
             value=before.at_rest,
             meaning="the same with the multipliers of the loss for all classes, ReLU's slope at a kink taken as it is",
         ),
@@ -219,7 +219,7 @@ def _level(attacked: Attacked) -> float:
 
 
 def best(reading: Reading) -> dict[str, Tensor]:
-    """The records that Equilibrium brings back best, between what each attack makes of them."""
+    """The records that Stationarity brings back best, between what each attack makes of them."""
     order = reading.ours.scores.values[SSIM.name].argsort(descending=True)[:ROW]
     made = {name: each.found.x[each.scores.index[order]] for name, each in reading.attacked.items()}
     return {"truth": reading.private.x[order]} | made

@@ -8,11 +8,11 @@ from typing import final
 import torch
 from torch import Tensor
 
-from remanence.experiment import Figure, Measure, Outcome, Scale, Series, Study
-from remanence.metrics.evaluate import FPR
+from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
+from remanence.metrics.evaluation import FPR
 from remanence.metrics.statistics import binomial_share, bootstrap_mean
 from remanence.progress import track
-from remanence.seeds import stream
+from remanence.seeds import derive_seed
 from remanence_recipes.weights_alone.reading import FOUND, TUNED, read_each, said
 from remanence_recipes.weights_alone.target import Target
 
@@ -36,7 +36,7 @@ class Surveyed:
 
 def survey(target: Target, victims: int, seed: int, device: torch.device) -> dict[str, Surveyed]:
     """By the name of the attack; victims have records and first weights of their own."""
-    seeds = [stream(seed, "victim", i) for i in range(victims)]
+    seeds = [derive_seed(seed, "victim", i) for i in range(victims)]
     readings = track(read_each(target, seeds, device), total=victims, label="victims")
     read_all = [reading.attacked for reading in readings]
     return {
@@ -76,7 +76,7 @@ def _ordered(
 
 def difference(name: str, one: Tensor, other: Tensor, seed: int) -> Measure:
     """Of the shares found in victims, with its interval over them."""
-    found = bootstrap_mean(one - other, seed=stream(seed, name))
+    found = bootstrap_mean(one - other, seed=derive_seed(seed, name))
     meaning = f"the mean over {len(one)} victims of each, and its interval over them"
     return Measure.of(f"difference of share found, {name}", found, meaning=meaning, chance=0.0)
 
@@ -93,7 +93,10 @@ def _bars(surveyed: Mapping[str, Mapping[str, Surveyed]], attacks: Sequence[str]
         Series.of(
             attack,
             names,
-            [bootstrap_mean(each[attack].shares, seed=stream(seed, attack, name)) for name, each in surveyed.items()],
+            [
+                bootstrap_mean(each[attack].shares, seed=derive_seed(seed, attack, name))
+                for name, each in surveyed.items()
+            ],
         )
         for attack in attacks
     ]

@@ -7,9 +7,9 @@ from typing import TypeAlias, final
 import torch
 from torch import Tensor
 
-from remanence.experiment import Figure, Measure, Outcome, Series, Study
+from remanence.experiments import Figure, Measure, Outcome, Series, Study
 from remanence.metrics import Interval
-from remanence.metrics.evaluate import FPR
+from remanence.metrics.evaluation import FPR
 from remanence.metrics.statistics import binomial_share
 from remanence_recipes.weights_alone.reading import FOUND, TUNED, said
 from remanence_recipes.weights_alone.survey import Surveyed, difference, share, survey

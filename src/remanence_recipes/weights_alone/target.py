@@ -9,12 +9,12 @@ import torch
 from torch import nn
 from torch.nn.functional import interpolate
 
-from remanence.attacks import KKT, Attack, Equilibrium, KKTRun
+from remanence.attacks import KKT, Attack, KKTRun, Stationarity
 from remanence.data import data_folders, distinct, load
-from remanence.experiment import Scale
-from remanence.nets import centred_mlp, torch_params
-from remanence.release import KnowsFinal, Victim, check_fit
-from remanence.seeds import stream
+from remanence.experiments import Scale
+from remanence.models import centred_mlp, torch_params
+from remanence.releases import KnowsFinal, Victim, check_fit
+from remanence.seeds import derive_seed
 from remanence.training import SGD, ByLoss, CrossEntropy, KnownLoss, SquaredError, Training, train_together
 from remanence.types import Data, Params, concat
 
@@ -22,10 +22,10 @@ Source: TypeAlias = Literal["cifar10", "mnist", "cifar100"]
 HELD_OUT: dict[Scale, int] = {"smoke": 1000, "small": 2000, "paper": 5000}
 HIDDEN: dict[Scale, tuple[int, ...]] = {"smoke": (150,), "small": (300, 300), "paper": (1000, 1000)}
 FORGOTTEN = 12  # epochs times weight decay
-FAST = 0.006  # of Equilibrium on photographs, more than its default
+FAST = 0.006  # of Stationarity on photographs, more than its default
 SMALL_FIRST = 1e-4  # the authors' code; the paper's words say a variance of d^-1.5
 NORM = 3.0  # of the layers for KKT, without weight decay: much longer ones diverge at the published rates
-EVEN_NORM, RIVAL_NORM = 0.7, 5.0  # for Equilibrium: records of two groups pull alike, rivals of more by their softmax
+EVEN_NORM, RIVAL_NORM = 0.7, 5.0  # for Stationarity: records of two groups pull alike, rivals of more by their softmax
 ANIMALS = (2, 3, 4, 5, 6, 7)  # of CIFAR-10
 CIFAR100 = "cifar100-5000.npz"  # 50 + 20 images of each class; the whole set serves as well
 
@@ -36,10 +36,10 @@ class Effort:
     """How long a victim is trained, and how long the attacks on it search."""
 
     epochs: int  # at most: see `Target.epochs`
-    steps: int  # of Equilibrium, in each stage and round
+    steps: int  # of Stationarity, in each stage and round
     restarts: int
-    stages: int = 1  # of Equilibrium's first round
-    kept: tuple[float, ...] = ()  # by further rounds of Equilibrium
+    stages: int = 1  # of Stationarity's first round
+    kept: tuple[float, ...] = ()  # by further rounds of Stationarity
     iterations: int = 0  # of KKT; 0: it does not run at all
     runs: int = 0  # of KKT, drawn as the authors drew theirs, beside the published ones
 
@@ -188,13 +188,15 @@ class Target:
 
     def _start(self, model: nn.Module, private: Data, seed: int) -> Params:
         first = SMALL_FIRST if self.small_first else None
-        initial = {n: p.to(private.x) for n, p in torch_params(model, seed=stream(seed, "start"), first=first).items()}
+        initial = {
+            n: p.to(private.x) for n, p in torch_params(model, seed=derive_seed(seed, "start"), first=first).items()
+        }
         return initial | {"1.mean": private.x.mean(0).flatten()}  # shown, as the paper takes it for known
 
     def attacks(self, seed: int) -> dict[str, Attack[KnowsFinal]]:
         effort, signed = self.effort, isinstance(self.loss, SquaredError)
         runs = (*self._published(), *_drawn(effort.runs, seed))
-        ours = Equilibrium(
+        ours = Stationarity(
             candidates=self.records,
             loss=self.loss,
             steps=effort.steps,
@@ -208,10 +210,10 @@ class Target:
         if self.by_loss:  # the layers between keep their first weights, which evened out would drown the records
             ours = replace(ours, norm=EVEN_NORM if self.one_output else RIVAL_NORM, inner_whitening=0.0)
         if not effort.published:
-            return {"Equilibrium": ours}
+            return {"Stationarity": ours}
         kkt = KKT(candidates=2 * self.records, runs=runs, iterations=effort.iterations, signed=signed)
         kkt = replace(kkt, norm=NORM) if self.by_loss else kkt
-        return {"KKT": kkt, "Equilibrium": ours}
+        return {"KKT": kkt, "Stationarity": ours}
 
     def _published(self) -> tuple[KKTRun, ...]:
         if isinstance(self.loss, SquaredError):
@@ -234,7 +236,9 @@ def _images(source: str, *, shrunk: bool) -> Data:
 
 def _drawn(count: int, seed: int) -> tuple[KKTRun, ...]:
     """Runs from the ranges of the authors' random search; which one counts is chosen by the objective alone."""
-    draws = torch.rand(count, 5, generator=torch.Generator().manual_seed(stream(seed, "runs")), dtype=torch.float64)
+    draws = torch.rand(
+        count, 5, generator=torch.Generator().manual_seed(derive_seed(seed, "runs")), dtype=torch.float64
+    )
     return tuple(
         KKTRun(
             lr=10 ** (-5 + 5 * a),

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from torch import nn
 
-from remanence.nets import Residual
+from remanence.models import Residual
 from remanence.training.passes.base import Beside, Layer
 from remanence.training.passes.pieces import Flat, Maximum, Mean, Piecewise, Rectifier
 from remanence.training.passes.weighted import Convolution, Dense, Scaling

@@ -1,0 +1,1 @@
+"""Attacks on the weights before and after training."""

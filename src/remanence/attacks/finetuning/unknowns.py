@@ -1,0 +1,127 @@
+"""What SimuDy's attacker may not know: how it was trained, the labels, and how many records there were (Tian et al.
+2025)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from math import ceil, floor, inf
+from typing import final
+
+import torch
+from torch import Tensor
+
+from remanence.attacks.finetuning.simudy import SimuDy
+from remanence.attacks.gradients.labels import infer_labels
+from remanence.errors import BadInput, Diverged
+from remanence.releases import KnowsTraining, LocalUpdate, require
+from remanence.training import Training
+from remanence.types import Data, Reconstruction
+
+_SAMPLES = 1000  # of the candidates, for bounds
+_NOISE = 256  # records that labels are told with where nothing is known of them
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    value: int
+    low: int
+    high: int
+
+
+def find_training(attack: SimuDy, release: KnowsTraining, trainings: Sequence[Training], *, seed: int) -> Training:
+    """The one with the lowest objective, of trainings that differ in what is not known: the rate, the batch size, the
+    epochs. The release's own is not used.
+
+    Successive halving: each gets `attack.steps`, then the better half twice as many, until one is left. The distance
+    should tell lengths, as `L2()` does: the direction alone says less. Epochs are told only as far as they are not made
+    up for by the rate.
+    """
+    left, steps = list(dict.fromkeys(trainings)), attack.steps
+    if not left:
+        raise BadInput("there is no training to choose from: give one or more")
+    while len(left) > 1:
+        search = replace(attack, steps=steps, start=None, training=None)
+        reached = {each: _reached(search, replace(release, training=each), seed) for each in left}
+        left, steps = sorted(left, key=lambda each: reached[each])[: ceil(len(left) / 2)], 2 * steps
+    return left[0]
+
+
+def find_rate(attack: SimuDy, release: KnowsTraining, rates: Sequence[float], *, seed: int) -> float:
+    """The learning rate by `find_training`."""
+    usual = attack.training or release.training
+    trainings = [replace(usual, optimizer=replace(usual.optimizer, lr=rate)) for rate in rates]
+    return find_training(attack, release, trainings, seed=seed).optimizer.lr
+
+
+def _reached(attack: SimuDy, release: KnowsTraining, seed: int) -> float:
+    try:
+        found = attack.run(release, seed=seed).objective
+    except Diverged:
+        return inf
+    return inf if found is None else found
+
+
+def find_labels(
+    release: KnowsTraining, count: int, *, looks_like: Tensor | None = None, seed: int = 0
+) -> tuple[int, ...]:
+    """The labels of `count` records that were trained on at full batch by SGD, by how far the last bias moved: as from
+    the update of a federated client, see `infer_labels`. `looks_like` may be candidates that a search has found with
+    other labels; noise is taken where there are none."""
+    require(release, KnowsTraining, by="find_labels")
+    sent = LocalUpdate(
+        model=release.model,
+        at=release.initial,
+        update={name: end - release.initial[name] for name, end in release.final.items()},
+        labels=None,
+        batch_size=count,
+        shape=release.shape,
+        training=release.training,
+    )
+    if looks_like is None:
+        looks_like = torch.rand(_NOISE, *release.shape, generator=torch.Generator().manual_seed(seed))
+    return tuple(infer_labels(sent, looks_like).tolist())
+
+
+def contributions(release: KnowsTraining, found: Reconstruction, *, seed: int = 0) -> Tensor:
+    """How much each candidate pulls: the norm of the sum of its gradients over a training on all of them. Where there
+    are more candidates than records, those that no record needs pull least."""
+    if found.y is None:
+        raise BadInput("the candidates must come with labels: a gradient needs them")
+    training, data = release.training, Data(x=found.x, y=found.y, num_classes=release.num_classes)
+    passed = training.trajectory(release.model, release.initial, data, seed=seed)
+    gradient = training.gradient_of(release.model)
+    norms = []
+    for x, y in zip(found.x.split(1), found.y.split(1), strict=True):
+        pulls = (gradient(params, x, y) for params in passed)
+        total = reduce(lambda one, other: {name: g + other[name] for name, g in one.items()}, pulls)
+        norms.append(torch.stack([g.square().sum() for g in total.values()]).sum().sqrt())
+    return torch.stack(norms)
+
+
+def count_needed(pulls: Tensor, labels: Tensor, *, seed: int = 0) -> "Count":
+    """How many candidates are in the upper of two groups, by the logarithms of their pulls over the largest of their
+    class: what records pull differs more between classes than between records that are needed and those that are not.
+
+    The groups are those that explain most of the variance (Otsu 1979); 95 % of the samples drawn from the candidates
+    with replacement lie within the bounds.
+    """
+    whole = len(pulls)
+    if whole < 2:
+        raise BadInput(f"`pulls` must be those of 2 candidates or more to fall into groups, got {whole}")
+    tops = pulls.new_zeros(int(labels.max()) + 1).scatter_reduce(0, labels, pulls, "amax", include_self=False)
+    relative = (pulls / tops[labels]).double().clamp_min(torch.finfo(torch.float64).tiny).log().cpu()
+    generator = torch.Generator().manual_seed(seed)
+    drawn = relative[torch.randint(whole, (_SAMPLES, whole), generator=generator)]
+    low, high = _upper(drawn).double().quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    value = int(_upper(relative[None]))
+    return Count(value=value, low=min(value, floor(low)), high=max(value, ceil(high)))
+
+
+def _upper(values: Tensor) -> Tensor:
+    """The size of the upper group, of each row."""
+    falling = values.sort(descending=True).values
+    above = torch.arange(1, falling.shape[1])
+    sums, below = falling.cumsum(1), falling.shape[1] - above
+    apart = sums[:, :-1] / above - (sums[:, -1:] - sums[:, :-1]) / below
+    return (above * below * apart.square()).argmax(1) + 1

@@ -1,0 +1,1 @@
+"""Attacks on gradients and federated updates."""

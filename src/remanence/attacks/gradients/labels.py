@@ -1,0 +1,90 @@
+"""The labels of a batch from what a client sent: how many records of each class, repeated ones included.
+
+For mean cross-entropy the gradient of the last bias is mean(softmax) - (share of each class), the mean being over the
+batch. Zhao, Mopuri, Bilen, "iDLG" (2020) read the label of one record off its sign; Wainakh et al., "User-Level Label
+Leakage from Gradients in Federated Learning" (PoPETs 2022), counts.
+"""
+
+import torch
+from torch import Tensor
+
+from remanence.errors import NotEnoughKnowledge
+from remanence.models import apply
+from remanence.releases import KnowsGradient, KnowsUpdate
+from remanence.training import CrossEntropy, Training
+
+
+def infer_labels(release: KnowsUpdate, looks_like: Tensor) -> Tensor:
+    """The labels of the batch, sorted, one for each of its `batch_size` records.
+
+    A class with a negative entry is in the batch for certain, whatever the weights; for one record that is the answer.
+    The places left go to the classes with the largest remaining counts, the mean softmax being that of the records
+    `looks_like`: public ones, noise, or candidates. Where the client took several steps, along which the softmax
+    follows the labels, these are then simulated.
+    """
+    if release.batch_size is None:
+        raise NotEnoughKnowledge("inferring labels needs `batch_size` to know how many records to look for")
+    last = [name for name, _ in release.model.named_parameters()][-1]
+    bias = release.sent[last]
+    if bias.ndim != 1 or not isinstance(release.loss, CrossEntropy):
+        raise NotEnoughKnowledge(
+            "labels are read off the gradient of the last layer's bias under cross-entropy, which this release lacks: "
+            "it must show `labels`"
+        )
+    looks_like = looks_like.to(bias)
+    softmax = apply(release.model, release.at, looks_like).softmax(dim=-1).mean(dim=0)
+    certain = bias.argsort()[: int((bias < 0).sum())][: release.batch_size]
+    counts = _counts(softmax - bias, certain, release.batch_size)
+    if not isinstance(release, KnowsGradient):
+        counts = _settled(release, last, looks_like, counts, certain)
+    elif release.defenses:
+        shrunk = _shrunk(release, last, looks_like, _labels(counts))
+        counts = _counts(softmax - bias / shrunk, certain, release.batch_size)
+    return _labels(counts)
+
+
+def _counts(share: Tensor, certain: Tensor, batch_size: int) -> Tensor:
+    """Of each class, the `certain` ones at least once."""
+    counts = torch.zeros_like(share, dtype=torch.int64)
+    counts[certain] += 1
+    for _ in range(batch_size - len(certain)):
+        counts[(share * batch_size - counts).argmax()] += 1
+    return counts
+
+
+def _shrunk(release: KnowsGradient, last: str, looks_like: Tensor, labels: Tensor) -> Tensor:
+    """How much smaller the defenses make what is sent of the last bias's gradient, by records that look like these."""
+    count = min(len(looks_like), len(labels))
+    x, labels = looks_like[:count], labels[:count]
+    made = release.simulate(x, labels)[last]
+    plain = Training(loss=release.loss).gradient(release.model, release.at, x, labels)[last]
+    ratio: Tensor = made.norm() / (plain * (made != 0)).norm()
+    return ratio.nan_to_num(nan=1.0)
+
+
+def _settled(release: KnowsUpdate, last: str, looks_like: Tensor, counts: Tensor, certain: Tensor) -> Tensor:
+    """One label exchanged for another as long as the last bias would then move more as it did."""
+    missing = _missing(release, last, looks_like, counts)
+    while True:
+        spare, other = counts.clone(), counts.clone()
+        spare[certain] -= 1
+        if not bool(spare.any()):
+            return counts
+        other[missing.where(spare > 0, torch.inf).argmin()] -= 1
+        other[missing.argmax()] += 1
+        then = _missing(release, last, looks_like, other)
+        if not then.norm() < missing.norm():
+            return counts
+        counts, missing = other, then
+
+
+def _missing(release: KnowsUpdate, last: str, looks_like: Tensor, counts: Tensor) -> Tensor:
+    """Of each class, by what records with these labels would send."""
+    labels = _labels(counts)
+    times = max(1, len(looks_like) // len(labels))
+    x = looks_like[torch.arange(times * len(labels), device=looks_like.device) % len(looks_like)]
+    return (release.simulate(x, labels.repeat(times))[last] - release.sent[last]) * len(labels)
+
+
+def _labels(counts: Tensor) -> Tensor:
+    return torch.arange(len(counts), device=counts.device).repeat_interleave(counts)

@@ -1,0 +1,1 @@
+"""Attacks of an informed adversary, who knows all records but one."""

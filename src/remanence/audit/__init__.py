@@ -1,0 +1,1 @@
+"""Audits: attacks on releases, and reasons to doubt what they find."""

@@ -1,0 +1,166 @@
+"""Reasons to doubt a result, in plain words. A check is a function from a finding to a caveat or None."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from remanence.audit.finding import Finding
+from remanence.diagnostics.span import CLEAR, Span
+from remanence.metrics import Membership
+from remanence.metrics.evaluation import FPR, oriented
+from remanence.types import Caveat
+
+_SWAPPED = 0.1  # an AUC that chance does not reach from above
+_OUTSIDE = 0.01  # of a record's energy; of records that were trained on rounding is left, or what first weights left
+
+
+def caveats(finding: Finding) -> list[Caveat]:
+    """What every check has to say, in the order of CHECKS."""
+    return [caveat for check in CHECKS if (caveat := check(finding))]
+
+
+def nothing_found(finding: Finding) -> Caveat | None:
+    if finding.scores.found.any():
+        return None
+    text = "No record was found by this attack at this budget. A stronger attack or a longer one may find some."
+    return Caveat(code="nothing-found", text=text)
+
+
+def few_records(finding: Finding) -> Caveat | None:
+    if (n := len(finding.truth)) >= 30:
+        return None
+    share = finding.scores.share_found
+    text = (
+        f"Only {n} record{'s were' if n > 1 else ' was'} attacked: the share found could be anything "
+        f"from {share.low:.0%} to {share.high:.0%}."
+    )
+    return Caveat(code="few-records", text=text)
+
+
+def few_null_scores(finding: Finding) -> Caveat | None:
+    fewest = min(finding.scores.nulls[name].distinct for name in ("held_out", "unrelated"))
+    if 1 / (1 + fewest) <= FPR:
+        return None
+    text = f"The nulls rest on only {fewest} comparisons, too few for a rate of {FPR:.0%}: nothing can be found."
+    return Caveat(code="few-null-scores", text=text)
+
+
+def small_held_out_pool(finding: Finding) -> Caveat | None:
+    """Draws from a small pool repeat its records, and a class that runs out is filled up from other classes."""
+    scarce = finding.scores.scarcest
+    if scarce.held_out >= 5 * scarce.asked:
+        return None
+    text = (
+        f"Of class {scarce.label} there are only {scarce.held_out} held-out records, and a draw of the nulls asks for "
+        f"{scarce.asked}: their levels are less certain than their number of scores suggests. Hold more records out."
+    )
+    return Caveat(code="small-held-out-pool", text=text)
+
+
+def no_better_than_a_neighbour(finding: Finding) -> Caveat | None:
+    """The level that the informed-adversary papers compare with: a release that adds nothing to owning similar data."""
+    scores, metric = finding.scores, finding.scores.primary
+    ours, neighbour = (
+        oriented(metric, v[metric.name]) for v in (scores.values, scores.nulls["nearest_neighbour"].values)
+    )
+    if ours.nanmean() > neighbour.mean():
+        return None
+    text = (
+        f"On average the reconstructions come no closer ({metric.name}) than the nearest record an attacker could own: "
+        "what was read back may be the kind of record rather than the record."
+    )
+    return Caveat(code="no-better-than-a-neighbour", text=text)
+
+
+def unmatched_records(finding: Finding) -> Caveat | None:
+    if not (count := finding.scores.unmatched):
+        return None
+    text = (
+        f"{count} of {len(finding.truth)} records got no reconstruction; "
+        "they count as not found and are left out of the means."
+    )
+    return Caveat(code="unmatched-records", text=text)
+
+
+def broken_reconstructions(finding: Finding) -> Caveat | None:
+    broken = int((~finding.reconstruction.x.isfinite()).flatten(1).any(dim=1).sum())
+    if not broken:
+        return None
+    text = f"{broken} reconstructions hold values that are not finite: the attack diverged there and says nothing."
+    return Caveat(code="broken-reconstructions", text=text)
+
+
+def above_the_limit(finding: Finding) -> Caveat | None:
+    if finding.limit is None or not finding.limit.violated:
+        return None
+    limit = finding.limit
+    text = (
+        f"The attack succeeds on {limit.success.value:.1%} of the records, {limit.success.low:.1%} at the very least, "
+        f"and differential privacy (epsilon {limit.epsilon:.3g}, delta {limit.delta:g}) allows no attack more than "
+        f"{limit.bound:.1%}. This is a bug in the training, the accounting or the evaluation, and no result."
+    )
+    return Caveat(code="above-the-limit", text=text)
+
+
+def few_held_out(told: Membership) -> Caveat | None:
+    """Of a test of membership, not of a finding."""
+    if 1 / (1 + told.null) <= FPR:
+        return None
+    text = (
+        f"Only {told.null} held-out records set the threshold, too few for a rate of {FPR:.0%}: no record can be told, "
+        "whatever the weights hold. Hold 200 or more out."
+    )
+    return Caveat(code="few-held-out", text=text)
+
+
+def swapped(told: Membership) -> Caveat | None:
+    """Of a test of membership, not of a finding."""
+    if told.auc.value > _SWAPPED:
+        return None
+    text = (
+        f"The held-out records lie nearer to the span than those that are said to have trained the model (AUC "
+        f"{told.auc.value:.2f}, by chance 0.5): were the two given in each other's place?"
+    )
+    return Caveat(code="swapped", text=text)
+
+
+def records_outside(outside: Tensor) -> Caveat | None:
+    """Of a span whose records are known, by the share of each one's energy that lies outside it."""
+    if (typical := float(outside.median())) <= _OUTSIDE:
+        return None
+    text = (
+        f"The records that trained the model do not lie in the span (half of them have {typical:.0%} or more of their "
+        "energy outside it): what its rank counts are not records. Weight decay leaves few directions where a record "
+        "has few features."
+    )
+    return Caveat(code="records-outside", text=text)
+
+
+def no_gap(span: Span) -> Caveat | None:
+    """Of a span, not of a finding."""
+    if span.rank is not None:
+        return None
+    text = (
+        f"No singular value of the first layer is {CLEAR:g} times the next ({span.gap:.3g} times at most) between the "
+        "number of classes and that of features and rows: how many records were trained on, and whether a record was, "
+        "cannot be said from it. That is no safety: more may be left of the first weights than is known, records may "
+        "be as many as features or rows, or the steps were not those of SGD."
+    )
+    return Caveat(code="no-gap", text=text)
+
+
+def tuned_on_truth(how: str) -> Caveat:
+    """Of a recipe that says so itself, not of a finding."""
+    return Caveat(code="tuned-on-truth", text=how)
+
+
+CHECKS: tuple[Callable[[Finding], Caveat | None], ...] = (
+    nothing_found,
+    few_records,
+    few_null_scores,
+    small_held_out_pool,
+    no_better_than_a_neighbour,
+    unmatched_records,
+    broken_reconstructions,
+    above_the_limit,
+)

@@ -1,0 +1,121 @@
+"""Releases and an attack in, a finding out: the attack sees the releases, then the truth is opened and scored."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import isinf
+from time import perf_counter
+from typing import Any, final
+
+import torch
+
+from remanence.attacks import Attack, Linearised, ShadowAttack, SimuDy
+from remanence.data.splits import check_disjoint
+from remanence.errors import BadInput
+from remanence.execution import Backend
+from remanence.metrics import Matching, Metric, Scores, evaluate, hungarian
+from remanence.metrics.limit import Limit, reconstruction_limit
+from remanence.progress import track
+from remanence.releases import Case, KnowsFixed, KnowsTraining, require
+from remanence.seeds import derive_seed
+from remanence.shadow import ShadowBank, Store, build_bank
+from remanence.training.dp import mu_of
+from remanence.types import Data, Reconstruction, concat
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Finding:
+    """What one attack got out of a release, or out of several of one kind put together."""
+
+    release: object  # the first of them: they differ in numbers only
+    attack: object
+    public: Data  # the records that the attacker owned
+    truth: Data
+    reconstruction: Reconstruction
+    scores: Scores
+    seconds: float
+    limit: Limit | None = None  # what differential privacy allows, where the victims were trained with it
+
+
+def audit(
+    cases: Sequence[Case[Any]],
+    attack: Attack[Any] | ShadowAttack,
+    *,
+    public: Data,
+    unrelated: Data,
+    bank: ShadowBank | None = None,
+    matching: Matching = hungarian,
+    metrics: Sequence[Metric] | None = None,
+    backend: Backend | None = None,
+    store: Store | None = None,
+    seed: int = 0,
+) -> Finding:
+    """Run `attack` on every release and score all reconstructions together against all that was withheld.
+
+    `public` are the records the attacker owns (a learning attack trains its shadows on them unless it is given their
+    `bank`), `unrelated` records that nobody trained on, for the null levels. What a broken run left in `store`, shadow
+    models or searches, is gone on from.
+    """
+    if not cases:
+        raise BadInput("`cases` is empty: there is no release to attack")
+    truth = concat(case.truth for case in cases)
+    if len(public):
+        check_disjoint({"truth": truth, "public": public})
+    start = perf_counter()
+    ready = attack
+    if store is not None and isinstance(attack, SimuDy | Linearised):
+        ready = replace(attack, checkpoints=store.folder)
+    if isinstance(attack, ShadowAttack):
+        _check_alike([case.release for case in cases], by=type(attack).__name__)
+        bank = bank or build_bank(cases[0].release, public, seed=seed, backend=backend, store=store)
+        check_disjoint({"truth": truth, "bank": bank.targets})
+        ready = attack.fit(bank, seed=seed)
+    assert isinstance(ready, Attack)
+    attacked = track(enumerate(cases), total=len(cases), label="releases")
+    found = _joined([ready.run(case.release, seed=seed + i) for i, case in attacked])
+    seconds = perf_counter() - start
+    owned = concat([public, cases[0].release.fixed]) if isinstance(cases[0].release, KnowsFixed) else public
+    scores = evaluate(found, truth, unrelated=unrelated, known=owned, matching=matching, metrics=metrics, seed=seed)
+    return Finding(
+        release=cases[0].release,
+        attack=attack,
+        public=public,
+        truth=truth,
+        reconstruction=found,
+        scores=scores,
+        seconds=seconds,
+        limit=_limit(cases, found, truth, concat([unrelated, owned]) if len(owned) else unrelated, seed),
+    )
+
+
+def _check_alike(releases: Sequence[Any], *, by: str) -> None:
+    """Refuse to attack, with the shadows of the first release, one that started or was trained on something else."""
+    first = releases[0]
+    for release in releases:
+        require(release, KnowsFixed, by=by)
+        same_data = release.fixed is first.fixed or torch.equal(release.fixed.x, first.fixed.x)
+        starts = [getattr(each, "initial", {}) for each in (first, release)]
+        same_start = all(torch.equal(p, starts[1][name]) for name, p in starts[0].items())
+        if not (same_data and same_start):
+            what = "first weights" if same_data else "fixed set"
+            raise BadInput(f"the releases differ in their {what}, and one bank of shadows serves one: audit each alone")
+
+
+def _limit(cases: Sequence[Case[Any]], found: Reconstruction, truth: Data, prior: Data, seed: int) -> Limit | None:
+    """None where no guarantee is accounted for, and where a release withholds more than one record."""
+    release, alone = cases[0].release, all(len(case.truth) == 1 for case in cases)
+    if not (isinstance(release, KnowsTraining | KnowsFixed) and alone and len(found.x) == len(truth)):
+        return None
+    if release.training.batch_size is not None or isinf(mu := mu_of(release.training)):
+        return None
+    return reconstruction_limit(found, truth, prior, mu=mu, seed=derive_seed(seed, "limit"))
+
+
+def _joined(parts: Sequence[Reconstruction]) -> Reconstruction:
+    labels = [part.y for part in parts if part.y is not None]
+    ends = [part.objective for part in parts if part.objective is not None]
+    return Reconstruction(
+        x=torch.cat([part.x for part in parts]),
+        y=torch.cat(labels) if len(labels) == len(parts) else None,
+        objective=sum(ends) / len(ends) if len(ends) == len(parts) else None,  # the mean over the releases
+    )

@@ -1,0 +1,93 @@
+"""All that determines the bits of what is kept on disk, in words and by digests."""
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from remanence import models
+from remanence.releases import KnowsAllButOne, KnowsFixed
+from remanence.training.stacked import chunk_size
+from remanence.types import Data, Params
+
+Ingredients: TypeAlias = dict[str, dict[str, str]]  # by name: what it `is` in words, and its `digest`
+
+
+def ingredients(release: KnowsFixed, public: Data, *, seed: int) -> Ingredients:
+    """All that determines the bits of a bank, each with its own digest."""
+    fixed, training = release.fixed, release.training
+    shapes = [(name, tuple(p.shape)) for name, p in release.model.named_parameters()]
+    users = [*release.model.modules(), training.optimizer, training.loss, training.privacy]
+    return {
+        "fixed": records(fixed),
+        "public": records(public),
+        "model": words(repr(release.model), repr(shapes)),
+        "initial": weights(release.initial) if isinstance(release, KnowsAllButOne) else words("drawn for each shadow"),
+        "training": words(repr(training)),
+        "code": words(f"torch {torch.__version__} and the code that trains", our_code("training"), users_code(users)),
+        "dtype": words(str(fixed.x.dtype)),
+        "device": words(kind_of(fixed.x.device)),
+        "chunk": words(f"{chunk_size(release.model, fixed)} models at once"),
+        "seed": words(str(seed)),
+    }
+
+
+def records(data: Data) -> dict[str, str]:
+    shape = "x".join(map(str, data.shape))
+    return {"is": f"{len(data)} records of {shape}", "digest": digest([*bytes_of(data.x), *bytes_of(data.y)])}
+
+
+def weights(params: Params) -> dict[str, str]:
+    count = sum(p.numel() for p in params.values())
+    parts = (part for name in sorted(params) for part in (name.encode(), *bytes_of(params[name])))
+    return {"is": f"{len(params)} tensors of {count} numbers", "digest": digest(parts)}
+
+
+def words(text: str, *more: str) -> dict[str, str]:
+    """`text` for the reader; `more` counts too. The address of an object is nothing of its content."""
+    parts = [re.sub(r" at 0x[0-9a-f]+", "", part) for part in (text, *more)]
+    return {"is": " ".join(parts[0].split()), "digest": digest(part.encode() for part in parts)}
+
+
+@cache  # what this process runs, whatever becomes of the files meanwhile
+def our_code(*folders: str) -> str:
+    """What makes models, and what is in these folders, down to the last bit: an update may round otherwise."""
+    beside = Path(models.__file__).parent
+    files = [path for folder in ("models", *folders) for path in sorted(beside.with_name(folder).rglob("*.py"))]
+    return "\n".join(path.read_text(encoding="utf-8") for path in files)
+
+
+def users_code(parts: Iterable[object]) -> str:
+    """The source of what neither torch nor we wrote: two layers of a user may look the same and compute otherwise."""
+    written = {part if inspect.isfunction(part) else type(part) for part in parts}
+    own = [each for each in written if each.__module__.split(".")[0] not in ("torch", "remanence", "builtins")]
+    return "\n".join(sorted(map(_source, own)))
+
+
+def _source(written: type | Callable[..., object]) -> str:
+    try:
+        return inspect.getsource(written)
+    except (OSError, TypeError):  # typed at a prompt: no file holds it
+        return written.__qualname__
+
+
+def kind_of(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def bytes_of(tensor: Tensor) -> tuple[bytes, memoryview]:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return f"{tensor.dtype} {tuple(tensor.shape)} ".encode(), flat.view(torch.uint8).numpy().data
+
+
+def digest(parts: Iterable[bytes | memoryview]) -> str:
+    made = blake2b(digest_size=16)
+    for part in parts:
+        made.update(part)
+    return made.hexdigest()

@@ -1,0 +1,165 @@
+"""A run folder: `results.json` (one record per cell), `scores.csv` (one row per record), `images.safetensors`.
+
+Every file is written under a temporary name and renamed, so that a reader never meets half of one, and all are checked
+on reading, so that a page is never drawn from something else.
+"""
+
+import csv
+import errno
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TypeAlias, final
+
+import torch
+from torch import Tensor
+
+from remanence.errors import BadInput
+from remanence.experiments.results.check import parse_records
+from remanence.experiments.results.schema import Record
+
+Row: TypeAlias = dict[str, str]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """All that a page is drawn from. `images` is keyed `INDEX/truth`, `INDEX/reconstruction`, `INDEX/lookalike`, where
+    INDEX is the cell's place in `records`; row i of each belongs to the cell's i-th row. A study's are keyed
+    `INDEX/what they show`. A redacted run has none."""
+
+    records: list[Record]
+    rows: list[Row]
+    images: dict[str, Tensor]
+
+    def rows_of(self, cell: str) -> list[Row]:
+        return [row for row in self.rows if row["cell"] == cell]
+
+
+def redacted(run: Run) -> Run:
+    """The run without all that is about single records: rows, pictures, and figures with a point for each."""
+    records = [record.copy() for record in run.records]
+    for record in records:
+        if "figures" in record:
+            record["figures"] = [figure for figure in record["figures"] if figure["kind"] != "points"]
+    return Run(records=records, rows=[], images={})
+
+
+def read_run(folder: Path) -> Run:
+    records = read_records(folder)
+    with _reading(folder / "scores.csv") as path:
+        rows = _read_rows(path)
+    with _reading(folder / "images.safetensors") as path:
+        images = _read_images(path)
+    return Run(records=records, rows=rows, images=images)
+
+
+def read_records(folder: Path) -> list[Record]:
+    with _reading(folder / "results.json") as path:
+        if not path.is_file():
+            raise BadInput(
+                f"`{folder}` is not a run folder (there is no results.json in it): "
+                "give the folder that demo, audit or run wrote"
+            )
+        return parse_records(path.read_text(encoding="utf-8"), where=str(path))
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[Path]:
+    """Whatever a damaged file raises becomes one sentence that names it."""
+    from safetensors import SafetensorError
+
+    try:
+        yield path
+    except BadInput:
+        raise
+    except (ValueError, csv.Error, SafetensorError) as error:
+        raise BadInput(f"`{path}` is damaged ({error}): make the run again") from None
+
+
+def _read_rows(path: Path) -> list[Row]:
+    if not path.is_file():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for i, row in enumerate(rows):
+        if "cell" not in row or None in row or None in row.values():
+            raise ValueError(f"row {i} does not fit its header, or there is no column `cell`")
+    return rows
+
+
+def _read_images(path: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    images = load_file(path) if path.is_file() else {}
+    for name, x in images.items():
+        if (x.dtype, x.ndim) not in ((torch.uint8, 4), (torch.float32, 2)):
+            raise ValueError(f"`{name}` holds neither 8-bit images nor float rows")
+    return images
+
+
+def write_run(folder: Path, run: Run) -> None:
+    """Write the files of a run; a redacted one (without rows and images) leaves none of an earlier run behind."""
+    from safetensors.torch import save
+
+    images, scores, results = (folder / name for name in ("images.safetensors", "scores.csv", "results.json"))
+    stored = {name: image.contiguous() for name, image in run.images.items()}
+    text = json.dumps(run.records, indent=1, allow_nan=False) + "\n"
+    writes: dict[Path, Callable[[Path], object]] = {}
+    if stored:
+        writes[images] = lambda path: path.write_bytes(save(stored))
+    if run.rows:
+        writes[scores] = lambda path: _write_rows(path, run.rows)
+    writes[results] = lambda path: path.write_text(text, encoding="utf-8")
+    _replace_files(writes)
+    for path in {images, scores} - writes.keys():
+        path.unlink(missing_ok=True)
+
+
+def _write_rows(path: Path, rows: Sequence[Row]) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def check_writable(folder: Path, *, option: str = "--out") -> None:
+    """Refuse, before any work, a folder that cannot be made or filled; nothing is left in it or made yet."""
+    try:
+        nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        with TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        if error.errno == errno.ENOSPC:  # the place is right
+            raise
+        raise BadInput(
+            f"cannot write into `{folder}` ({error.strerror}): choose another place with `{option}`"
+        ) from None
+
+
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a temporary file beside `path`, then give it its name; on any error `path` is as before."""
+    _replace_files({path: write})
+
+
+def _replace_files(writes: dict[Path, Callable[[Path], object]]) -> None:
+    """The same for files that belong together: none gets its name before all are filled."""
+    temporaries = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in writes}
+    try:
+        for path, write in writes.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(temporaries[path])
+        for path, temporary in temporaries.items():
+            temporary.replace(path)
+    except BaseException as error:
+        for temporary in temporaries.values():
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = str(path), None  # the name that the caller knows
+        raise

@@ -1,0 +1,135 @@
+"""Model files from strangers: safetensors, and state dicts in torch's zip format. Nothing in a file is executed.
+
+Both formats are read the same way: an index describes tensors (`View`), the description is checked against the file's
+true size and against the model that is expected, and only then are bytes read and made into tensors. Neither
+`torch.load` nor any unpickler is called (`_pickle_scan` says why). The first bytes decide the format, once; there is no
+second try with another reader, for a file that two readers understand differently is how checks are passed by.
+"""
+
+import os
+import stat
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from math import prod
+from pathlib import Path
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from remanence.errors import BadModelFile
+from remanence.releases._model_index import File, Index, index_safetensors, index_zip
+from remanence.releases._pickle_scan import RESAVE, View, listed, shown
+
+_MOST_COPIES = 16  # tied weights appear under several names; many more than that is a bomb
+
+
+def load_weights(
+    path: str | os.PathLike[str], *, expected: Mapping[str, Tensor] | nn.Module | None = None
+) -> dict[str, Tensor]:
+    """The weights in `path` as plain, dense, contiguous, finite tensors on the CPU, or `BadModelFile`.
+
+    With `expected`, a model or its state dict, the names, the shapes and the kinds of number must be the same.
+    """
+    try:
+        with _open(path) as file:
+            views, read = _index(file)
+            _check_total(views, file.size)
+            if expected is not None:
+                _compare(views, expected.state_dict() if isinstance(expected, nn.Module) else expected)
+            return _materialise(views, read)
+    except (BadModelFile, OSError) as error:  # OSError: the disk fails, or a special file cannot be read
+        raise BadModelFile(f"cannot use {str(path)!r}: {error}") from None
+
+
+def save_weights(path: str | os.PathLike[str], weights: Mapping[str, Tensor]) -> None:
+    """Write `weights` as safetensors, under a temporary name first, so that a reader never meets half a file."""
+    content = save({name: w.detach().cpu().clone(memory_format=torch.contiguous_format) for name, w in weights.items()})
+    partial = Path(f"{os.fspath(path)}.{os.getpid()}.partial")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _open(path: str | os.PathLike[str]) -> File:
+    def without_waiting(name: str, flags: int) -> int:  # a pipe would block until somebody writes to it
+        return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+
+    try:
+        file = File(os.fspath(path), opener=without_waiting)
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        reason = getattr(error, "strerror", None) or error
+        raise BadModelFile(f"{reason}; give the path of a safetensors file or of a torch zip") from None
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        file.close()
+        raise BadModelFile("it is a pipe or a device, expected an ordinary file: copy it into one first")
+    file.size = status.st_size  # taken once: what is appended later is not looked at
+    return file
+
+
+def _index(file: File) -> Index:
+    head = file.read(9)
+    if not head:
+        raise BadModelFile(f"it is empty, expected weights: {RESAVE}")
+    if head.startswith(b"PK\x03\x04"):
+        return index_zip(file)
+    if head[8:] == b"{":  # after the eight bytes that give its length, a safetensors header begins with a brace
+        return index_safetensors(file, int.from_bytes(head[:8], "little"))
+    raise BadModelFile(
+        f"it begins with {shown(head)}, neither as safetensors nor as a torch zip; bare pickles and torch's old format "
+        f"are refused unread, because opening them can run code: {RESAVE}"
+    )
+
+
+def _check_total(views: Mapping[str, View], held: int) -> None:
+    total = sum(prod(view.shape) * view.storage.dtype.itemsize for view in views.values())
+    if total > _MOST_COPIES * held:
+        raise BadModelFile(f"it unfolds {held} bytes to {total} by naming a storage again and again: {RESAVE}")
+
+
+def _compare(views: Mapping[str, View], expected: Mapping[str, Tensor]) -> None:
+    got = {name: (_kind(view.storage.dtype), view.shape) for name, view in views.items()}
+    wanted = {name: (_kind(tensor.dtype), tuple(tensor.shape)) for name, tensor in expected.items()}
+    differ = [name for name in wanted if got.get(name, wanted[name]) != wanted[name]]
+    parts = {
+        "missing": [shown(name) for name in wanted if name not in got],
+        "unexpected": [shown(name) for name in got if name not in wanted],
+        "different": [f"{shown(name)} (expected {_words(*wanted[name])}, got {_words(*got[name])})" for name in differ],
+    }
+    if faults := [f"{fault}: {listed(names)}" for fault, names in parts.items() if names]:
+        raise BadModelFile(f"it is not of this model; {'; '.join(faults)}; give the file of this very model")
+
+
+def _kind(dtype: torch.dtype) -> str:
+    return "float" if dtype.is_floating_point else "integer"
+
+
+def _words(kind: str, shape: tuple[int, ...]) -> str:
+    return f"{kind} {shown(shape)}"
+
+
+def _materialise(views: Mapping[str, View], read: Callable[[str], bytearray]) -> dict[str, Tensor]:
+    names: defaultdict[str, list[str]] = defaultdict(list)
+    for name, view in views.items():
+        names[view.storage.key].append(name)
+    tensors: dict[str, Tensor] = {}
+    for key, users in names.items():  # each storage is read once, however many tensors are cut from it
+        buffer = read(key)
+        tensors |= {name: _tensor(name, views[name], buffer) for name in users}
+    return {name: tensors[name] for name in views}
+
+
+def _tensor(name: str, view: View, buffer: bytearray) -> Tensor:
+    dtype = view.storage.dtype
+    if not prod(view.shape):
+        return torch.empty(view.shape, dtype=dtype)
+    flat = torch.frombuffer(buffer, dtype=dtype)
+    tensor = flat.as_strided(view.shape, view.stride, view.offset)
+    if dtype is torch.bool and bool((tensor.view(torch.uint8) > 1).any()):
+        raise BadModelFile(f"{shown(name)} has a boolean that is neither 0 nor 1: {RESAVE}")
+    if not bool(torch.isfinite(tensor).all()):
+        raise BadModelFile(f"{shown(name)} has a NaN or infinite weight, expected finite ones: train or save it again")
+    return tensor.clone(memory_format=torch.contiguous_format)

@@ -1,0 +1,94 @@
+"""The lattice of knowledge: an attack asks in the signature of `run` for the least it needs."""
+
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from torch import Tensor, nn
+
+from remanence.errors import NotEnoughKnowledge
+from remanence.releases.defenses import Defense
+from remanence.training.losses import Loss
+from remanence.training.training import Training
+from remanence.types import Data, Params
+
+
+@runtime_checkable
+class KnowsFinal(Protocol):
+    @property
+    def model(self) -> nn.Module: ...
+    @property
+    def final(self) -> Params: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def num_classes(self) -> int: ...
+
+
+@runtime_checkable
+class KnowsTraining(KnowsFinal, Protocol):
+    """A dataclass, so that `replace(release, training=...)` says how it may have been trained."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def initial(self) -> Params: ...
+    @property
+    def training(self) -> Training: ...
+
+
+@runtime_checkable
+class KnowsFixed(KnowsFinal, Protocol):
+    """All records but those withheld, and how the model was trained; not where it started."""
+
+    @property
+    def training(self) -> Training: ...
+    @property
+    def fixed(self) -> Data: ...
+
+
+@runtime_checkable
+class KnowsAllButOne(KnowsTraining, KnowsFixed, Protocol): ...
+
+
+@runtime_checkable
+class KnowsUpdate(Protocol):
+    """What a federated client sends, and how it came about."""
+
+    @property
+    def model(self) -> nn.Module: ...
+    @property
+    def at(self) -> Params: ...
+    @property
+    def sent(self) -> Params:
+        """As a gradient: the mean of those that the client followed."""
+        ...
+
+    @property
+    def labels(self) -> Tensor | None: ...
+    @property
+    def batch_size(self) -> int | None: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def loss(self) -> Loss: ...
+
+    def simulate(self, x: Tensor, labels: Tensor) -> Params:
+        """What would be sent for these records; it can be differentiated by them."""
+        ...
+
+
+@runtime_checkable
+class KnowsGradient(KnowsUpdate, Protocol):
+    """One gradient, taken at weights that are known."""
+
+    @property
+    def gradient(self) -> Params: ...
+    @property
+    def defenses(self) -> tuple[Defense, ...]: ...
+
+
+def require(release: object, knowledge: type, *, by: str) -> None:
+    """Refuse a release that shows less than the protocol `knowledge`, naming who needs more and what is missing."""
+    asked = [name for cls in knowledge.__mro__ for name, member in vars(cls).items() if isinstance(member, property)]
+    if missing := [name for name in asked if not hasattr(release, name)]:
+        names = ", ".join(f"`{name}`" for name in missing)
+        raise NotEnoughKnowledge(f"{by} needs {names}, which a {type(release).__name__} release does not show")

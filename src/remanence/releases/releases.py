@@ -1,0 +1,154 @@
+"""What really leaves the house."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from torch import Tensor, nn
+
+from remanence.errors import BadInput
+from remanence.releases.defenses import Defense
+from remanence.training.losses import Loss
+from remanence.training.optimizers import SGD
+from remanence.training.training import Training
+from remanence.types import Data, Params
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WeightsOnly:
+    """A published model."""
+
+    withholds: ClassVar[str] = "every training record, the initial weights and the training recipe"
+    model: nn.Module
+    final: Params
+    shape: tuple[int, ...]
+    num_classes: int
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FineTuned:
+    """A fine-tuned model beside the public one it started from."""
+
+    withholds: ClassVar[str] = "every training record"
+    model: nn.Module
+    final: Params
+    shape: tuple[int, ...]
+    num_classes: int
+    initial: Params
+    training: Training
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AllButOne:
+    """A published model, shown to an adversary who has every training record but one (Balle et al. 2022)."""
+
+    withholds: ClassVar[str] = "one training record; all the others are known"
+    model: nn.Module
+    final: Params
+    shape: tuple[int, ...]
+    num_classes: int
+    initial: Params
+    training: Training
+    fixed: Data
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AllButOneUnknownInit:
+    """The same where the model started from weights that nobody kept: what Balle et al. find to end the attack."""
+
+    withholds: ClassVar[str] = "one training record and the initial weights; all other records are known"
+    model: nn.Module
+    final: Params
+    shape: tuple[int, ...]
+    num_classes: int
+    training: Training
+    fixed: Data
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Gradient:
+    """One federated update: the gradient of a batch at weights the server knows, after the client's defenses."""
+
+    withholds: ClassVar[str] = "the records of the batch"
+    model: nn.Module
+    at: Params
+    gradient: Params
+    labels: Tensor | None
+    batch_size: int | None
+    shape: tuple[int, ...]
+    loss: Loss
+    defenses: tuple[Defense, ...] = ()
+
+    @property
+    def sent(self) -> Params:
+        return self.gradient
+
+    def simulate(self, x: Tensor, labels: Tensor) -> Params:
+        ours = Training(loss=self.loss).gradient(self.model, self.at, x, labels)
+        for defense in self.defenses:
+            ours = defense.imitate(ours, self.gradient)
+        return ours
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LocalUpdate:
+    """Federated averaging (McMahan et al. 2017): how far a client's own training on its batch moved the weights."""
+
+    withholds: ClassVar[str] = "the records of the batch"
+    model: nn.Module
+    at: Params
+    update: Params  # the weights after the client's training minus those before
+    labels: Tensor | None
+    batch_size: int | None
+    shape: tuple[int, ...]
+    training: Training
+
+    def __post_init__(self) -> None:
+        optimizer, privacy = self.training.optimizer, self.training.privacy
+        if not isinstance(optimizer, SGD):
+            raise BadInput(f"`optimizer` of a client's training must be SGD, got {optimizer}")
+        if self.training.epochs < 1:
+            raise BadInput(f"`epochs` of a client's training must be 1 or more, got {self.training.epochs}")
+        if self.training.batch_size is not None:
+            raise BadInput(
+                f"`batch_size` of a client's training must be None, got {self.training.batch_size}: in which order "
+                "mini-batches came is not shown"
+            )
+        if self.training.stages:
+            raise BadInput(f"`stages` of a client's training must be empty, got {self.training.stages}")
+        if privacy and privacy.noise:
+            raise BadInput("the noise of DP-GD is the client's own and not shown: leave `privacy` out")
+        if self.training.clip is not None:
+            raise BadInput(
+                f"`clip` of a client's training must be None, got {self.training.clip}: by how much its steps were cut "
+                "is not shown"
+            )
+
+    @property
+    def loss(self) -> Loss:
+        return self.training.loss
+
+    @property
+    def sent(self) -> Params:
+        return self._as_gradient(self.update)
+
+    def simulate(self, x: Tensor, labels: Tensor) -> Params:
+        return self._as_gradient(moved(self.training, self.model, self.at, x, labels))
+
+    def _as_gradient(self, update: Params) -> Params:
+        """In units of how far a gradient that is one at every step moves a weight."""
+        optimizer, steps = self.training.optimizer, self.training.epochs
+        assert isinstance(optimizer, SGD)
+        unit = optimizer.lr * sum(optimizer.momentum**k * (steps - k) for k in range(steps))
+        return {name: u / -unit for name, u in update.items()}
+
+
+def moved(training: Training, model: nn.Module, at: Params, x: Tensor, labels: Tensor) -> Params:
+    """How far full-batch steps on these records move the weights."""
+    end = training.run(model, at, x, labels, [None] * training.epochs, noise_seed=0)
+    return {name: end[name] - at[name] for name, _ in model.named_parameters()}

@@ -1,0 +1,103 @@
+"""Who knows everything: a trained model and its private records."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+
+from remanence.errors import BadInput
+from remanence.models import apply
+from remanence.progress import track
+from remanence.seeds import derive_seed
+from remanence.training.stacked import chunks, stack, train_chunk
+from remanence.training.training import Training
+from remanence.types import Data, Params, concat
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Victim:
+    """Everything about a trained model, its private records included."""
+
+    model: nn.Module
+    training: Training
+    initial: Params
+    final: Params
+    fixed: Data
+    private: Data
+
+
+def train_victim(
+    model: nn.Module, training: Training, initial: Params, fixed: Data, private: Data, *, seed: int
+) -> Victim:
+    """One model trained on `fixed` and all of `private`."""
+    final_params = training(model, initial, concat([fixed, private]), seed=seed)
+    return Victim(model=model, training=training, initial=initial, final=final_params, fixed=fixed, private=private)
+
+
+def train_victims(
+    model: nn.Module, training: Training, initial: Params, fixed: Data, private: Data, *, seed: int
+) -> list[Victim]:
+    """For each record of `private` a model trained on `fixed` and that record, made just as the shadows are.
+
+    `initial` is one start for all or a stack of them, one for each.
+    """
+    victims: list[Victim] = []
+    starts = stack(model, initial, torch.arange(len(private), device=private.x.device))
+    cut = chunks(model, fixed, private)
+    for chunk in track(cut, total=len(cut), label="victims"):
+        first = len(victims)
+        some = {name: p[first : first + len(chunk)] for name, p in starts.items()}
+        noise_seed = derive_seed(seed, "victims", first)
+        # the shuffle of mini-batches is the victims' own: no release shows it
+        shuffle = derive_seed(seed, "batches of victims")
+        stacked = train_chunk(training, model, some, fixed, chunk, seed=shuffle, noise_seed=noise_seed)
+        for k in range(len(chunk)):
+            victims.append(
+                Victim(
+                    model=model,
+                    training=training,
+                    initial={name: p[k] for name, p in some.items()},
+                    final={name: p[k].clone() for name, p in stacked.items()},
+                    fixed=fixed,
+                    private=chunk.take(slice(k, k + 1)),
+                )
+            )
+    return victims
+
+
+def check_fit(victim: Victim) -> None:
+    """Refuse a victim that did not fit: what an attack reads from it would say nothing about a trained model."""
+    fit = fit_of(victim)
+    if not fit.learnt:
+        raise BadInput(
+            f"the victim did not fit: its training loss went from {fit.before:.4g} to {fit.after:.4g}, and guessing by "
+            f"the classes' frequencies reaches {fit.guessing:.4g}; change the learning rate or train for more epochs"
+        )
+
+
+class Fit(NamedTuple):
+    """A victim's loss on its records before and after training, and that of guessing by the classes' frequencies."""
+
+    before: float
+    after: float
+    guessing: float
+
+    @property
+    def learnt(self) -> bool:
+        return self.after < min(self.before, self.guessing)
+
+
+def fit_of(victim: Victim) -> Fit:
+    if not all(torch.isfinite(p).all() for p in victim.final.values()):
+        raise BadInput("the victim diverged (its weights are not finite): lower the learning rate")
+    data = concat([victim.fixed, victim.private])
+    share = data.y.bincount().double() / len(data)
+    before, after = (float(_loss(victim, params, data)) for params in (victim.initial, victim.final))
+    return Fit(before=before, after=after, guessing=float(-share.xlogy(share).sum()))
+
+
+def _loss(victim: Victim, params: Params, data: Data) -> Tensor:
+    with torch.no_grad():
+        return victim.training.loss(apply(victim.model, params, data.x), data.y)

@@ -1,0 +1,126 @@
+"""Differentially private gradient descent (DP-GD), and what it guarantees.
+
+Full-batch DP-GD is the Gaussian mechanism composed once a step, and that composition is exact (Dong, Roth, Su,
+"Gaussian Differential Privacy", 2022): T steps with the noise multiplier s are mu-GDP with mu = sqrt(T) / s under
+add/remove adjacency, whatever optimiser, learning rate or weight decay makes of the noisy sums, and
+
+    delta(epsilon) = Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu).
+
+The number of records, by which the sum is divided, counts as public.
+"""
+
+from dataclasses import dataclass
+from math import erf, exp, inf, isfinite, log, sqrt
+from typing import TYPE_CHECKING, final
+
+from remanence.errors import BadInput
+
+if TYPE_CHECKING:
+    from remanence.training.training import Training
+
+DELTA = 1e-5  # Balle et al. 2022
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class DPGD:
+    """Every record's gradient is cut to the L2 norm `clip`; Gaussian noise of `noise * clip` is added to their sum."""
+
+    clip: float
+    noise: float = 0.0  # in units of `clip`; 0: clip only, which guarantees nothing
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.clip) and self.clip > 0):
+            raise BadInput(f"`clip` must be a finite number above 0, the largest norm of a gradient, got {self.clip}")
+        if not (isfinite(self.noise) and self.noise >= 0):
+            raise BadInput(f"`noise` must be a finite number, 0 (clip only) or above, got {self.noise}")
+
+    @classmethod
+    def for_epsilon(cls, epsilon: float, *, steps: int, clip: float, delta: float = DELTA) -> "DPGD":
+        """The least noise with which `steps` full-batch steps are (epsilon, delta)-DP."""
+        return cls(clip=clip, noise=noise_for(epsilon, steps=steps, delta=delta))
+
+
+def mu_of(training: "Training") -> float:
+    """The mu of a whole training; infinite where nothing is guaranteed."""
+    if training.privacy is None or training.privacy.noise == 0:
+        return inf
+    if training.batch_size is not None:
+        raise BadInput(
+            f"`batch_size` must be None (full batch) to account for the privacy of a training, got "
+            f"{training.batch_size}: what mini-batches cut from a shuffle guarantee is not known here"
+        )
+    return mu(training.privacy.noise, steps=training.epochs)
+
+
+def mu(noise: float, *, steps: int) -> float:
+    """The mu of `steps` full-batch steps with the noise multiplier `noise`."""
+    _check_positive("noise", noise)
+    _check_steps(steps)
+    return sqrt(steps) / noise
+
+
+def delta(mu: float, epsilon: float) -> float:
+    """The smallest delta with which a mu-GDP mechanism is (epsilon, delta)-DP."""
+    _check_positive("mu", mu)
+    if not (isfinite(epsilon) and epsilon >= 0):
+        raise BadInput(f"`epsilon` must be a finite number, 0 or above, got {epsilon}")
+    return exp(_log_delta(mu, epsilon))
+
+
+def epsilon(mu: float, delta: float = DELTA) -> float:
+    """The smallest epsilon with which a mu-GDP mechanism is (epsilon, delta)-DP."""
+    from scipy.optimize import brentq
+    from scipy.special import ndtri
+
+    _check_positive("mu", mu)
+    _check_delta(delta)
+    if _log_delta(mu, 0.0) <= log(delta):
+        return 0.0
+    enough = mu * (mu / 2 - float(ndtri(delta)))  # the first term of delta(epsilon) alone is `delta` there
+    return float(brentq(lambda e: _log_delta(mu, e) - log(delta), 0.0, enough, xtol=1e-13 * enough, rtol=1e-13))
+
+
+def noise_for(epsilon: float, *, steps: int, delta: float = DELTA) -> float:
+    """The smallest noise multiplier with which `steps` full-batch steps are (epsilon, delta)-DP."""
+    from scipy.optimize import bisect
+
+    _check_positive("epsilon", epsilon)
+    _check_delta(delta)
+    _check_steps(steps)
+    low = high = log(2 * epsilon) / 2
+    while _log_delta(exp(low), epsilon) > log(delta):
+        low -= 1
+    while _log_delta(exp(high), epsilon) <= log(delta):
+        high += 1
+    # the logarithm of delta falls off a cliff where mu is small: only its sign is of use
+    found = float(bisect(lambda m: 1.0 if _log_delta(exp(m), epsilon) > log(delta) else -1.0, low, high, xtol=1e-14))
+    return sqrt(steps) / exp(found)
+
+
+def _log_delta(mu: float, epsilon: float) -> float:
+    """log delta(epsilon), by exp(epsilon) phi(far) = phi(near): no power of e overflows, no large terms cancel."""
+    from scipy.special import erfcx, ndtr
+
+    if epsilon == 0:
+        return log(erf(mu / sqrt(8)))
+    near, far = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+    if near <= 0:
+        return log(float(ndtr(-near)) - exp(-near * near / 2) * float(erfcx(far / sqrt(2))) / 2)
+    between = float(erfcx(near / sqrt(2)) - erfcx(far / sqrt(2))) / 2
+    return log(between) - near * near / 2 if between > 0 else -inf
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not (isfinite(value) and value > 0):
+        raise BadInput(f"`{name}` must be a finite number above 0, got {value}")
+
+
+def _check_delta(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise BadInput(f"`delta` must lie between 0 and 1, such as {DELTA}, got {delta}")
+
+
+def _check_steps(steps: int) -> None:
+    if steps < 1:
+        raise BadInput(f"`steps` must be 1 or more, got {steps}")
