@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from remanence import Data
-from remanence.errors import BadInput, unknown
+from remanence.errors import BadInput
 from remanence.types import concat
 
 
@@ -45,8 +45,3 @@ def test_take_to_and_concat_keep_records_and_labels_together() -> None:
 def test_records_of_different_shapes_cannot_be_joined() -> None:
     with pytest.raises(BadInput, match="different shapes"):
         concat([make(torch.rand(2, 4)), make(torch.rand(2, 5))])
-
-
-def test_unknown_suggests_the_nearest() -> None:
-    assert "did you mean `demo.digits`?" in str(unknown("recipe", "demo.digit", ["demo.digits", "balle2022.mnist"]))
-    assert "did you mean" not in str(unknown("recipe", "zzz", ["demo.digits"]))

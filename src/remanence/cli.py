@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from remanence.errors import BadInput, unknown
+from remanence.errors import BadInput, unknown_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -226,15 +226,15 @@ def run(
     from remanence_recipes import RECIPES
 
     if recipe not in RECIPES:
-        raise unknown("recipe", recipe, RECIPES, shown_by="remanence list")
+        raise unknown_name("recipe", recipe, RECIPES, shown_by="remanence list")
     named = {name: name for name in SCALES}
     if scale not in named:
-        raise unknown("scale", scale, SCALES)
+        raise unknown_name("scale", scale, SCALES)
     cells = RECIPES[recipe](named[scale])
     labels = [each.label for each in cells]
     for label in cell or []:
         if label not in labels:
-            raise unknown("cell", label, labels)
+            raise unknown_name("cell", label, labels)
     job = Job(
         recipe=recipe,
         scale=scale,
@@ -331,7 +331,7 @@ def _backend(name: str, ray_address: str | None) -> "Local | Ray":
     from remanence.execution import Local, Ray
 
     if name not in ("local", "ray"):
-        raise unknown("backend", name, ("local", "ray"))
+        raise unknown_name("backend", name, ("local", "ray"))
     if ray_address and name != "ray":
         raise BadInput(f"`--ray-address` needs `--backend ray`, got `--backend {name}`: change one of them")
     return Ray(address=ray_address) if name == "ray" else Local()

@@ -1,4 +1,7 @@
-"""What is wrong with the input, said once: the argument, what was expected, what was got, the way out."""
+"""The errors of the package, and checks of fields that raise them.
+
+A message names the argument, what was expected, what was got and the way out; a code names the kind of fault.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -7,11 +10,11 @@ from math import inf
 from numbers import Integral, Real
 from typing import Any, get_args
 
-_MOST_NAMES = 12  # in one sentence
+_MAX_NAMES = 12  # in one sentence
 
 
 class BadInput(ValueError):
-    """The caller gave something that cannot be used; the message says what and how to mend it.
+    """The caller gave something that cannot be used; the message says what, and how to correct it.
 
     `code` names the kind of fault for machines and tests, such as `shape-mismatch`; `argument` is the argument, field
     or option at fault, where there is one.
@@ -27,66 +30,83 @@ class BadModelFile(BadInput):
 
 
 class NotEnoughKnowledge(BadInput):
-    """An attack was given a release that does not show what it needs."""
+    """An attack was given a release that lacks knowledge it needs."""
 
 
 class Diverged(BadInput):
-    """Numbers grew beyond all bounds; the message says which, and at which step."""
+    """A training or a search diverged to infinite or NaN values; the message says which, and at which step."""
 
 
-def at_least(holder: object, **least: float) -> None:
-    """Refuse fields, or entries of them, that are no numbers, below their least, infinite or NaN, and where they are
-    annotated as `int` those that are not whole, e.g. ``at_least(self, epochs=0)``."""
-    _checked(holder, least, more=False)
+def check_min(holder: object, **minimum: float) -> None:
+    """Refuse numeric fields of `holder`, or entries of a field that is a tuple or list, that are below their minimum.
+
+    Values that are no numbers, infinite or NaN are refused too, and fractions where the field is annotated with `int`.
+    None passes. Example: ``check_min(self, epochs=0)``.
+    """
+    _check_bounds(holder, minimum, strict=False)
 
 
-def above(holder: object, **bound: float) -> None:
-    """The same of fields that may not be the number itself, e.g. ``above(self, clip=0)``."""
-    _checked(holder, bound, more=True)
+def check_above(holder: object, **bound: float) -> None:
+    """Refuse what `check_min` refuses, and the bound itself, e.g. ``check_above(self, clip=0)``."""
+    _check_bounds(holder, bound, strict=True)
 
 
-def _checked(holder: object, bounds: Mapping[str, float], *, more: bool) -> None:
-    for name, lowest in bounds.items():
-        given, counts = getattr(holder, name), _counts(type(holder).__annotations__[name])
+def _check_bounds(holder: object, bounds: Mapping[str, float], *, strict: bool) -> None:
+    for name, low in bounds.items():
+        given, integral = getattr(holder, name), _has_int(type(holder).__annotations__[name])
         for value in given if isinstance(given, tuple | list) else (given,):
-            right = isinstance(value, Integral if counts else Real)
-            enough = right and (lowest < value if more else lowest <= value) and value < inf
-            if value is not None and not enough:
-                kind = "" if right else "a whole number, " if counts else "a number, "
-                limit = f"above {lowest:g}" if more else f"{lowest:g} or more"
-                raise BadInput(f"`{name}` of {type(holder).__name__} must be {kind}{limit}, got {value!r}")
+            numeric = isinstance(value, Integral if integral else Real)
+            in_range = numeric and (low < value if strict else low <= value) and value < inf
+            if value is not None and not in_range:
+                kind = "" if numeric else "a whole number, " if integral else "a number, "
+                limit = f"above {low:g}" if strict else f"{low:g} or more"
+                raise BadInput(
+                    f"`{name}` of {type(holder).__name__} must be {kind}{limit}, got {value!r}",
+                    code="out-of-range" if numeric else "wrong-type",
+                    argument=name,
+                )
 
 
-def between(holder: object, name: str, low: float, high: float, *, count: int | None = None) -> None:
-    """Refuse a field that is no tuple of numbers between these two, and of so many."""
+def check_between(holder: object, name: str, low: float, high: float, *, count: int | None = None) -> None:
+    """Refuse a field that is not a tuple of numbers strictly between `low` and `high`, of length `count` if given."""
     given: object = getattr(holder, name)
-    numbers: tuple[Any, ...] = given if isinstance(given, tuple) else ()
-    right = all(isinstance(value, Real) and low < float(value) < high for value in numbers)
-    if not (isinstance(given, tuple) and right and count in (None, len(given))):
+    entries: tuple[Any, ...] = given if isinstance(given, tuple) else ()
+    numeric = isinstance(given, tuple) and all(isinstance(value, Real) for value in entries)
+    in_range = numeric and all(low < float(value) < high for value in entries)
+    if not in_range or count not in (None, len(entries)):
         which = "numbers" if count is None else f"{count} numbers"
         limits = f"above {low:g}" if high == inf else f"between {low:g} and {high:g}"
-        raise BadInput(f"`{name}` of {type(holder).__name__} must be a tuple of {which} {limits}, got {given!r}")
+        raise BadInput(
+            f"`{name}` of {type(holder).__name__} must be a tuple of {which} {limits}, got {given!r}",
+            code="wrong-type" if not numeric else "out-of-range" if not in_range else "shape-mismatch",
+            argument=name,
+        )
 
 
-def _counts(kind: object) -> bool:
-    """Whether this is an annotation with `int` in it."""
-    return kind is int or any(map(_counts, get_args(kind)))
+def _has_int(annotation: object) -> bool:
+    """Whether `annotation` is `int`, or a generic or union type with `int` in it."""
+    return annotation is int or any(map(_has_int, get_args(annotation)))
 
 
-def unknown(kind: str, given: str, known: Iterable[str], *, shown_by: str | None = None) -> BadInput:
-    """An error that names the nearest known words, e.g. ``unknown("recipe", "demo.digit", RECIPES)``; where there are
-    many, the command that shows all stands in their place."""
+def unknown_name(
+    kind: str, given: str, known: Iterable[str], *, argument: str | None = None, shown_by: str | None = None
+) -> BadInput:
+    """The error for a name that is not among `known`; its message suggests the nearest ones.
+
+    Where many are known, the message names the command `shown_by` instead of listing them. Example:
+    ``raise unknown_name("recipe", "demo.digit", RECIPES)``.
+    """
     names = sorted(known)
     near = _near(given, names)
     hint = f"did you mean {_one_of(near)}? " if near else ""
-    told = f"`{shown_by}` shows all" if shown_by and len(names) > _MOST_NAMES else f"known: {_listed(names)}"
-    return BadInput(f"unknown {kind} `{given}`: {hint}{told}")
+    listing = f"`{shown_by}` shows all" if shown_by and len(names) > _MAX_NAMES else f"known: {_listed(names)}"
+    return BadInput(f"unknown {kind} `{given}`: {hint}{listing}", code="unknown-name", argument=argument)
 
 
 def _near(given: str, names: list[str]) -> list[str]:
-    """Those that hold what was given, or else the one that is spelt most like it, or those with such a word in them."""
-    if holding := [name for name in names if given and given.casefold() in name.casefold()]:
-        return holding
+    """The names that contain `given`; else the one with the closest spelling; else those with a word close to it."""
+    if containing := [name for name in names if given and given.casefold() in name.casefold()]:
+        return containing
     if close := get_close_matches(given, names, n=1, cutoff=0.5):
         return close
     words = {word for name in names for word in re.findall(r"\w+", name)}
@@ -95,8 +115,8 @@ def _near(given: str, names: list[str]) -> list[str]:
 
 
 def _one_of(near: list[str]) -> str:
-    more = f" or {len(near) - _MOST_NAMES} more" if len(near) > _MOST_NAMES else ""
-    return f"{'one of ' if len(near) > 1 else ''}{_quoted(near[:_MOST_NAMES])}{more}"
+    more = f" or {len(near) - _MAX_NAMES} more" if len(near) > _MAX_NAMES else ""
+    return f"{'one of ' if len(near) > 1 else ''}{_quoted(near[:_MAX_NAMES])}{more}"
 
 
 def _listed(names: list[str]) -> str:

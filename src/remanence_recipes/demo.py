@@ -15,7 +15,7 @@ from torch import nn
 
 from remanence.attacks import ATTACKS, L2, FirstLayer, GradientMatching, RecoNN, SimuDy, Stationarity, Stein
 from remanence.data import Split, distinct, load, split
-from remanence.errors import BadInput, unknown
+from remanence.errors import BadInput, unknown_name
 from remanence.experiments import Cell, Scale, Study
 from remanence.metrics import identity
 from remanence.models import centred_mlp, cnn, mlp, torch_params
@@ -168,7 +168,7 @@ def audit_attacks(
 ) -> list[Cell | Study]:
     """Those that are wanted; where none is named, those that are run unasked, and the studies."""
     if net not in NETS:
-        raise unknown("net", net, NETS)
+        raise unknown_name("net", net, NETS)
     cells = audit_cells(records, net=net, named=named)
     names = [type(cell.attack).__name__ for cell in cells]
     for name in wanted or []:
@@ -182,7 +182,7 @@ def audit_attacks(
 
 def _not_run(name: str, names: Sequence[str], command: str) -> BadInput:
     if name not in [attack.__name__ for attack in ATTACKS]:
-        return unknown("attack", name, names)
+        return unknown_name("attack", name, names)
     return BadInput(
         f"{name} is not run by `{command}`, which runs {', '.join(names)}: build a release in Python "
         "(docs/threat-models.md)"

@@ -14,7 +14,7 @@ from remanence.data.fetch import KnownFile, Source, fetch
 from remanence.data.images import from_image_folder
 from remanence.data.reading import Part
 from remanence.data.tables import from_csv
-from remanence.errors import BadInput, unknown
+from remanence.errors import BadInput, unknown_name
 from remanence.types import Data, concat
 
 
@@ -50,12 +50,12 @@ def load(source: str | Path, *, part: Part = "all", label: str | None = None) ->
     A string that is a name in the catalogue means that set; write `./mnist` for a folder called mnist.
     """
     if part not in get_args(Part):
-        raise unknown("part", part, get_args(Part))
+        raise unknown_name("part", part, get_args(Part))
     path = Path(source).expanduser()
     if label is not None and path.suffix.lower() != ".csv":
         raise BadInput(f"`label` names the class column of a .csv file, got it for {source}: leave it out")
     if source == "":
-        raise unknown("data set", "", CATALOGUE)
+        raise unknown_name("data set", "", CATALOGUE)
     if isinstance(source, str) and source in CATALOGUE:
         return _load_named(source, CATALOGUE[source], part)
     if path.suffix.lower() == ".npz":
@@ -75,7 +75,7 @@ def _load_path(path: Path, given: str, label: str | None) -> Data:
     if path.exists() or os.path.dirname(given):
         found = "another kind of file" if path.exists() else "nothing there"
         raise BadInput(f"{path} must be a .npz, a .csv or a folder of images, got {found}: check the path")
-    raise unknown("data set", given, CATALOGUE)
+    raise unknown_name("data set", given, CATALOGUE)
 
 
 def _load_named(name: str, entry: Entry, part: Part) -> Data:
@@ -117,7 +117,7 @@ def data_folders() -> list[Path]:
 def fetch_named(name: str, *, root: Path | None = None, address: str | None = None) -> list[Path]:
     """Download a named set into `root`, or the first of `data_folders()`; `address` is a mirror to use instead."""
     if name not in CATALOGUE:
-        raise unknown("data set", name, CATALOGUE)
+        raise unknown_name("data set", name, CATALOGUE)
     source = CATALOGUE[name].source
     return [] if source is None else fetch(source, root or data_folders()[0], address=address)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from remanence.data.reading import as_tensor, reading
-from remanence.errors import BadInput, unknown
+from remanence.errors import BadInput, unknown_name
 from remanence.types import Data
 
 
@@ -19,7 +19,7 @@ def from_csv(path: Path | str, label: str) -> Data:
     path = Path(path)
     header, rows = _table(path)
     if label not in header:
-        raise unknown("label column", label, header)
+        raise unknown_name("label column", label, header)
     at = header.index(label)
     features = [column for column in range(len(header)) if column != at]
     cells = [[_number(path, line, header[column], row[column]) for column in features] for line, row in rows]

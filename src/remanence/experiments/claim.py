@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from remanence.errors import BadInput, unknown
+from remanence.errors import BadInput, unknown_name
 from remanence.metrics import Metric
 
 
@@ -55,7 +55,7 @@ def check_claims(claims: Sequence[Claim], known: Mapping[str, bool | None]) -> N
     ways = {name.casefold(): way for name, way in known.items()}  # papers write `MSE`, our metric is `mse`
     for claim in claims:
         if (name := claim.quantity.casefold()) not in ways:
-            raise unknown("quantity of a claim", claim.quantity, known)
+            raise unknown_name("quantity of a claim", claim.quantity, known)
         if None not in (ways[name], claim.higher_is_better) and ways[name] != claim.higher_is_better:
             raise BadInput(
                 f"`higher_is_better` of the claim about `{claim.quantity}` must be {ways[name]}, "

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, final, get_args
 import torch
 from torch import Tensor
 
-from remanence.errors import BadInput, unknown
+from remanence.errors import BadInput, unknown_name
 from remanence.experiments.claim import Claim, check_claims
 from remanence.experiments.device import device_of
 from remanence.metrics import Interval
@@ -61,7 +61,7 @@ class Series:
         if len(texts) not in (0, len(self.x)) or not all(isinstance(x, str) or isfinite(x) for x in self.x):
             raise BadInput(f"`x` of series `{self.name}` must hold finite numbers, or texts only, got {self.x}")
         if self.role not in get_args(Role):
-            raise unknown("role of a series", self.role, get_args(Role))
+            raise unknown_name("role of a series", self.role, get_args(Role))
 
 
 @final
@@ -77,7 +77,7 @@ class Figure:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
-            raise unknown("kind of figure", self.kind, get_args(Kind))
+            raise unknown_name("kind of figure", self.kind, get_args(Kind))
         if self.kind != "bars" and any(isinstance(x, str) for series in self.series for x in series.x):
             raise BadInput(f"figure `{self.title}` has texts for `x`, and {self.kind} need numbers: make it bars")
 

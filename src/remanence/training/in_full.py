@@ -8,7 +8,7 @@ from typing import TypeAlias, final
 import torch
 from torch import Tensor, nn
 
-from remanence.errors import BadInput, above
+from remanence.errors import BadInput, check_above
 from remanence.progress import track
 from remanence.training.clipping import squared_norms, times
 from remanence.training.in_place import changed_by, copied, replayed, set_rate, torch_optimizer
@@ -47,7 +47,7 @@ class ByLoss:
     lowered: tuple[tuple[float, float], ...] = ((0.6, 0.3), (0.8, 0.1))  # (share of the epochs, factor of both rates)
 
     def __post_init__(self) -> None:
-        above(self, fall=0)
+        check_above(self, fall=0)
         if not all(0 < share < 1 and factor > 0 for share, factor in self.lowered):
             raise BadInput(
                 f"`lowered` of ByLoss must hold pairs of a share of the epochs and a factor above 0, got {self.lowered}"

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias, final
 import torch
 from torch import Tensor
 
-from remanence.errors import at_least
+from remanence.errors import check_min
 from remanence.types import Params
 
 State: TypeAlias = tuple[Params, ...]
@@ -34,7 +34,7 @@ class SGD:
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        at_least(self, lr=0, momentum=0)
+        check_min(self, lr=0, momentum=0)
 
     def init(self, params: Params) -> State:
         return ({name: torch.zeros_like(p) for name, p in params.items()},) if self.momentum else ()
@@ -58,7 +58,7 @@ class Adam:
     eps: float = 1e-8
 
     def __post_init__(self) -> None:
-        at_least(self, lr=0)
+        check_min(self, lr=0)
 
     def init(self, params: Params) -> State:
         return tuple({name: torch.zeros_like(p) for name, p in params.items()} for _ in range(2))
@@ -83,7 +83,7 @@ class AdamW:
     eps: float = 1e-8
 
     def __post_init__(self) -> None:
-        at_least(self, lr=0, weight_decay=0)
+        check_min(self, lr=0, weight_decay=0)
 
     def init(self, params: Params) -> State:
         return self._adam().init(params)
@@ -106,7 +106,7 @@ class RMSProp:
     eps: float = 1e-8
 
     def __post_init__(self) -> None:
-        at_least(self, lr=0)
+        check_min(self, lr=0)
 
     def init(self, params: Params) -> State:
         return ({name: torch.zeros_like(p) for name, p in params.items()},)

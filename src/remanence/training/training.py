@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from remanence.errors import BadInput, above, at_least
+from remanence.errors import BadInput, check_above, check_min
 from remanence.models import apply
 from remanence.progress import SOON, track
 from remanence.seeds import derive_seed
@@ -47,8 +47,8 @@ class Training:
     centred: bool = True  # with TF32, of MLPs: the factors less their mean over the stack (docs/decisions/0009)
 
     def __post_init__(self) -> None:
-        at_least(self, epochs=0, batch_size=1, weight_decay=0)
-        above(self, clip=0)
+        check_min(self, epochs=0, batch_size=1, weight_decay=0)
+        check_above(self, clip=0)
 
     def __call__(self, model: nn.Module, initial: Params, data: Data, *, seed: int = 0) -> Params:
         """`seed` shuffles mini-batches and draws the noise of DP-GD."""

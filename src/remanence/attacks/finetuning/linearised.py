@@ -19,7 +19,7 @@ from remanence.attacks._kept import file_of
 from remanence.attacks._search import search_in_place
 from remanence.attacks.gradients.gradient_matching import Cosine, Distance, total_variation
 from remanence.attacks.weights.kkt import balanced
-from remanence.errors import at_least
+from remanence.errors import check_min
 from remanence.models import apply
 from remanence.releases import KnowsTraining, require
 from remanence.training import Adam, Loss, Optimizer
@@ -43,7 +43,7 @@ class Linearised:
     checkpoints: Path | None = field(default=None, repr=False, compare=False)  # where a stopped search goes on
 
     def __post_init__(self) -> None:
-        at_least(self, candidates=1, tv=0, steps=1, spread=0, octaves=0)
+        check_min(self, candidates=1, tv=0, steps=1, spread=0, octaves=0)
 
     def run(self, release: KnowsTraining, *, seed: int) -> Reconstruction:
         require(release, KnowsTraining, by=type(self).__name__)

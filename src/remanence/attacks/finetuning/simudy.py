@@ -25,7 +25,7 @@ from remanence.attacks._soft_labels import given, leanings, shares
 from remanence.attacks._spanned import Spanned
 from remanence.attacks.gradients.gradient_matching import Cosine, Distance, total_variation
 from remanence.attacks.weights.kkt import balanced
-from remanence.errors import BadInput, Diverged, above, at_least, between
+from remanence.errors import BadInput, Diverged, check_above, check_between, check_min
 from remanence.releases import KnowsFixed, KnowsTraining, require
 from remanence.seeds import derive_seed
 from remanence.training import SGD, Adam, Optimizer, Training
@@ -60,10 +60,10 @@ class SimuDy:
     checkpoints: Path | None = field(default=None, repr=False, compare=False)  # where a stopped search goes on
 
     def __post_init__(self) -> None:
-        at_least(self, candidates=1, labels=0, tv=0, steps=1, spread=0, octaves=0, whitening=0, restarts=1, segment=1)
-        above(self, clip=0)
+        check_min(self, candidates=1, labels=0, tv=0, steps=1, spread=0, octaves=0, whitening=0, restarts=1, segment=1)
+        check_above(self, clip=0)
         if self.sharpness is not None:
-            between(self, "sharpness", 0, inf, count=2)
+            check_between(self, "sharpness", 0, inf, count=2)
         if self.training is not None:
             check_training(self.training)
         if self.start is not None and self.start.candidates != self.candidates:
@@ -75,7 +75,7 @@ class SimuDy:
     def run(self, release: KnowsTraining, *, seed: int) -> Reconstruction:
         require(release, KnowsTraining, by=type(self).__name__)
         check_ends(release)
-        at_least(self.training or release.training, epochs=1)
+        check_min(self.training or release.training, epochs=1)
         seeds = [seed, *(derive_seed(seed, "restart", place) for place in range(1, self.restarts))]
         return min((self._run(release, each) for each in seeds), key=lambda found: found.objective or 0.0)
 

@@ -20,7 +20,7 @@ from torch.nn.functional import cosine_similarity
 from remanence.attacks._search import LBFGS, search
 from remanence.attacks.base import Attack
 from remanence.attacks.gradients.labels import infer_labels
-from remanence.errors import NotEnoughKnowledge, at_least
+from remanence.errors import NotEnoughKnowledge, check_min
 from remanence.releases import KnowsUpdate, require
 from remanence.seeds import derive_seed
 from remanence.training import Adam, Optimizer
@@ -81,7 +81,7 @@ class GradientMatching:
     start: Attack[Any] | None = None  # whose estimate the first restart begins with; others begin at random
 
     def __post_init__(self) -> None:
-        at_least(self, steps=1, restarts=1, label_rounds=0, tv=0)
+        check_min(self, steps=1, restarts=1, label_rounds=0, tv=0)
 
     def run(self, release: KnowsUpdate, *, seed: int) -> Reconstruction:
         require(release, KnowsUpdate, by=type(self).__name__)

@@ -26,7 +26,7 @@ from remanence.attacks.gradients.tensor.moments import (
 )
 from remanence.attacks.gradients.tensor.refinement import InSpan, row_space
 from remanence.attacks.gradients.tensor.wide_layer import WideLayer
-from remanence.errors import BadInput, unknown
+from remanence.errors import BadInput, unknown_name
 from remanence.models import apply
 from remanence.progress import track
 from remanence.releases import KnowsGradient, require
@@ -59,7 +59,7 @@ class Stein:
 
     def __post_init__(self) -> None:
         if self.source not in get_args(Source):
-            raise unknown("source", self.source, get_args(Source))
+            raise unknown_name("source", self.source, get_args(Source))
         for name in ("draws", "tries"):
             if getattr(self, name) < 1:
                 raise BadInput(f"`{name}` must be 1 or more, got {getattr(self, name)}")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from remanence.attacks.one_unknown.masks import MaskedReader, Superparameters, masks_of, reading_error
 from remanence.attacks.one_unknown.reconn import FittedRecoNN, RecoNN
-from remanence.errors import BadInput, at_least
+from remanence.errors import BadInput, check_min
 from remanence.progress import track
 from remanence.releases import KnowsAllButOne, require
 from remanence.seeds import derive_seed
@@ -46,7 +46,7 @@ class Mnemonist:
     by_error: bool = False
 
     def __post_init__(self) -> None:
-        at_least(self, masks=1)
+        check_min(self, masks=1)
         if not 0 < self.held_out < 1:
             raise BadInput(f"`held_out` is a share and must lie in (0, 1), got {self.held_out}")
         if self.reader.digest:

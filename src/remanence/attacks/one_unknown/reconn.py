@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from remanence.attacks.one_unknown.reconstructor import Batch, Error, Judge, Reader, Step, materialised, shuffled
-from remanence.errors import BadInput, at_least
+from remanence.errors import BadInput, check_min
 from remanence.models import deconv, initial_params, mirror, mlp
 from remanence.models.lpips import load_lpips
 from remanence.progress import track
@@ -65,8 +65,8 @@ class RecoNN:
         for name in ("dropout", "held_out", "floor"):
             if not 0 <= getattr(self, name) < 1:
                 raise BadInput(f"`{name}` is a share and must lie in [0, 1), got {getattr(self, name)}")
-        at_least(self, hidden=1, epochs=0, batch_size=1, pca=1)
-        at_least(self, mse=0, mae=0, lpips=0, adversarial=0, input_noise=0, clip=0)
+        check_min(self, hidden=1, epochs=0, batch_size=1, pca=1)
+        check_min(self, mse=0, mae=0, lpips=0, adversarial=0, input_noise=0, clip=0)
         if self.gated and self.transposed:
             raise BadInput("`gated` and `transposed` are two ways to end a reconstructor: choose one")
         if self.digest and (not self.gated or self.pca is not None):

@@ -18,7 +18,7 @@ from torch.nn.functional import softshrink
 from remanence.attacks._reasons import why_no_mlp
 from remanence.attacks.weights import residual
 from remanence.attacks.weights.residual_autograd import slopes, with_surrogate
-from remanence.errors import BadInput, above, at_least
+from remanence.errors import BadInput, check_above, check_min
 from remanence.models import apply
 from remanence.progress import track
 from remanence.releases import KnowsFinal, require
@@ -44,7 +44,7 @@ class KKTRun:
     spread: float = 6.2277e-5  # of the first candidates
 
     def __post_init__(self) -> None:
-        at_least(self, lr=0, multiplier_lr=0, alpha=0, spread=0)
+        check_min(self, lr=0, multiplier_lr=0, alpha=0, spread=0)
 
 
 @final
@@ -70,8 +70,8 @@ class KKT:
     tf32: bool = False  # in float32, and on a CUDA device with factors of ten bits, whatever the release is in
 
     def __post_init__(self) -> None:
-        at_least(self, candidates=1, iterations=1, halvings=0, momentum=0)
-        above(self, norm=0)
+        check_min(self, candidates=1, iterations=1, halvings=0, momentum=0)
+        check_above(self, norm=0)
         if self.projected and self.squared:
             raise BadInput("multipliers of KKT cannot be `projected` and `squared`: leave one out")
         if not self.runs:

@@ -26,7 +26,7 @@ from remanence.attacks.gradients.gradient_matching import total_variation
 from remanence.attacks.weights import residual
 from remanence.attacks.weights.kkt import balanced, images
 from remanence.attacks.weights.row_space import RowSpace
-from remanence.errors import BadInput, Diverged, above, at_least, between
+from remanence.errors import BadInput, Diverged, check_above, check_between, check_min
 from remanence.progress import track
 from remanence.releases import KnowsFinal, require
 from remanence.training import Adam, CrossEntropy, KnownLoss
@@ -65,11 +65,11 @@ class Stationarity:
     tf32: bool = False  # in float32, and on a CUDA device with factors of ten bits, whatever the release is in
 
     def __post_init__(self) -> None:
-        at_least(self, candidates=1, labels=0, steps=1, stages=1, restarts=1, lr=0, spread=0, kink=0, box=0, tv=0)
-        at_least(self, whitening=0, inner_whitening=0)
-        above(self, norm=0)
-        between(self, "sharpness", 0, inf, count=2)
-        between(self, "kept", 0, 1)
+        check_min(self, candidates=1, labels=0, steps=1, stages=1, restarts=1, lr=0, spread=0, kink=0, box=0, tv=0)
+        check_min(self, whitening=0, inner_whitening=0)
+        check_above(self, norm=0)
+        check_between(self, "sharpness", 0, inf, count=2)
+        check_between(self, "kept", 0, 1)
 
     def run(self, release: KnowsFinal, *, seed: int) -> Reconstruction:
         require(release, KnowsFinal, by=type(self).__name__)

@@ -6,7 +6,7 @@ from math import isfinite
 from types import NoneType
 from typing import Any, Never, get_args
 
-from remanence.errors import BadInput, unknown
+from remanence.errors import BadInput, unknown_name
 from remanence.experiments.results.schema import SCHEMA, FigureRecord, Record
 from remanence.experiments.study import Kind, Role
 
@@ -142,10 +142,10 @@ def _attack_faults(scores: dict[str, Any]) -> Iterator[str]:
 def _figure_faults(figures: list[FigureRecord]) -> Iterator[str]:
     for i, figure in enumerate(figures):
         if figure["kind"] not in get_args(Kind):
-            yield f"has an {unknown('kind of figure', figure['kind'], get_args(Kind))}, in `figures[{i}]`"
+            yield f"has an {unknown_name('kind of figure', figure['kind'], get_args(Kind))}, in `figures[{i}]`"
         for series in figure["series"]:
             if series["role"] not in get_args(Role):
-                yield f"has an {unknown('role of a series', series['role'], get_args(Role))}, in `figures[{i}]`"
+                yield f"has an {unknown_name('role of a series', series['role'], get_args(Role))}, in `figures[{i}]`"
             lists = [
                 values for values in (series["x"], series["y"], series["low"], series["high"]) if values is not None
             ]
