@@ -26,18 +26,19 @@ SIZES: dict[Scale, tuple[int, int, int, int]] = {  # private, fixed, public, tes
     "small": (100, 200, 1000, 2000),
     "paper": (100, 5000, 700, 500),
 }
-# The paper trains for 1,000 epochs of 54,000 shadows and gives no weights for the four losses. It says Adam with weight
-# decay; here the decay acts on the weights, not through the gradient.
+# The paper gives no weights for the four losses. It says Adam with weight decay; here the decay acts on the weights, not
+# through the gradient.
 PAPERS = RecoNN(
     hidden=(),
     transposed=True,
     optimizer=AdamW(lr=1e-4, weight_decay=1e-4),
     cosine=False,
-    epochs=100,
+    epochs=1000,
     lpips=1.0,
     adversarial=0.01,
     clip=None,
     held_out=0.0,
+    tf32=False,
 )
 OURS = RecoNN(
     hidden=(1000,),
@@ -90,7 +91,9 @@ def _reduced(attack: RecoNN, scale: Scale) -> RecoNN:
     if scale == "smoke":  # LPIPS needs a file of weights that a fresh clone lacks, the discriminator larger images
         hidden = () if attack.transposed else (100,)
         return replace(attack, hidden=hidden, pca=_axes(attack, 40), epochs=5, lpips=0.0, adversarial=0.0)
-    return replace(attack, pca=_axes(attack, 200), lpips=0.0) if scale == "small" else attack
+    if scale == "small":
+        return replace(attack, pca=_axes(attack, 200), lpips=0.0, epochs=min(100, attack.epochs))
+    return attack
 
 
 def _axes(attack: RecoNN, count: int) -> int | None:
