@@ -31,9 +31,9 @@ from torch import Tensor
 
 from remanence.attacks import KKT, KKTRun
 from remanence.attacks.weights.kkt import Search
+from remanence.engine.cuda import precision
 from remanence.models import centred_mlp, torch_params
 from remanence.releases import WeightsOnly
-from remanence.training.precision import precision
 
 CLASSES = 10
 RUN = KKTRun(spread=0.1)

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from remanence.attacks.one_unknown.masks import MaskedReader, Superparameters, masks_of
 from remanence.attacks.one_unknown.mnemonist import Importance
 from remanence.attacks.one_unknown.reconstructor import Reader, materialised
+from remanence.engine.cuda import precision
 from remanence.models import deconv, initial_params, mlp
 from remanence.shadow.features import Scaler
 from remanence.shadow.rows import first_layer, stack_weights
-from remanence.training.precision import precision
 
 SHAPE, ROWS, BALANCED = (3, 32, 32), 10, 64
 

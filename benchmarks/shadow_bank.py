@@ -14,9 +14,9 @@ from time import perf_counter
 
 import torch
 
+from remanence.engine.ensembles.train import chunk_size, stack, train_by_vmap, train_chunk
 from remanence.models import initial_params, mlp
 from remanence.training import Training
-from remanence.training.stacked import chunk_size, stack, train_by_vmap, train_chunk
 from remanence.types import Data, concat
 
 STEPS = 100

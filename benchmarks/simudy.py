@@ -47,10 +47,9 @@ from remanence import SGD, Cosine, Training, centred_mlp, initial_params, resnet
 from remanence.attacks._convolved import Convolved
 from remanence.attacks._simulation import Coordinates, Simulation, Whole, graph_of
 from remanence.attacks._spanned import Spanned
+from remanence.engine.cuda import changed_by, precision, replayed, torch_optimizer, update
 from remanence.models import apply
 from remanence.training import Adam
-from remanence.training.in_place import changed_by, replayed, torch_optimizer, update
-from remanence.training.precision import precision
 from remanence.types import Params
 
 RATE = 0.01

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from remanence import models
+from remanence.engine.ensembles.train import chunk_size
 from remanence.releases import KnowsAllButOne, KnowsFixed
-from remanence.training.stacked import chunk_size
 from remanence.types import Data, Params
 
 Ingredients: TypeAlias = dict[str, dict[str, str]]  # by name: what it `is` in words, and its `digest`

@@ -37,8 +37,8 @@ from remanence.attacks._simulation import Coordinates, Simulation, Whole
 from remanence.attacks._spanned import Spanned
 from remanence.attacks.finetuning.linearised import pulls
 from remanence.attacks.gradients.gradient_matching import total_variation
+from remanence.engine.cuda import precision
 from remanence.training import CrossEntropy, Loss
-from remanence.training.precision import precision
 
 Net = Callable[[Data], nn.Module]
 FULL = Training(optimizer=SGD(lr=0.1), epochs=4)

@@ -30,10 +30,10 @@ from remanence.attacks import _convolved
 from remanence.attacks._convolved import Convolved
 from remanence.attacks._simulation import Coordinates, Simulation, Whole
 from remanence.attacks.gradients.gradient_matching import ByProducts
+from remanence.engine.cnn_reading import rectified
+from remanence.engine.cuda import torch_optimizer, update
 from remanence.models import Standardise, apply
 from remanence.training import Optimizer
-from remanence.training.in_place import torch_optimizer, update
-from remanence.training.passes.reading import rectified
 from remanence.types import Params
 
 NETS: dict[str, Callable[[Data], nn.Module]] = {

@@ -10,10 +10,10 @@ from torch.func import grad
 
 from remanence import L2, SGD, Cosine, Data, LocalUpdate, Params, SquaredError, Training, mlp
 from remanence.attacks.gradients.gradient_matching import Distance, total_variation
+from remanence.engine import mlp as plain_mlp
 from remanence.models import apply
 from remanence.releases import KnowsUpdate
 from remanence.releases.releases import moved
-from remanence.training import plain_mlp
 from remanence.training.losses import CrossEntropy, Loss
 from remanence_recipes.wang2023.setting import SquareAndCube, gradient_in_blocks, gradient_of
 

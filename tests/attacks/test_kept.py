@@ -26,8 +26,8 @@ from remanence import (
     train_victim,
 )
 from remanence.attacks import _search
+from remanence.engine import cuda as in_place
 from remanence.releases import KnowsTraining, Victim
-from remanence.training import in_place
 
 TRAINING = Training(optimizer=SGD(lr=0.1), epochs=3)
 SHORT = SimuDy(candidates=4, steps=6, optimizer=Adam(lr=0.03))

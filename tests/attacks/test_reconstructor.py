@@ -13,6 +13,7 @@ from torch.nn.functional import cosine_similarity
 
 from remanence import SGD, Adam, AdamW, Data, Params, RecoNN, RMSProp, ShadowBank, initial_params, mlp
 from remanence.attacks.one_unknown.reconstructor import Batch, Error, Judge, Reader, Step, materialised, shuffled
+from remanence.engine.cuda import changed_by, copied, precision, rewind, torch_optimizer
 from remanence.errors import BadInput
 from remanence.models import apply
 from remanence.models.lpips import SHAPES, Lpips
@@ -20,8 +21,6 @@ from remanence.seeds import derive_seed
 from remanence.shadow.features import Digest, Scaler, principal
 from remanence.shadow.rows import first_layer
 from remanence.training import Optimizer
-from remanence.training.in_place import changed_by, copied, rewind, torch_optimizer
-from remanence.training.precision import precision
 
 OPTIMIZERS: list[Optimizer] = [
     SGD(lr=0.05),

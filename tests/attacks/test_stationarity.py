@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from remanence import SGD, CrossEntropy, Logistic, SquaredError, Training, centred_mlp, torch_params
 from remanence.attacks.weights import residual, residual_autograd
-from remanence.training import KnownLoss, plain_mlp
+from remanence.engine import mlp as plain_mlp
+from remanence.training import KnownLoss
 from remanence.types import Params
 
 HIDDEN = [(9,), (9, 8), (9, 8, 7)]

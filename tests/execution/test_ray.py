@@ -15,7 +15,7 @@ import pytest
 import ray
 import torch
 
-import remanence.training.stacked
+import remanence.engine.ensembles.train
 from remanence import DPGD, SGD, Training, all_but_one, build_bank, initial_params, mlp, train_victim
 from remanence.data import Split
 from remanence.errors import BadInput
@@ -158,7 +158,7 @@ def released(parts: Split, training: Training) -> AllButOne:
 
 
 def test_a_machine_with_another_memory_is_refused(cluster: Ray, parts: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remanence.training.stacked, "CPU_CHUNK", 200)  # here; the workers cut at 128
+    monkeypatch.setattr(remanence.engine.ensembles.train, "CPU_CHUNK", 200)  # here; the workers cut at 128
     with pytest.raises(BadInput, match="a worker trains 128 models at once, not 200: use machines of one kind"):
         build_bank(released(parts, Training(epochs=1)), parts.public, seed=0, backend=cluster)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-import remanence.training.stacked
+import remanence.engine.ensembles.train
 from remanence import DPGD, SGD, Data, Training, build_bank, initial_params, mlp
 from remanence.releases import AllButOne
 from remanence.shadow import ShadowBank, Store
@@ -55,6 +55,6 @@ def write_slowly(last: int) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    remanence.training.stacked.CPU_CHUNK = 8
+    remanence.engine.ensembles.train.CPU_CHUNK = 8
     write_slowly(last=int(sys.argv[2]))
     build(Path(sys.argv[1]), small_release())

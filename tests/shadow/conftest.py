@@ -3,11 +3,11 @@
 import pytest
 from banks import small_release
 
-import remanence.training.stacked
+import remanence.engine.ensembles.train
 from remanence.releases import AllButOne
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> AllButOne:
-    monkeypatch.setattr(remanence.training.stacked, "CPU_CHUNK", 8)
+    monkeypatch.setattr(remanence.engine.ensembles.train, "CPU_CHUNK", 8)
     return small_release()

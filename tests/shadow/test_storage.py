@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
-import remanence.training.stacked
+import remanence.engine.ensembles.train
 from remanence import SGD, Data, Params, Training, cnn, initial_params, mlp
 from remanence.data import Split
 from remanence.diagnostics.memorization import Storage, audit_storage, stored_rows
@@ -71,7 +71,7 @@ def one_by_one(
 def test_every_target_at_once_is_as_one_by_one(
     parts: Split, batch_size: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remanence.training.stacked, "CPU_CHUNK", 4)  # chunks, the last one padded
+    monkeypatch.setattr(remanence.engine.ensembles.train, "CPU_CHUNK", 4)  # chunks, the last one padded
     fixed, targets = world(parts, 6)
     model, steps = mlp(fixed.shape, 10, **RELU), (1, 5, 12)
     training = Training(optimizer=SGD(lr=0.5, momentum=0.9), epochs=20, batch_size=batch_size)
@@ -95,14 +95,14 @@ def test_steps_may_come_in_any_order(parts: Split) -> None:
 
 
 def test_a_stack_halved_for_want_of_memory_is_the_same(parts: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remanence.training.stacked, "CPU_CHUNK", 6)
+    monkeypatch.setattr(remanence.engine.ensembles.train, "CPU_CHUNK", 6)
     fixed, targets = world(parts, 6)
     model, training = mlp(fixed.shape, 10, **RELU), Training(epochs=8)
 
     def audit() -> Storage:
         return audit_storage(training, model, start(model), fixed, targets, steps=(2, 6), seed=0)
 
-    whole, real, calls = audit(), remanence.training.shared_mlp._gradient, []
+    whole, real, calls = audit(), remanence.engine.ensembles.mlp._gradient, []
 
     def short_of_memory(*given: object, centred: bool) -> Params:
         calls.append(1)
@@ -110,7 +110,7 @@ def test_a_stack_halved_for_want_of_memory_is_the_same(parts: Split, monkeypatch
             raise torch.OutOfMemoryError
         return real(*given, centred=centred)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(remanence.training.shared_mlp, "_gradient", short_of_memory)
+    monkeypatch.setattr(remanence.engine.ensembles.mlp, "_gradient", short_of_memory)
     with pytest.warns(UserWarning, match="trained in halves"):
         assert torch.equal(audit().stored, whole.stored)
 

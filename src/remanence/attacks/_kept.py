@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from remanence.caching import digest, kind_of, our_code, records, users_code, weights, words
+from remanence.engine.cuda import params_of
 from remanence.releases import KnowsFixed, KnowsTraining
 from remanence.releases.loading import load_weights, save_weights
 from remanence.training import Training
-from remanence.training.in_place import params_of
 from remanence.types import Params
 
 

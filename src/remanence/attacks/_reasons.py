@@ -6,9 +6,10 @@ from itertools import chain
 from torch import nn
 
 from remanence.attacks.gradients.gradient_matching import ByProducts, Distance
+from remanence.engine import mlp as plain_mlp
+from remanence.engine.cnn_reading import Named, inside, layers_of, norms_of, parts
 from remanence.models import Centre, Standardise
-from remanence.training import SGD, Adam, AdamW, CrossEntropy, Logistic, RMSProp, SquaredError, Training, plain_mlp
-from remanence.training.passes.reading import Named, inside, layers_of, norms_of, parts
+from remanence.training import SGD, Adam, AdamW, CrossEntropy, Logistic, RMSProp, SquaredError, Training
 
 
 def why_not_smooth(model: nn.Module, training: Training, distance: Distance, count: int, *, whitened: bool) -> str:

@@ -13,10 +13,10 @@ from torch.func import grad, grad_and_value, vmap
 from torch.nn.functional import interpolate
 
 from remanence.attacks._kept import keep, resumed
+from remanence.engine.cuda import changed_by, replayed, set_rate, torch_optimizer, update
 from remanence.errors import Diverged
 from remanence.progress import track
 from remanence.training import Optimizer
-from remanence.training.in_place import changed_by, replayed, set_rate, torch_optimizer, update
 
 if TYPE_CHECKING:
     import numpy as np

@@ -19,8 +19,9 @@ from remanence.attacks._gates import Gates
 from remanence.attacks._simulation import Read
 from remanence.attacks._whitened import Whitening
 from remanence.attacks.gradients.gradient_matching import ByProducts, Distance
-from remanence.training import SGD, Training, plain_mlp
-from remanence.training.plain_mlp import PlainMlp
+from remanence.engine import mlp as plain_mlp
+from remanence.engine.mlp import PlainMlp
+from remanence.training import SGD, Training
 from remanence.types import Params
 
 _SHRUNK = "shrunk"  # c: a weight without a gradient, which decay acts on as on others

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from remanence.engine.ensembles.train import chunks
 from remanence.errors import BadInput
 from remanence.models import apply
 from remanence.progress import track
@@ -21,7 +22,6 @@ from remanence.seeds import derive_seed
 from remanence.shadow.bank import TrainShadows
 from remanence.training import CrossEntropy, Loss, Optimizer, Training
 from remanence.training.optimizers import State
-from remanence.training.stacked import chunks
 from remanence.types import Data, Params
 
 _BLOCK = 1024  # records at a time

@@ -6,11 +6,11 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor, nn
 
+from remanence.engine.ensembles.train import chunks, stack, train_chunk
 from remanence.errors import BadInput
 from remanence.models import apply
 from remanence.progress import track
 from remanence.seeds import derive_seed
-from remanence.training.stacked import chunks, stack, train_chunk
 from remanence.training.training import Training
 from remanence.types import Data, Params, concat
 

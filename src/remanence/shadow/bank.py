@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from remanence.caching import ingredients
+from remanence.engine.ensembles.train import chunks, train_chunk
 from remanence.errors import BadInput
 from remanence.execution import Backend, Local
 from remanence.models import apply, initial_stack
@@ -18,7 +19,6 @@ from remanence.seeds import derive_seed
 from remanence.shadow.rows import Rows, first_layer, stack_weights, unstack
 from remanence.shadow.store import Shards, Store
 from remanence.training import Training
-from remanence.training.stacked import chunks, train_chunk
 from remanence.types import Data, Params
 
 Work: TypeAlias = tuple[int, Data]  # the place of a chunk's first shadow, and its targets

@@ -8,10 +8,10 @@ from typing import TypeAlias, final
 import torch
 from torch import Tensor, nn
 
+from remanence.engine.cuda import changed_by, copied, replayed, set_rate, torch_optimizer
 from remanence.errors import BadInput, check_above
 from remanence.progress import track
 from remanence.training.clipping import squared_norms, times
-from remanence.training.in_place import changed_by, copied, replayed, set_rate, torch_optimizer
 from remanence.training.optimizers import Optimizer
 from remanence.types import Params
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from remanence.engine import mlp as plain_mlp
 from remanence.errors import BadInput
-from remanence.training import plain_mlp
 from remanence.training.in_full import ByLoss, train_in_full
 from remanence.training.training import Training
 from remanence.types import Data, Params

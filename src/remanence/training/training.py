@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from remanence.engine import mlp as plain_mlp
 from remanence.errors import BadInput, check_above, check_min
 from remanence.models import apply
 from remanence.progress import SOON, track
 from remanence.seeds import derive_seed
-from remanence.training import plain_mlp
 from remanence.training.clipping import clip_factors, squared_norms, times
 from remanence.training.dp import DPGD
 from remanence.training.in_full import ByLoss, Stages, train_in_full

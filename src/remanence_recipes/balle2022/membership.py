@@ -8,13 +8,13 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn.functional import cross_entropy
 
+from remanence.engine.ensembles.train import chunks, train_chunk
 from remanence.experiments import Cell, Claim, Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics.statistics import binomial_share, bootstrap_mean
 from remanence.models import apply, initial_params, initial_stack
 from remanence.progress import track
 from remanence.releases import all_but_one_unknown_init
 from remanence.seeds import derive_seed
-from remanence.training.stacked import chunks, train_chunk
 from remanence.types import Data
 from remanence_recipes.balle2022.informed import cell, cut, net, training
 

@@ -25,12 +25,12 @@ from remanence.attacks._soft_labels import given, leanings, shares
 from remanence.attacks._spanned import Spanned
 from remanence.attacks.gradients.gradient_matching import Cosine, Distance, total_variation
 from remanence.attacks.weights.kkt import balanced
+from remanence.engine.cuda import precision
 from remanence.errors import BadInput, Diverged, check_above, check_between, check_min
 from remanence.releases import KnowsFixed, KnowsTraining, require
 from remanence.seeds import derive_seed
 from remanence.training import SGD, Adam, Optimizer, Training
 from remanence.training.decay import remaining_fraction
-from remanence.training.precision import precision
 from remanence.types import Params, Reconstruction
 
 

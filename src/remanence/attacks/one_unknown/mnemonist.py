@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from remanence.attacks.one_unknown.masks import MaskedReader, Superparameters, masks_of, reading_error
 from remanence.attacks.one_unknown.reconn import FittedRecoNN, RecoNN
+from remanence.engine.cuda import precision
 from remanence.errors import BadInput, check_min
 from remanence.progress import track
 from remanence.releases import KnowsAllButOne, require
 from remanence.seeds import derive_seed
 from remanence.shadow import ShadowBank, stack_weights
 from remanence.shadow.features import Scaler
-from remanence.training.precision import precision
 from remanence.types import Params, Reconstruction
 
 

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from remanence.attacks.one_unknown.reconstructor import Batch, Error, Judge, Reader, Step, materialised, shuffled
+from remanence.engine.cuda import copied, precision, restore, set_rate, torch_optimizer
+from remanence.engine.ensembles.mlp import ELEMENTWISE
 from remanence.errors import BadInput, check_min
 from remanence.models import deconv, initial_params, mirror, mlp
 from remanence.models.lpips import load_lpips
@@ -24,9 +26,6 @@ from remanence.seeds import derive_seed
 from remanence.shadow import Rows, ShadowBank, stack_weights
 from remanence.shadow.features import FLOOR, Digest, Inputs, Scaler
 from remanence.training import Optimizer, RMSProp
-from remanence.training.in_place import copied, restore, set_rate, torch_optimizer
-from remanence.training.precision import precision
-from remanence.training.shared_mlp import ELEMENTWISE
 from remanence.types import Reconstruction
 
 

@@ -10,10 +10,10 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from remanence.engine.cuda import changed_by, replayed, torch_optimizer, update
 from remanence.models import initial_params, patchgan
 from remanence.models.lpips import Lpips
 from remanence.training import Adam
-from remanence.training.in_place import changed_by, replayed, torch_optimizer, update
 from remanence.types import Params
 
 

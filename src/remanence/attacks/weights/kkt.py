@@ -18,12 +18,11 @@ from torch.nn.functional import softshrink
 from remanence.attacks._reasons import why_no_mlp
 from remanence.attacks.weights import residual
 from remanence.attacks.weights.residual_autograd import slopes, with_surrogate
+from remanence.engine.cuda import precision, replayed
 from remanence.errors import BadInput, check_above, check_min
 from remanence.models import apply
 from remanence.progress import track
 from remanence.releases import KnowsFinal, require
-from remanence.training.in_place import replayed
-from remanence.training.precision import precision
 from remanence.types import Reconstruction
 
 _PENALTY = 5.0  # on multipliers below the least

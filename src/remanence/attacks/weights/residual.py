@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from remanence.engine import mlp as plain_mlp
 from remanence.errors import BadInput
 from remanence.models import Centre
-from remanence.training import CrossEntropy, plain_mlp
+from remanence.training import CrossEntropy
 from remanence.types import Params
 
 _LEAST = 1e-6  # factor of the multipliers: at zero every slope would be zero

@@ -26,12 +26,11 @@ from remanence.attacks.gradients.gradient_matching import total_variation
 from remanence.attacks.weights import residual
 from remanence.attacks.weights.kkt import balanced, images
 from remanence.attacks.weights.row_space import RowSpace
+from remanence.engine.cuda import changed_by, precision, replayed, set_rate, torch_optimizer
 from remanence.errors import BadInput, Diverged, check_above, check_between, check_min
 from remanence.progress import track
 from remanence.releases import KnowsFinal, require
 from remanence.training import Adam, CrossEntropy, KnownLoss
-from remanence.training.in_place import changed_by, replayed, set_rate, torch_optimizer
-from remanence.training.precision import precision
 from remanence.types import Reconstruction
 
 _MOST = 0.9  # of a layer's directions, that are said to hold the records

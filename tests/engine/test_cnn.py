@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from remanence import CrossEntropy, Logistic, SquaredError, Training, cnn, mlp, resnet, vgg
+from remanence.engine import cnn as plain_cnn
+from remanence.engine.cnn import PlainCnn
+from remanence.engine.cnn_pieces import Maximum
+from remanence.engine.cnn_tape import Tape, Weights
 from remanence.models import Residual, Standardise
-from remanence.training import Loss, plain_cnn
-from remanence.training.passes.base import Tape, Weights
-from remanence.training.passes.pieces import Maximum
-from remanence.training.plain_cnn import PlainCnn
+from remanence.training import Loss
 from remanence.types import Params
 
 SHAPE = (3, 12, 10)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, cross_entropy, unfold
 
+from remanence.engine.ensembles.mlp import ELEMENTWISE, shares_records
 from remanence.training.clipping import clip_factors
-from remanence.training.shared_mlp import ELEMENTWISE, shares_records
 from remanence.training.training import Training
 from remanence.types import Data, Params
 

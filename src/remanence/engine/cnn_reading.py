@@ -6,10 +6,10 @@ from typing import TypeAlias
 
 from torch import nn
 
+from remanence.engine.cnn_layers import Convolution, Dense, Scaling
+from remanence.engine.cnn_pieces import Flat, Maximum, Mean, Piecewise, Rectifier
+from remanence.engine.cnn_tape import Beside, Layer
 from remanence.models import Residual
-from remanence.training.passes.base import Beside, Layer
-from remanence.training.passes.pieces import Flat, Maximum, Mean, Piecewise, Rectifier
-from remanence.training.passes.weighted import Convolution, Dense, Scaling
 
 Named: TypeAlias = tuple[str, nn.Module]
 

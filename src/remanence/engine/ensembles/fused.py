@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from remanence.types import Params
 
 try:
-    from remanence.training._kernel import kernel
+    from remanence.engine.ensembles._kernel import kernel
 except ImportError:  # Triton comes with torch's CUDA builds for Linux
     kernel = None
 
 if TYPE_CHECKING:
-    from remanence.training.shared_mlp import Centre, Records
+    from remanence.engine.ensembles.mlp import Centre, Records
 
 MOST = 128  # weights of the output layer: one thread keeps the sums of all their gradients in registers
 BLOCK = 32  # records at a time, one for each thread of a warp

@@ -11,10 +11,13 @@ from torch.nn.functional import interpolate
 
 from remanence import DPGD, SGD, Data, Params, Training, cnn, initial_params, mlp
 from remanence.data import Split
+from remanence.engine.ensembles import cnn as shared_cnn
+from remanence.engine.ensembles import mlp as shared_mlp
+from remanence.engine.ensembles import train as stacked
+from remanence.engine.ensembles.train import CPU_CHUNK, chunk_size, chunks, train_by_vmap, train_chunk
 from remanence.models import activations, initial_stack
-from remanence.training import Optimizer, shared_cnn, shared_mlp, stacked
+from remanence.training import Optimizer
 from remanence.training.clipping import squared_norms, times
-from remanence.training.stacked import CPU_CHUNK, chunk_size, chunks, train_by_vmap, train_chunk
 from remanence.types import concat
 
 TABLE_3: dict[str, Callable[[], nn.Module]] = {

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.linalg import vecdot
 from torch.nn.functional import cross_entropy
 
+from remanence.engine.cuda import precision
 from remanence.training.clipping import clip_factors
 from remanence.training.losses import CrossEntropy
-from remanence.training.precision import precision
 from remanence.training.training import Training
 from remanence.types import Data, Params
 
@@ -145,7 +145,7 @@ def middle(
     With a `centre` the products are given, and their gradient is returned, as what they are beyond the centre's.
     """
     if products.device.type == "cuda" and products.dtype == torch.float32:
-        from remanence.training import fused
+        from remanence.engine.ensembles import fused
 
         if fused.can_fuse(layers.activations, products, params[f"{layers.names[-1]}.weight"]):
             return fused.middle(layers.names, layers.activations[0], params, products, records, clip, scale, centre)

@@ -30,8 +30,9 @@ from remanence import (
     train_together,
 )
 from remanence.data import Split
+from remanence.engine import mlp as plain_mlp
 from remanence.models import apply
-from remanence.training import DPGD, Optimizer, plain_mlp
+from remanence.training import DPGD, Optimizer
 from remanence.training.in_full import train_in_full
 from remanence.training.losses import LogOf
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import max_pool2d
 
-from remanence.training.passes.base import Tape
+from remanence.engine.cnn_tape import Tape
 
 
 class Piece(Protocol):

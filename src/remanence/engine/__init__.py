@@ -5,3 +5,5 @@ back through the backward pass, where the part of a kernel is a convolution whos
 a convolution runs forward, back to its input and back to its kernel, and in no other way. Along a direction each is a
 sum of two, as the change of a product is; where they share an output they can be one, with the channels of both.
 """
+
+import remanence.training  # noqa: F401

@@ -12,13 +12,13 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from remanence.engine.cnn_layers import Convolution
+from remanence.engine.cnn_pieces import Piecewise, Rectifier
+from remanence.engine.cnn_reading import Named, in_place_of_kinks, inside, layers_of, norms_of, parts, rectified
+from remanence.engine.cnn_tape import Layer, Tape, Tensors, Weights, back, back_along, forward, forward_along
+from remanence.engine.cnn_vector import Norms, Order
 from remanence.models import Standardise, outputs
 from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, Loss, SquaredError
-from remanence.training.passes.base import Layer, Tape, Tensors, Weights, back, back_along, forward, forward_along
-from remanence.training.passes.pieces import Piecewise, Rectifier
-from remanence.training.passes.reading import Named, in_place_of_kinks, inside, layers_of, norms_of, parts, rectified
-from remanence.training.passes.vector import Norms, Order
-from remanence.training.passes.weighted import Convolution
 from remanence.types import Params
 
 

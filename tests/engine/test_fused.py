@@ -13,9 +13,9 @@ if not CUDA:
     os.environ["TRITON_INTERPRET"] = "1"  # read when the kernel is defined, so before it is imported
 pytest.importorskip("triton", reason="Triton comes with torch's CUDA builds and with the dev extra on Linux")
 
+from remanence.engine.ensembles import fused  # noqa: E402
+from remanence.engine.ensembles.mlp import Centre, Records, layers_of, plain_middle  # noqa: E402
 from remanence.models import initial_stack, mlp  # noqa: E402
-from remanence.training import fused  # noqa: E402
-from remanence.training.shared_mlp import Centre, Records, layers_of, plain_middle  # noqa: E402
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "ReLU": nn.ReLU,

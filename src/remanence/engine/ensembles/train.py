@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from remanence.engine.cuda import precision
+from remanence.engine.ensembles import cnn as shared_cnn
+from remanence.engine.ensembles import mlp as shared_mlp
 from remanence.models import activations
 from remanence.seeds import derive_seed
-from remanence.training import shared_cnn, shared_mlp
-from remanence.training.precision import precision
 from remanence.training.training import Training
 from remanence.types import Data, Params
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, linear
 
-from remanence.training.passes.base import Tape
+from remanence.engine.cnn_tape import Tape
 
 
 @final

@@ -1,7 +1,8 @@
 """Training in place: torch's optimisers with the numbers of ours, and steps that are captured once and replayed."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -106,3 +107,18 @@ def changed_by(optimizers: Sequence[torch.optim.Optimizer]) -> list[Tensor]:
     """Their parameters, and what they remember."""
     remembered = [value for optimizer in optimizers for state in optimizer.state.values() for value in state.values()]
     return [*params_of(optimizers), *(value for value in remembered if isinstance(value, Tensor))]
+
+
+@contextmanager
+def precision(*, tf32: bool) -> Iterator[None]:
+    """Matrix products and convolutions on a CUDA device with TF32's ten bits, or with all of float32's."""
+    cudnn: Any = torch.backends.cudnn  # its `conv` is made at import, where a type checker cannot see it
+    places = (torch.backends.cuda.matmul, cudnn.conv)
+    before = [place.fp32_precision for place in places]
+    try:
+        for place in places:
+            place.fp32_precision = "tf32" if tf32 else "ieee"
+        yield
+    finally:
+        for place, value in zip(places, before, strict=True):
+            place.fp32_precision = value

@@ -1,0 +1,1 @@
+"""Ensembles of models that are trained at once."""
