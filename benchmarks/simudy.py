@@ -43,12 +43,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from remanence import SGD, Cosine, Training, centred_mlp, initial_params, resnet18
+from remanence import SGD, Training
+from remanence.attacks import Cosine
 from remanence.attacks._convolved import Convolved
 from remanence.attacks._simulation import Coordinates, Simulation, Whole, graph_of
 from remanence.attacks._spanned import Spanned
 from remanence.engine.cuda import changed_by, precision, replayed, torch_optimizer, update
-from remanence.models import apply
+from remanence.models import apply, centred_mlp, initial_params, resnet18
 from remanence.training import Adam
 from remanence.types import Params
 

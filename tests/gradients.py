@@ -6,19 +6,12 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
-from remanence import (
-    Data,
-    Params,
-    Reconstruction,
-    SquaredError,
-    Stein,
-    Training,
-    initial_params,
-    mlp,
-    server_params,
-)
+from remanence import Data, Reconstruction, SquaredError, Training
+from remanence.attacks import Stein
+from remanence.models import initial_params, mlp, server_params
 from remanence.releases import Gradient
 from remanence.training.losses import CrossEntropy, Loss
+from remanence.types import Params
 from remanence_recipes.wang2023.setting import SquareAndCube
 
 FEATURES, ROWS = 20, 2000

@@ -6,23 +6,11 @@ from functools import cache, partial
 import torch
 from torch import nn
 
-from remanence import (
-    SGD,
-    ByLoss,
-    Data,
-    Logistic,
-    Training,
-    Victim,
-    WeightsOnly,
-    centred_mlp,
-    load,
-    mlp,
-    torch_params,
-    train_victim,
-    weights_only,
-)
+from remanence import SGD, Data, Logistic, Training, Victim, WeightsOnly, load, train_victim
 from remanence.attacks.weights import residual
-from remanence.training import KnownLoss
+from remanence.models import centred_mlp, mlp, torch_params
+from remanence.releases import weights_only
+from remanence.training import ByLoss, KnownLoss
 
 RECORDS = 10
 

@@ -5,21 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from remanence import (
-    SGD,
-    Data,
-    FineTuned,
-    Training,
-    Victim,
-    cnn,
-    fine_tuned,
-    initial_params,
-    load,
-    mlp,
-    resnet,
-    train_victim,
-    vgg,
-)
+from remanence import SGD, Data, FineTuned, Training, Victim, load, train_victim
+from remanence.models import cnn, initial_params, mlp, resnet, vgg
+from remanence.releases import fine_tuned
 
 Net = Callable[[Data], nn.Module]
 EASY = Training(optimizer=SGD(lr=0.1), epochs=6)

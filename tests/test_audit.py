@@ -7,31 +7,24 @@ import torch
 
 from remanence import (
     AllButOne,
-    Case,
     Cell,
-    Claim,
     Data,
-    Finding,
-    GradientMatching,
-    Metric,
     NotEnoughKnowledge,
-    RecoNN,
     Reconstruction,
     Training,
-    all_but_one,
-    audit,
     evaluate,
-    gradient_at_initial,
-    initial_params,
-    mlp,
     run_cell,
     train_victim,
-    weights_only,
 )
+from remanence.attacks import GradientMatching, RecoNN
 from remanence.audit.checks import caveats
+from remanence.audit.finding import Finding, audit
 from remanence.data import Split
 from remanence.errors import BadInput
-from remanence.metrics import MSE, SSIM, Matching, hungarian, identity
+from remanence.experiments import Claim
+from remanence.metrics import MSE, SSIM, Matching, Metric, hungarian, identity
+from remanence.models import initial_params, mlp
+from remanence.releases import Case, all_but_one, gradient_at_initial, weights_only
 
 
 @dataclasses.dataclass(frozen=True)

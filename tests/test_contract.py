@@ -11,38 +11,28 @@ import torch
 from torch import Tensor, nn
 
 import remanence
-from remanence import (
+from remanence import Attack, Data, NotEnoughKnowledge, Training, Victim, train_victim
+from remanence.attacks import (
+    ATTACKS,
+    GLM,
     KKT,
     L2,
     LBFGS,
-    Attack,
-    Case,
-    Data,
     FirstLayer,
     GradientMatching,
     KKTRun,
     Linearised,
     Mnemonist,
-    NotEnoughKnowledge,
     RecoNN,
     ShadowAttack,
     SimuDy,
     Stationarity,
     Stein,
-    Training,
-    Victim,
-    all_but_one,
-    build_bank,
-    fine_tuned,
-    gradient_at_initial,
-    initial_params,
-    local_update,
-    mlp,
-    train_victim,
-    weights_only,
 )
-from remanence.attacks import ATTACKS, GLM
 from remanence.data import Split
+from remanence.models import initial_params, mlp
+from remanence.releases import Case, all_but_one, fine_tuned, gradient_at_initial, local_update, weights_only
+from remanence.shadow import build_bank
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +107,7 @@ def test_is_frozen_with_defaults_for_every_field(row: Row) -> None:
 
 @by_attack
 def test_repr_is_the_call_that_makes_it(row: Row) -> None:
-    assert eval(repr(row.attack), vars(remanence)) == row.attack
+    assert eval(repr(row.attack), vars(remanence) | vars(remanence.attacks)) == row.attack
 
 
 @by_attack

@@ -7,26 +7,12 @@ from math import ceil, sqrt
 import pytest
 import torch
 
-from remanence import (
-    BadInput,
-    Case,
-    Clipping,
-    Defense,
-    GaussianNoise,
-    Gradient,
-    Params,
-    Quantization,
-    Sign,
-    TopK,
-    Training,
-    Victim,
-    gradient_at_final,
-    gradient_at_initial,
-    initial_params,
-    mlp,
-)
+from remanence import BadInput, Gradient, Training, Victim
 from remanence.data import Split
-from remanence.releases.defenses import defended
+from remanence.models import initial_params, mlp
+from remanence.releases import Case, gradient_at_final, gradient_at_initial
+from remanence.releases.defenses import Clipping, Defense, GaussianNoise, Quantization, Sign, TopK, defended
+from remanence.types import Params
 
 ALL: list[Defense] = [GaussianNoise(share=0.3), Clipping(norm=1.0), TopK(share=0.3), Sign(), Quantization(bits=3)]
 by_defence = pytest.mark.parametrize("defense", ALL, ids=repr)

@@ -14,10 +14,11 @@ import typer
 from torch import nn
 
 import remanence
-from remanence import SGD, Training, initial_params, load, split
+from remanence import SGD, Training, load, split
 from remanence.attacks import ATTACKS
 from remanence.cli import app
 from remanence.metrics import MATCHINGS, METRICS
+from remanence.models import initial_params
 from remanence_recipes import RECIPES
 
 ROOT = Path(__file__).parents[1]
@@ -152,7 +153,7 @@ def test_every_attack_has_a_section_with_its_fields(attack: type) -> None:
     for field in dataclasses.fields(attack):
         shown = re.search(rf"^\| `{field.name}` \| `?(.+?)`? \|", section[1], re.MULTILINE)
         assert shown, field.name
-        assert eval(shown[1], vars(remanence)) == field.default, field.name
+        assert eval(shown[1], vars(remanence) | vars(remanence.attacks)) == field.default, field.name
     assert f"`{attack.__name__}`" in text(ROOT / "README.md")
 
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from remanence import SGD, BadInput, Training, initial_params, mlp, train_victim
+from remanence import SGD, BadInput, Training, train_victim
 from remanence.data import Split
 from remanence.diagnostics.preflight import linearity, preflight
-from remanence.models import apply
+from remanence.models import apply, initial_params, mlp
 from remanence.training import UntilRest
 
 

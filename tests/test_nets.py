@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, max_pool2d
 
-from remanence import BadInput, Data, Params, Training
+from remanence import BadInput, Data, Training
 from remanence.models import (
     Doubling,
     Image,
@@ -21,6 +21,7 @@ from remanence.models import (
     resnet18,
     vgg,
 )
+from remanence.types import Params
 
 
 def count(model: nn.Module) -> int:

@@ -13,12 +13,15 @@ from tiny_cells import cut, made_data, tiny_cell
 from torch import nn
 
 import remanence.progress
-from remanence import SGD, Reconstruction, Stein, Training, UntilRest, evaluate, initial_params, mlp
+from remanence import SGD, Reconstruction, Training, evaluate
+from remanence.attacks import Stein
 from remanence.data import from_image_folder
 from remanence.diagnostics.preflight import linearity
 from remanence.experiments import prepare
+from remanence.models import initial_params, mlp
 from remanence.progress import SOON, track
 from remanence.releases import train_victim
+from remanence.training import UntilRest
 from remanence.training.in_full import train_in_full
 from remanence.types import Data
 

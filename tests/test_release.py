@@ -6,38 +6,29 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from remanence import (
-    DPGD,
-    SGD,
-    Adam,
-    Case,
-    Training,
-    Victim,
-    all_but_one,
-    all_but_one_unknown_init,
-    build_bank,
-    fine_tuned,
-    gradient_at_final,
-    gradient_at_initial,
-    initial_params,
-    local_update,
-    mlp,
-    train_victim,
-    train_victims,
-    weights_only,
-)
+from remanence import DPGD, SGD, Adam, Training, Victim, train_victim
 from remanence.data import Split
 from remanence.errors import BadInput
-from remanence.models import initial_stack
+from remanence.models import initial_params, initial_stack, mlp
 from remanence.releases import (
+    Case,
     KnowsAllButOne,
     KnowsFinal,
     KnowsFixed,
     KnowsGradient,
     KnowsTraining,
     KnowsUpdate,
+    all_but_one,
+    all_but_one_unknown_init,
     check_fit,
+    fine_tuned,
+    gradient_at_final,
+    gradient_at_initial,
+    local_update,
+    train_victims,
+    weights_only,
 )
+from remanence.shadow import build_bank
 from remanence.types import concat
 
 LATTICE = [

@@ -7,10 +7,11 @@ from typing import Any, final
 
 import torch
 
-from remanence import SGD, Cell, Data, Reconstruction, Split, Training, mlp, split, weights_only
+from remanence import SGD, Cell, Data, Reconstruction, Split, Training, split
 from remanence.experiments import Figure, Measure, Outcome, Series, Study
 from remanence.metrics import MSE, identity
-from remanence.releases import KnowsFinal
+from remanence.models import mlp
+from remanence.releases import KnowsFinal, weights_only
 
 PARTS = {"private": 20, "fixed": 10, "public": 5, "test": 40}  # with fewer private records the nulls take longer
 

@@ -12,25 +12,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from remanence import (
-    L2,
-    SGD,
-    Adam,
-    Cosine,
-    Data,
-    FineTuned,
-    Linearised,
-    SimuDy,
-    SquaredError,
-    Training,
-    fine_tuned,
-    initial_params,
-    mlp,
-    resnet,
-    train_victim,
-    vgg,
-)
-from remanence.attacks import _search
+from remanence import SGD, Adam, Data, FineTuned, SquaredError, Training, train_victim
+from remanence.attacks import L2, Cosine, Linearised, SimuDy, _search
 from remanence.attacks._convolved import Convolved
 from remanence.attacks._gates import Gates
 from remanence.attacks._simulation import Coordinates, Simulation, Whole
@@ -38,6 +21,8 @@ from remanence.attacks._spanned import Spanned
 from remanence.attacks.finetuning.linearised import pulls
 from remanence.attacks.gradients.gradient_matching import total_variation
 from remanence.engine.cuda import precision
+from remanence.models import initial_params, mlp, resnet, vgg
+from remanence.releases import fine_tuned
 from remanence.training import CrossEntropy, Loss
 
 Net = Callable[[Data], nn.Module]

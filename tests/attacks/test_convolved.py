@@ -9,30 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from remanence import (
-    DPGD,
-    L2,
-    SGD,
-    Adam,
-    Cosine,
-    Data,
-    SimuDy,
-    Training,
-    Victim,
-    fine_tuned,
-    initial_params,
-    load,
-    resnet,
-    train_victim,
-    vgg,
-)
-from remanence.attacks import _convolved
+from remanence import DPGD, SGD, Adam, Data, Training, Victim, load, train_victim
+from remanence.attacks import L2, Cosine, SimuDy, _convolved
 from remanence.attacks._convolved import Convolved
 from remanence.attacks._simulation import Coordinates, Simulation, Whole
 from remanence.attacks.gradients.gradient_matching import ByProducts
 from remanence.engine.cnn_reading import rectified
 from remanence.engine.cuda import torch_optimizer, update
-from remanence.models import Standardise, apply
+from remanence.models import Standardise, apply, initial_params, resnet, vgg
+from remanence.releases import fine_tuned
 from remanence.training import Optimizer
 from remanence.types import Params
 

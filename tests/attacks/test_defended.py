@@ -7,24 +7,10 @@ import torch
 from gradients import assert_exact, error, matched, planted, sent_to, some_digits, unit_vectors
 from torch import nn
 
-from remanence import (
-    L2,
-    Clipping,
-    Cosine,
-    Data,
-    Defense,
-    GaussianNoise,
-    Gradient,
-    GradientMatching,
-    Quantization,
-    Reconstruction,
-    Sign,
-    Stein,
-    TopK,
-    initial_params,
-    mlp,
-)
-from remanence.releases.defenses import defended
+from remanence import Data, Gradient, Reconstruction
+from remanence.attacks import L2, Cosine, GradientMatching, Stein
+from remanence.models import initial_params, mlp
+from remanence.releases.defenses import Clipping, Defense, GaussianNoise, Quantization, Sign, TopK, defended
 from remanence.training import Training
 from remanence.training.losses import CrossEntropy
 from remanence_recipes.wang2023.setting import SquareAndCube

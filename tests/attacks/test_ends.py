@@ -6,15 +6,10 @@ import pytest
 from simulating import EASY, NETS, shown, some, victim
 from torch import Tensor, nn
 
-from remanence import (
-    SGD,
-    BadInput,
-    Logistic,
-    SimuDy,
-    SquaredError,
-    fine_tuned,
-    mlp,
-)
+from remanence import SGD, BadInput, Logistic, SquaredError
+from remanence.attacks import SimuDy
+from remanence.models import mlp
+from remanence.releases import fine_tuned
 from remanence.training import KnownLoss
 
 

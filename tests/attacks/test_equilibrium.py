@@ -7,24 +7,13 @@ import torch
 from resting import GREY, RECORDS, at_rest, layers_of, private, release
 from torch import nn
 
-from remanence import (
-    BadInput,
-    CrossEntropy,
-    Logistic,
-    Stationarity,
-    Training,
-    WeightsOnly,
-    initial_params,
-    load,
-    mlp,
-    torch_params,
-    train_victim,
-    weights_only,
-)
+from remanence import BadInput, CrossEntropy, Logistic, Training, WeightsOnly, load, train_victim
+from remanence.attacks import Stationarity
 from remanence.attacks._gates import steepness
 from remanence.attacks.weights import residual
 from remanence.attacks.weights.row_space import RowSpace
-from remanence.models import Standardise
+from remanence.models import Standardise, initial_params, mlp, torch_params
+from remanence.releases import weights_only
 
 
 def test_the_first_layer_tells_how_many_records_there_were_and_what_they_span() -> None:

@@ -5,17 +5,9 @@ import torch
 from gradients import assert_exact, error, honest, release_of, some_digits
 from torch import nn
 
-from remanence import (
-    BadInput,
-    Data,
-    FirstLayer,
-    NotEnoughKnowledge,
-    SquaredError,
-    cnn,
-    initial_params,
-    mlp,
-    server_params,
-)
+from remanence import BadInput, Data, NotEnoughKnowledge, SquaredError
+from remanence.attacks import FirstLayer
+from remanence.models import cnn, initial_params, mlp, server_params
 from remanence.releases import Gradient
 from remanence.training.losses import CrossEntropy
 

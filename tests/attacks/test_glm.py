@@ -8,10 +8,11 @@ from torch import Tensor, nn
 from torch.func import grad, jacrev
 from torch.nn.functional import cross_entropy
 
-from remanence import DPGD, SGD, AdamW, AllButOne, BadInput, Data, Training, all_but_one, train_victim
+from remanence import DPGD, SGD, AdamW, AllButOne, BadInput, Data, Training, train_victim
 from remanence.attacks.one_unknown.glm import GLM
 from remanence.data import Split
 from remanence.models import initial_params, mlp
+from remanence.releases import all_but_one
 
 
 def release_of(fixed: Data, target: Data, weight_decay: float) -> AllButOne:

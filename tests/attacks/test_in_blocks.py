@@ -9,10 +9,10 @@ import torch
 from gradients import PAPERS, Activation, error, name_of, planted, unit_vectors
 from torch import Tensor, nn
 
-from remanence import Stein, mlp, server_params
+from remanence.attacks import Stein
 from remanence.attacks.gradients.tensor.moments import Moments, MomentsInBlocks, span_in_blocks, span_of_rows
 from remanence.attacks.gradients.tensor.wide_layer import WideLayer
-from remanence.models import server_rows
+from remanence.models import mlp, server_params, server_rows
 from remanence_recipes.wang2023.setting import SquareAndCube, gradient_in_blocks
 
 ROWS = 2000

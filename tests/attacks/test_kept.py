@@ -8,26 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from remanence import (
-    SGD,
-    Adam,
-    BadInput,
-    Data,
-    FineTuned,
-    Linearised,
-    Reconstruction,
-    RMSProp,
-    SimuDy,
-    Training,
-    all_but_one,
-    fine_tuned,
-    initial_params,
-    mlp,
-    train_victim,
-)
-from remanence.attacks import _search
+from remanence import SGD, Adam, BadInput, Data, FineTuned, Reconstruction, RMSProp, Training, train_victim
+from remanence.attacks import Linearised, SimuDy, _search
 from remanence.engine import cuda as in_place
-from remanence.releases import KnowsTraining, Victim
+from remanence.models import initial_params, mlp
+from remanence.releases import KnowsTraining, Victim, all_but_one, fine_tuned
 
 TRAINING = Training(optimizer=SGD(lr=0.1), epochs=3)
 SHORT = SimuDy(candidates=4, steps=6, optimizer=Adam(lr=0.03))

@@ -10,28 +10,13 @@ from scipy.optimize import nnls
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from remanence import (
-    KKT,
-    BadInput,
-    CrossEntropy,
-    Data,
-    KKTRun,
-    Logistic,
-    SquaredError,
-    Stationarity,
-    Training,
-    WeightsOnly,
-    centred_mlp,
-    cnn,
-    initial_params,
-    torch_params,
-    train_victim,
-    weights_only,
-)
+from remanence import BadInput, CrossEntropy, Data, Logistic, SquaredError, Training, WeightsOnly, train_victim
+from remanence.attacks import KKT, KKTRun, Stationarity
 from remanence.attacks.weights import residual
 from remanence.attacks.weights.kkt import Search
 from remanence.diagnostics.preflight import preflight
-from remanence.models import apply
+from remanence.models import apply, centred_mlp, cnn, initial_params, torch_params
+from remanence.releases import weights_only
 from remanence.releases.victim import fit_of
 from remanence.training import KnownLoss
 

@@ -7,20 +7,11 @@ import torch
 from gradients import honest
 from torch import nn
 
-from remanence import (
-    SGD,
-    Data,
-    NotEnoughKnowledge,
-    Training,
-    Victim,
-    gradient_at_final,
-    infer_labels,
-    initial_params,
-    local_update,
-    mlp,
-    train_victim,
-)
+from remanence import SGD, Data, NotEnoughKnowledge, Training, Victim, train_victim
+from remanence.attacks import infer_labels
 from remanence.data import Split
+from remanence.models import initial_params, mlp
+from remanence.releases import gradient_at_final, local_update
 
 
 @pytest.mark.parametrize("epochs", [0, 20, 100])

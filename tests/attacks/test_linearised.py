@@ -6,22 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from remanence import (
-    L2,
-    SGD,
-    Adam,
-    BadInput,
-    Data,
-    FineTuned,
-    Linearised,
-    SquaredError,
-    Training,
-    fine_tuned,
-    initial_params,
-    mlp,
-    train_victim,
-)
+from remanence import SGD, Adam, BadInput, Data, FineTuned, SquaredError, Training, train_victim
+from remanence.attacks import L2, Linearised
 from remanence.attacks.finetuning.linearised import pulls
+from remanence.models import initial_params, mlp
+from remanence.releases import fine_tuned
 from remanence.training import CrossEntropy, Loss
 
 

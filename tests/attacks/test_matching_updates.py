@@ -7,25 +7,10 @@ import torch
 from gradients import honest, release_of, sent_to, some_digits
 from torch import nn
 
-from remanence import (
-    L2,
-    LBFGS,
-    SGD,
-    BadInput,
-    Data,
-    FirstLayer,
-    GradientMatching,
-    NotEnoughKnowledge,
-    Reconstruction,
-    Stein,
-    Training,
-    Victim,
-    initial_params,
-    local_update,
-    mlp,
-    resnet,
-)
-from remanence.releases import LocalUpdate
+from remanence import SGD, BadInput, Data, NotEnoughKnowledge, Reconstruction, Training, Victim
+from remanence.attacks import L2, LBFGS, FirstLayer, GradientMatching, Stein
+from remanence.models import initial_params, mlp, resnet
+from remanence.releases import LocalUpdate, local_update
 from remanence.training.losses import CrossEntropy
 from remanence_recipes.wang2023.setting import SquareAndCube
 

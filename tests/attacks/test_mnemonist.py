@@ -9,32 +9,15 @@ import torch
 from torch import Tensor, nn
 
 import remanence
-from remanence import (
-    SGD,
-    Adam,
-    Attack,
-    BadInput,
-    Data,
-    NotEnoughKnowledge,
-    Params,
-    RecoNN,
-    ShadowAttack,
-    ShadowBank,
-    Training,
-    all_but_one,
-    all_but_one_unknown_init,
-    build_bank,
-    cnn,
-    fine_tuned,
-    initial_params,
-    mlp,
-    train_victim,
-)
+from remanence import SGD, Adam, Attack, BadInput, Data, NotEnoughKnowledge, Training, train_victim
+from remanence.attacks import RecoNN, ShadowAttack
 from remanence.attacks.one_unknown.masks import MaskedReader, Superparameters, masks_of
 from remanence.attacks.one_unknown.mnemonist import Importance, Mnemonist
 from remanence.data import Split
-from remanence.releases import AllButOne
-from remanence.shadow import stack_weights
+from remanence.models import cnn, initial_params, mlp
+from remanence.releases import AllButOne, all_but_one, all_but_one_unknown_init, fine_tuned
+from remanence.shadow import ShadowBank, build_bank, stack_weights
+from remanence.types import Params
 
 ROWS, SHAPE = 4, (1, 4, 4)
 QUICK = RecoNN(hidden=(16,), epochs=3, batch_size=16)
@@ -303,7 +286,7 @@ def test_keeps_the_contract_of_attacks(parts: Split, dtype: torch.dtype) -> None
 
 def test_the_repr_is_the_call_that_makes_it() -> None:
     attack = Mnemonist(reader=RecoNN(transposed=True, optimizer=Adam(lr=1e-4)), masks=64, later=False, held_out=0.2)
-    assert eval(repr(attack), {**vars(remanence), "Mnemonist": Mnemonist}) == attack
+    assert eval(repr(attack), vars(remanence) | vars(remanence.attacks)) == attack
 
 
 def test_what_it_cannot_work_on_is_refused(parts: Split) -> None:

@@ -10,26 +10,13 @@ from torch import nn
 from torch.nn.functional import interpolate
 
 import remanence
-from remanence import (
-    SGD,
-    AdamW,
-    Data,
-    RecoNN,
-    RMSProp,
-    ShadowBank,
-    Training,
-    all_but_one,
-    build_bank,
-    cnn,
-    initial_params,
-    mlp,
-    train_victim,
-    train_victims,
-)
-from remanence.attacks import FittedRecoNN
+from remanence import SGD, AdamW, Data, RMSProp, Training, train_victim
+from remanence.attacks import FittedRecoNN, RecoNN
 from remanence.data import Split
 from remanence.errors import BadInput
-from remanence.releases import AllButOne
+from remanence.models import cnn, initial_params, mlp
+from remanence.releases import AllButOne, all_but_one, train_victims
+from remanence.shadow import ShadowBank, build_bank
 from remanence.types import concat
 
 
@@ -91,7 +78,7 @@ def test_every_setting_reads_a_planted_record(attack: RecoNN) -> None:
 
 def test_the_repr_of_every_setting_is_the_call_that_makes_it() -> None:
     attack = RecoNN(transposed=True, clip=None, pca=64, lpips=1.0, adversarial=0.01, optimizer=RMSProp(lr=3e-4))
-    assert eval(repr(attack), vars(remanence)) == attack
+    assert eval(repr(attack), vars(remanence) | vars(remanence.attacks)) == attack
 
 
 def test_beats_the_nearest_neighbour_on_digits(digits: Data, parts: Split) -> None:

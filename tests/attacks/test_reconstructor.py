@@ -11,16 +11,19 @@ from torch import Tensor, nn
 from torch.func import grad
 from torch.nn.functional import cosine_similarity
 
-from remanence import SGD, Adam, AdamW, Data, Params, RecoNN, RMSProp, ShadowBank, initial_params, mlp
+from remanence import SGD, Adam, AdamW, Data, RMSProp
+from remanence.attacks import RecoNN
 from remanence.attacks.one_unknown.reconstructor import Batch, Error, Judge, Reader, Step, materialised, shuffled
 from remanence.engine.cuda import changed_by, copied, precision, rewind, torch_optimizer
 from remanence.errors import BadInput
-from remanence.models import apply
+from remanence.models import apply, initial_params, mlp
 from remanence.models.lpips import SHAPES, Lpips
 from remanence.seeds import derive_seed
+from remanence.shadow import ShadowBank
 from remanence.shadow.features import Digest, Scaler, principal
 from remanence.shadow.rows import first_layer
 from remanence.training import Optimizer
+from remanence.types import Params
 
 OPTIMIZERS: list[Optimizer] = [
     SGD(lr=0.05),

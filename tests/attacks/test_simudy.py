@@ -8,34 +8,15 @@ import torch
 from simulating import EASY, NETS, Net, shown, some, victim
 from torch import Tensor, nn
 
-from remanence import (
-    DPGD,
-    L2,
-    SGD,
-    Adam,
-    AdamW,
-    BadInput,
-    Cosine,
-    RMSProp,
-    SimuDy,
-    Training,
-    all_but_one,
-    centred_mlp,
-    fine_tuned,
-    initial_params,
-    mlp,
-    resnet,
-    resnet18,
-    vgg,
-)
-from remanence.attacks import _simulation
+from remanence import DPGD, SGD, Adam, AdamW, BadInput, RMSProp, Training
+from remanence.attacks import L2, Cosine, SimuDy, _simulation
 from remanence.attacks._simulation import Coordinates, Simulation, Whole, segment_of
 from remanence.attacks._spanned import Spanned
 from remanence.attacks.finetuning.simudy import mean_gradient
 from remanence.attacks.gradients.gradient_matching import ByProducts
 from remanence.errors import Diverged
-from remanence.models import Standardise
-from remanence.releases import KnowsTraining
+from remanence.models import Standardise, centred_mlp, initial_params, mlp, resnet, resnet18, vgg
+from remanence.releases import KnowsTraining, all_but_one, fine_tuned
 from remanence.seeds import derive_seed
 from remanence.training import Optimizer
 

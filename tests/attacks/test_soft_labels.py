@@ -9,27 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from remanence import (
-    L2,
-    SGD,
-    Adam,
-    BadInput,
-    Data,
-    Logistic,
-    SimuDy,
-    Training,
-    Victim,
-    fine_tuned,
-    initial_params,
-    load,
-    mlp,
-    resnet,
-    train_victim,
-)
+from remanence import SGD, Adam, BadInput, Data, Logistic, Training, Victim, load, train_victim
+from remanence.attacks import L2, SimuDy
 from remanence.attacks._convolved import Convolved
 from remanence.attacks._gates import Gates
 from remanence.attacks._simulation import Coordinates, Simulation, Whole
 from remanence.attacks._spanned import Spanned
+from remanence.models import initial_params, mlp, resnet
+from remanence.releases import fine_tuned
 
 TRAINING = Training(optimizer=SGD(lr=0.05), epochs=3, batch_size=4, shuffled=False, weight_decay=0.01)
 NETS: dict[str, Callable[[Data], nn.Module]] = {

@@ -6,25 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from remanence import (
-    SGD,
-    Adam,
-    Data,
-    FineTuned,
-    Params,
-    Training,
-    WeightsOnly,
-    cnn,
-    initial_params,
-    load,
-    mlp,
-    read_span,
-    remaining_fraction,
-    split,
-)
+from remanence import SGD, Adam, Data, FineTuned, Training, WeightsOnly, load, split
 from remanence.data import Split
+from remanence.diagnostics.span import read_span
 from remanence.errors import BadInput
-from remanence.types import concat
+from remanence.models import cnn, initial_params, mlp
+from remanence.training import remaining_fraction
+from remanence.types import Params, concat
 
 SHAPE, ROWS = (20,), 40
 DECAYING = Training(optimizer=SGD(lr=0.2, momentum=0.9), epochs=400, weight_decay=0.015)

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from remanence import SGD, CrossEntropy, Logistic, SquaredError, Training, centred_mlp, torch_params
+from remanence import SGD, CrossEntropy, Logistic, SquaredError, Training
 from remanence.attacks.weights import residual, residual_autograd
 from remanence.engine import mlp as plain_mlp
+from remanence.models import centred_mlp, torch_params
 from remanence.training import KnownLoss
 from remanence.types import Params
 

@@ -22,20 +22,10 @@ from gradients import (
 )
 from torch import nn
 
-from remanence import (
-    Attack,
-    BadInput,
-    Data,
-    NotEnoughKnowledge,
-    SquaredError,
-    Stein,
-    Training,
-    initial_params,
-    mlp,
-    server_params,
-    weights_only,
-)
-from remanence.releases import KnowsGradient, Victim
+from remanence import Attack, BadInput, Data, NotEnoughKnowledge, SquaredError, Training
+from remanence.attacks import Stein
+from remanence.models import initial_params, mlp, server_params
+from remanence.releases import KnowsGradient, Victim, weights_only
 from remanence_recipes.wang2023.setting import SquareAndCube
 
 # ---- planted batches

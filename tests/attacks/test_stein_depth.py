@@ -16,15 +16,10 @@ from gradients import (
 )
 from torch import nn
 
-from remanence import (
-    BadInput,
-    Data,
-    Stein,
-    initial_params,
-    mlp,
-    server_params,
-)
+from remanence import BadInput, Data
+from remanence.attacks import Stein
 from remanence.attacks.gradients.tensor.wide_layer import WideLayer
+from remanence.models import initial_params, mlp, server_params
 from remanence.training.losses import CrossEntropy
 
 

@@ -22,19 +22,12 @@ from gradients import (
 )
 from torch import nn
 
-from remanence import (
-    BadInput,
-    Data,
-    Params,
-    Stein,
-    cnn,
-    initial_params,
-    mlp,
-    server_params,
-)
-from remanence.models import apply
+from remanence import BadInput, Data
+from remanence.attacks import Stein
+from remanence.models import apply, cnn, initial_params, mlp, server_params
 from remanence.releases import Gradient
 from remanence.training.losses import CrossEntropy
+from remanence.types import Params
 from remanence_recipes.wang2023.setting import Square, SquareAndCube
 
 # ---- residuals of zero

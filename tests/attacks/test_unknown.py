@@ -7,23 +7,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from remanence import (
-    L2,
-    SGD,
-    Adam,
-    BadInput,
-    Data,
-    Reconstruction,
-    SimuDy,
-    Training,
-    Victim,
-    fine_tuned,
-    initial_params,
-    mlp,
-    train_victim,
-)
-from remanence.attacks import contributions, count_needed, find_labels, find_rate, find_training
-from remanence.models import apply
+from remanence import SGD, Adam, BadInput, Data, Reconstruction, Training, Victim, train_victim
+from remanence.attacks import L2, SimuDy, contributions, count_needed, find_labels, find_rate, find_training
+from remanence.models import apply, initial_params, mlp
+from remanence.releases import fine_tuned
 
 TRAINING = Training(optimizer=SGD(lr=0.1), epochs=5)
 

@@ -9,34 +9,17 @@ import torch
 from stopping import stopped
 from torch import Tensor, nn
 
-from remanence import (
-    DPGD,
-    L2,
-    SGD,
-    Adam,
-    BadInput,
-    Cosine,
-    Data,
-    FineTuned,
-    Params,
-    SimuDy,
-    Training,
-    Victim,
-    all_but_one,
-    centred_mlp,
-    fine_tuned,
-    initial_params,
-    mlp,
-    resnet,
-    train_victim,
-)
+from remanence import DPGD, SGD, Adam, BadInput, Data, FineTuned, Training, Victim, train_victim
+from remanence.attacks import L2, Cosine, SimuDy
 from remanence.attacks._gates import Gates
 from remanence.attacks._simulation import Simulation
 from remanence.attacks._spanned import Spanned
 from remanence.attacks._whitened import Whitening
 from remanence.attacks.gradients.gradient_matching import ByProducts
-from remanence.models import Standardise
+from remanence.models import Standardise, centred_mlp, initial_params, mlp, resnet
+from remanence.releases import all_but_one, fine_tuned
 from remanence.training.decay import remaining_fraction
+from remanence.types import Params
 
 Net = Callable[[Data], nn.Module]
 SQUARES = L2()

@@ -11,10 +11,11 @@ import pytest
 from command_line import ROOT, Call, assert_refused, contents
 from tiny_cells import tiny_cell
 
-from remanence import Cell, RecoNN, SimuDy, all_but_one, fine_tuned
-from remanence.attacks import _search
+from remanence import Cell
+from remanence.attacks import RecoNN, SimuDy, _search
 from remanence.execution import Local, Ray
 from remanence.experiments.results import parse_records
+from remanence.releases import all_but_one, fine_tuned
 from remanence.runs import Job
 from remanence_recipes import RECIPES
 

@@ -9,8 +9,9 @@ import torch
 from command_line import Call, assert_refused
 from torch import Tensor, nn
 
-from remanence import SGD, Data, Split, Training, initial_params, load, load_weights, mlp, save_weights, split
+from remanence import SGD, Data, Split, Training, load, load_weights, save_weights, split
 from remanence.experiments.results import parse_records
+from remanence.models import initial_params, mlp
 from remanence.training import Adam
 
 SPACE = "\N{NO-BREAK SPACE}"

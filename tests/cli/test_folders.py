@@ -39,7 +39,7 @@ def test_an_audit_of_something_else_is_another_run(call: Call, monkeypatch: pyte
 def test_an_audit_with_fewer_attacks_does_not_drop_the_others(
     call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    cells = [tiny_cell("one"), tiny_cell("two", attack=remanence.GradientMatching(steps=1), split=no_split)]
+    cells = [tiny_cell("one"), tiny_cell("two", attack=remanence.attacks.GradientMatching(steps=1), split=no_split)]
     monkeypatch.setattr(remanence_recipes.demo, "audit_cells", lambda source, **_: cells)
     assert call("audit", "--attack", "Guess", "--out", "run").code == 0
     assert [record["cell"] for record in read_run(tmp_path / "run").records] == ["one"]

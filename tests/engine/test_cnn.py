@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from remanence import CrossEntropy, Logistic, SquaredError, Training, cnn, mlp, resnet, vgg
+from remanence import CrossEntropy, Logistic, SquaredError, Training
 from remanence.engine import cnn as plain_cnn
 from remanence.engine.cnn import PlainCnn
 from remanence.engine.cnn_pieces import Maximum
 from remanence.engine.cnn_tape import Tape, Weights
-from remanence.models import Residual, Standardise
+from remanence.models import Residual, Standardise, cnn, mlp, resnet, vgg
 from remanence.training import Loss
 from remanence.types import Params
 

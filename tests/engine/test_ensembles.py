@@ -9,16 +9,16 @@ from optimisers import OPTIMIZERS
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from remanence import DPGD, SGD, Data, Params, Training, cnn, initial_params, mlp
+from remanence import DPGD, SGD, Data, Training
 from remanence.data import Split
 from remanence.engine.ensembles import cnn as shared_cnn
 from remanence.engine.ensembles import mlp as shared_mlp
 from remanence.engine.ensembles import train as stacked
 from remanence.engine.ensembles.train import CPU_CHUNK, chunk_size, chunks, train_by_vmap, train_chunk
-from remanence.models import activations, initial_stack
+from remanence.models import activations, cnn, initial_params, initial_stack, mlp
 from remanence.training import Optimizer
 from remanence.training.clipping import squared_norms, times
-from remanence.types import concat
+from remanence.types import Params, concat
 
 TABLE_3: dict[str, Callable[[], nn.Module]] = {
     "ReLU": nn.ReLU,

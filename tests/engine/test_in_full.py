@@ -10,31 +10,14 @@ import torch
 from optimisers import OPTIMIZERS
 from torch import nn
 
-from remanence import (
-    SGD,
-    Adam,
-    BadInput,
-    ByLoss,
-    CrossEntropy,
-    Data,
-    Logistic,
-    Params,
-    SquaredError,
-    Training,
-    UntilRest,
-    centred_mlp,
-    cnn,
-    initial_params,
-    mlp,
-    torch_params,
-    train_together,
-)
+from remanence import SGD, Adam, BadInput, CrossEntropy, Data, Logistic, SquaredError, Training
 from remanence.data import Split
 from remanence.engine import mlp as plain_mlp
-from remanence.models import apply
-from remanence.training import DPGD, Optimizer
+from remanence.models import apply, centred_mlp, cnn, initial_params, mlp, torch_params
+from remanence.training import DPGD, ByLoss, Optimizer, UntilRest, train_together
 from remanence.training.in_full import train_in_full
 from remanence.training.losses import LogOf
+from remanence.types import Params
 
 WHERE = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 STAGES = ((5, 0.3), (8, 0.1))

@@ -16,13 +16,14 @@ import ray
 import torch
 
 import remanence.engine.ensembles.train
-from remanence import DPGD, SGD, Training, all_but_one, build_bank, initial_params, mlp, train_victim
+from remanence import DPGD, SGD, Training, train_victim
 from remanence.data import Split
 from remanence.errors import BadInput
 from remanence.execution import Ray
 from remanence.execution.ray import _pack
-from remanence.releases import AllButOne
-from remanence.shadow import Store
+from remanence.models import initial_params, mlp
+from remanence.releases import AllButOne, all_but_one
+from remanence.shadow import Store, build_bank
 
 pytestmark = pytest.mark.xdist_group("ray")
 

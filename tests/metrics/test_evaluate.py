@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from remanence import Data, Matching, Reconstruction, Scores, evaluate
+from remanence import Data, Reconstruction, evaluate
 from remanence.data import split
 from remanence.errors import BadInput
-from remanence.metrics import MATCHINGS, MSE, NCC, SSIM, greedy_ssim, hungarian, identity, nearest_ncc
+from remanence.metrics import MATCHINGS, MSE, NCC, SSIM, Matching, Scores, greedy_ssim, hungarian, identity, nearest_ncc
 from remanence.metrics.nulls import _draw, matched
 
 SEEDS = range(20)

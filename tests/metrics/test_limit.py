@@ -8,25 +8,14 @@ import torch
 from scipy.stats import binomtest, chi2, norm
 from torch import Tensor
 
-from remanence import (
-    DPGD,
-    SGD,
-    AllButOne,
-    BadInput,
-    Case,
-    Data,
-    Finding,
-    Reconstruction,
-    Training,
-    WeightsOnly,
-    audit,
-    initial_params,
-    mlp,
-)
+from remanence import DPGD, SGD, AllButOne, BadInput, Data, Reconstruction, Training, WeightsOnly
 from remanence.audit.checks import caveats
+from remanence.audit.finding import Finding, audit
 from remanence.data import Split
 from remanence.metrics import MSE, hungarian, identity
 from remanence.metrics.limit import DOUBT, Limit, _largest_share, reconstruction_limit, success_bound
+from remanence.models import initial_params, mlp
+from remanence.releases import Case
 from remanence.training.dp import epsilon
 from remanence.types import concat
 

@@ -6,9 +6,10 @@ from scipy.stats import binom
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from remanence import load, membership, split
+from remanence import load, split
 from remanence.diagnostics.span import Span
 from remanence.errors import BadInput
+from remanence.metrics import membership
 from remanence.metrics.statistics import auc
 
 

@@ -7,8 +7,8 @@ import torch
 from smoke import measures, records
 from torch import nn
 
-from remanence import RecoNN, ShadowBank
-from remanence.attacks import FittedRecoNN
+from remanence.attacks import FittedRecoNN, RecoNN
+from remanence.shadow import ShadowBank
 from remanence.shadow.rows import unstack
 from remanence_recipes import RECIPES
 from remanence_recipes.mnemonist2023.rates import Found, _apart

@@ -7,7 +7,8 @@ import pytest
 import torch
 from smoke import measures, records
 
-from remanence import SimuDy, initial_params
+from remanence.attacks import SimuDy
+from remanence.models import initial_params
 from remanence_recipes import RECIPES
 from remanence_recipes.tian2025.resnets import NETS, built, deep, leaping, pretrained, started, with_new_head
 from remanence_recipes.tian2025.scaling import scaling

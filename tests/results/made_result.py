@@ -7,13 +7,9 @@ import torch
 from tiny_cells import Guess, tiny_cell
 from torch import Tensor
 
-from remanence import (
-    Data,
-    Finding,
-    Reconstruction,
-    evaluate,
-)
+from remanence import Data, Reconstruction, evaluate
 from remanence.audit.checks import caveats
+from remanence.audit.finding import Finding
 from remanence.experiments import CellResult, run_cell
 from remanence.experiments.results import Record, record
 from remanence.metrics import MSE, PSNR, Metric, hungarian

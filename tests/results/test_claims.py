@@ -8,11 +8,8 @@ import pytest
 from made_result import finite, made
 from tiny_cells import tiny_cell, tiny_study
 
-from remanence import (
-    Claim,
-)
 from remanence.errors import BadInput
-from remanence.experiments import CellResult, run_cell, run_study
+from remanence.experiments import CellResult, Claim, run_cell, run_study
 from remanence.metrics import MSE, Scores
 
 

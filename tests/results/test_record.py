@@ -13,18 +13,14 @@ from scipy.stats import binomtest
 from tiny_cells import Guess, made_data, tiny_cell
 from torch import nn
 
-from remanence import (
-    Clipping,
-    GaussianNoise,
-    GradientMatching,
-    Reconstruction,
-    evaluate,
-    gradient_at_initial,
-)
+from remanence import Reconstruction, evaluate
+from remanence.attacks import GradientMatching
 from remanence.experiments import CellResult, Point, run_cell
 from remanence.experiments.results import as_pixels, images, parse_records, rows
 from remanence.metrics import MSE, PSNR, Interval, Metric, hungarian
 from remanence.metrics.limit import Limit
+from remanence.releases import gradient_at_initial
+from remanence.releases.defenses import Clipping, GaussianNoise
 
 MODULE = sys.modules["remanence.experiments.results.record"]  # by attribute one gets the function of that name
 

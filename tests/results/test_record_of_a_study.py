@@ -8,11 +8,8 @@ import torch
 from made_result import made
 from tiny_cells import tiny_outcome, tiny_study
 
-from remanence import (
-    Claim,
-)
 from remanence.errors import BadInput
-from remanence.experiments import Figure, Measure, Outcome, Point, Series, run_study
+from remanence.experiments import Claim, Figure, Measure, Outcome, Point, Series, run_study
 from remanence.experiments.results import images, parse_records, rows
 
 

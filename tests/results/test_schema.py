@@ -36,7 +36,7 @@ def plain(value: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def good() -> dict[str, Any]:
-    from remanence import Claim
+    from remanence.experiments import Claim
 
     claims = (Claim.mean(MSE, printed=0.01, where="table 1"),)
     result = run_cell(tiny_cell(claims=claims, point=Point(axis="epsilon", value=1.0)))

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 import remanence.engine.ensembles.train
-from remanence import DPGD, SGD, Data, Training, build_bank, initial_params, mlp
+from remanence import DPGD, SGD, Data, Training
+from remanence.models import initial_params, mlp
 from remanence.releases import AllButOne
-from remanence.shadow import ShadowBank, Store
+from remanence.shadow import ShadowBank, Store, build_bank
 
 CHUNKS = 12
 

@@ -1,10 +1,12 @@
 import pytest
 import torch
 
-from remanence import Training, all_but_one, build_bank, initial_params, mlp, train_victim
+from remanence import Training, train_victim
 from remanence.data import Split
 from remanence.errors import BadInput
-from remanence.releases import AllButOne
+from remanence.models import initial_params, mlp
+from remanence.releases import AllButOne, all_but_one
+from remanence.shadow import build_bank
 from remanence.types import concat
 
 

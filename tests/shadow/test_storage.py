@@ -9,14 +9,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
 import remanence.engine.ensembles.train
-from remanence import SGD, Data, Params, Training, cnn, initial_params, mlp
+from remanence import SGD, Data, Training
 from remanence.data import Split
 from remanence.diagnostics.memorization import Storage, audit_storage, stored_rows
 from remanence.errors import BadInput
+from remanence.models import cnn, initial_params, mlp
 from remanence.releases import AllButOne
 from remanence.seeds import derive_seed
 from remanence.shadow import build_bank
-from remanence.types import concat
+from remanence.types import Params, concat
 
 RELU = {"hidden": (10, 8), "activation": nn.ReLU}
 

@@ -21,9 +21,11 @@ from torch.nn.functional import cross_entropy
 
 import remanence.caching
 import remanence.engine.ensembles.train
-from remanence import Training, build_bank, initial_params, mlp
+from remanence import Training
 from remanence.errors import BadInput
+from remanence.models import initial_params, mlp
 from remanence.releases import AllButOne
+from remanence.shadow import build_bank
 
 SHARDS = [f"shadows-{8 * i:08}.safetensors" for i in range(CHUNKS)]
 

@@ -8,9 +8,11 @@ from optimisers import OPTIMIZERS
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from remanence import SGD, Adam, AdamW, Data, Params, RMSProp, Training, initial_params, mlp
+from remanence import SGD, Adam, AdamW, Data, RMSProp, Training
 from remanence.data import Split
+from remanence.models import initial_params, mlp
 from remanence.training import Optimizer
+from remanence.types import Params
 
 
 def reference(training: Training, model: nn.Module, initial: Params, data: Data, seed: int) -> Params:

@@ -125,6 +125,7 @@ class StudyResult:
 
 
 def run_study(study: Study, *, seed: int = 0, device: torch.device | str = "cpu") -> StudyResult:
+    """Run the study once on `device` and return its result with the seconds it took."""
     start, device = perf_counter(), device_of(device)
     outcome = study.run(seed, device)
     check_claims(study.claims, {measure.name: None for measure in outcome.measures})

@@ -1,3 +1,5 @@
+"""Scores of a reconstruction: metrics, matchings of candidates to records, null levels and intervals."""
+
 from remanence.metrics.base import Metric, normalised
 from remanence.metrics.evaluation import Scores, default_metrics, evaluate
 from remanence.metrics.lpips import LPIPS

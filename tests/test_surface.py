@@ -1,0 +1,34 @@
+"""The public surface: few names, each documented, and no module hidden by something else of its name."""
+
+from importlib import import_module
+from inspect import getdoc, ismodule
+from pkgutil import walk_packages
+
+import pytest
+
+import remanence
+
+HIDDEN = {"remanence.experiments.results.record", "remanence.metrics.membership"}  # by functions of their name
+MODULES = sorted(
+    {module.name for module in walk_packages(remanence.__path__, "remanence.")} - HIDDEN - {"remanence.__main__"}
+)
+
+
+def test_there_are_few_public_names_in_order() -> None:
+    names = remanence.__all__
+    assert len(names) <= 40
+    assert len(set(names)) == len(names)
+    assert [name for name in names if name.islower()] == sorted(name for name in names if name.islower())
+    assert names == sorted(names, key=lambda name: (not name.isupper(), name.islower(), name))
+
+
+@pytest.mark.parametrize("name", remanence.__all__)
+def test_every_public_name_is_documented(name: str) -> None:
+    assert getdoc(getattr(remanence, name)), name
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_no_module_is_hidden_by_something_of_its_name(name: str) -> None:
+    import_module(name)
+    parent, _, last = name.rpartition(".")
+    assert ismodule(getattr(import_module(parent), last)), f"{name} is no longer the module"
