@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from remanence.attacks import _search
-from remanence.attacks._kept import keep
+from remanence.search import solver as _search
+from remanence.search.checkpoint import keep
 
 
 @contextmanager

@@ -18,6 +18,7 @@ LAYERS = [  # lowest first
     {"engine"},
     {"releases"},
     {"caching"},
+    {"search"},
     {"execution"},
     {"shadow"},
     {"attacks"},

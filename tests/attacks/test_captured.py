@@ -13,16 +13,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from remanence import SGD, Adam, Data, FineTuned, SquaredError, Training, train_victim
-from remanence.attacks import L2, Cosine, Linearised, SimuDy, _search
+from remanence.attacks import L2, Cosine, Linearised, SimuDy
 from remanence.attacks._convolved import Convolved
 from remanence.attacks._gates import Gates
 from remanence.attacks._simulation import Coordinates, Simulation, Whole
 from remanence.attacks._spanned import Spanned
 from remanence.attacks.finetuning.linearised import pulls
-from remanence.attacks.gradients.gradient_matching import total_variation
 from remanence.engine.cuda import precision
 from remanence.models import initial_params, mlp, resnet, vgg
 from remanence.releases import fine_tuned
+from remanence.search import solver as _search
+from remanence.search.priors import total_variation
 from remanence.training import CrossEntropy, Loss
 
 Net = Callable[[Data], nn.Module]

@@ -13,11 +13,11 @@ from remanence import DPGD, SGD, Adam, Data, Training, Victim, load, train_victi
 from remanence.attacks import L2, Cosine, SimuDy, _convolved
 from remanence.attacks._convolved import Convolved
 from remanence.attacks._simulation import Coordinates, Simulation, Whole
-from remanence.attacks.gradients.gradient_matching import ByProducts
 from remanence.engine.cnn_reading import rectified
 from remanence.engine.cuda import torch_optimizer, update
 from remanence.models import Standardise, apply, initial_params, resnet, vgg
 from remanence.releases import fine_tuned
+from remanence.search.distances import ByProducts
 from remanence.training import Optimizer
 from remanence.types import Params
 

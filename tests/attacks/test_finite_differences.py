@@ -10,11 +10,12 @@ from torch.func import grad
 
 from remanence import SGD, Data, LocalUpdate, SquaredError, Training
 from remanence.attacks import L2, Cosine
-from remanence.attacks.gradients.gradient_matching import Distance, total_variation
 from remanence.engine import mlp as plain_mlp
 from remanence.models import apply, mlp
 from remanence.releases import KnowsUpdate
 from remanence.releases.releases import moved
+from remanence.search.distances import Distance
+from remanence.search.priors import total_variation
 from remanence.training.losses import CrossEntropy, Loss
 from remanence.types import Params
 from remanence_recipes.wang2023.setting import SquareAndCube, gradient_in_blocks, gradient_of

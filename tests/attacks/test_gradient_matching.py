@@ -9,10 +9,10 @@ from torch.nn.functional import cross_entropy
 
 from remanence import BadInput, Data, NotEnoughKnowledge, Reconstruction, Training, Victim
 from remanence.attacks import L2, Cosine, GradientMatching
-from remanence.attacks.gradients.gradient_matching import total_variation
 from remanence.data import Split
 from remanence.models import initial_params, mlp
 from remanence.releases import Gradient, KnowsGradient, gradient_at_initial
+from remanence.search.priors import total_variation
 
 
 def release_of(batch: Data, fixed: Data, hidden: int = 64) -> Gradient:

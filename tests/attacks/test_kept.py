@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from remanence import SGD, Adam, BadInput, Data, FineTuned, Reconstruction, RMSProp, Training, train_victim
-from remanence.attacks import Linearised, SimuDy, _search
+from remanence.attacks import Linearised, SimuDy
 from remanence.engine import cuda as in_place
 from remanence.models import initial_params, mlp
 from remanence.releases import KnowsTraining, Victim, all_but_one, fine_tuned
+from remanence.search import solver as _search
 
 TRAINING = Training(optimizer=SGD(lr=0.1), epochs=3)
 SHORT = SimuDy(candidates=4, steps=6, optimizer=Adam(lr=0.03))

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from remanence import (
     Adam,
 )
-from remanence.attacks._search import coarser, search_in_place
 from remanence.errors import Diverged
+from remanence.search.solver import coarser, search_in_place
 
 
 def test_a_search_that_diverges_is_told() -> None:

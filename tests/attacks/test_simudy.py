@@ -13,10 +13,10 @@ from remanence.attacks import L2, Cosine, SimuDy, _simulation
 from remanence.attacks._simulation import Coordinates, Simulation, Whole, segment_of
 from remanence.attacks._spanned import Spanned
 from remanence.attacks.finetuning.simudy import mean_gradient
-from remanence.attacks.gradients.gradient_matching import ByProducts
 from remanence.errors import Diverged
 from remanence.models import Standardise, centred_mlp, initial_params, mlp, resnet, resnet18, vgg
 from remanence.releases import KnowsTraining, all_but_one, fine_tuned
+from remanence.search.distances import ByProducts
 from remanence.seeds import derive_seed
 from remanence.training import Optimizer
 

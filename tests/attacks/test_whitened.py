@@ -14,10 +14,10 @@ from remanence.attacks import L2, Cosine, SimuDy
 from remanence.attacks._gates import Gates
 from remanence.attacks._simulation import Simulation
 from remanence.attacks._spanned import Spanned
-from remanence.attacks._whitened import Whitening
-from remanence.attacks.gradients.gradient_matching import ByProducts
 from remanence.models import Standardise, centred_mlp, initial_params, mlp, resnet
 from remanence.releases import all_but_one, fine_tuned
+from remanence.search.distances import ByProducts
+from remanence.search.whitening import Whitening
 from remanence.training.decay import remaining_fraction
 from remanence.types import Params
 

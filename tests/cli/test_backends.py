@@ -12,11 +12,12 @@ from command_line import ROOT, Call, assert_refused, contents
 from tiny_cells import tiny_cell
 
 from remanence import Cell
-from remanence.attacks import RecoNN, SimuDy, _search
+from remanence.attacks import RecoNN, SimuDy
 from remanence.execution import Local, Ray
 from remanence.experiments.results import parse_records
 from remanence.releases import all_but_one, fine_tuned
 from remanence.runs import Job
+from remanence.search import solver as _search
 from remanence_recipes import RECIPES
 
 

@@ -1,6 +1,5 @@
 """The attacks, one file per paper. A new one joins `ATTACKS` and the contract table in tests/test_contract.py."""
 
-from remanence.attacks._search import LBFGS
 from remanence.attacks.base import Attack, ShadowAttack
 from remanence.attacks.finetuning.linearised import Linearised
 from remanence.attacks.finetuning.simudy import SimuDy
@@ -13,7 +12,7 @@ from remanence.attacks.finetuning.unknowns import (
     find_training,
 )
 from remanence.attacks.gradients.first_layer import FirstLayer
-from remanence.attacks.gradients.gradient_matching import L2, Cosine, GradientMatching
+from remanence.attacks.gradients.gradient_matching import GradientMatching
 from remanence.attacks.gradients.labels import infer_labels
 from remanence.attacks.gradients.stein import Stein
 from remanence.attacks.gradients.tensor.hermite import hermite_coefficients, telling_order, vanishes
@@ -23,6 +22,8 @@ from remanence.attacks.one_unknown.mnemonist import FittedMnemonist, Importance,
 from remanence.attacks.one_unknown.reconn import FittedRecoNN, RecoNN
 from remanence.attacks.weights.kkt import KKT, KKTRun
 from remanence.attacks.weights.stationarity import Stationarity
+from remanence.search.distances import L2, Cosine
+from remanence.search.solver import LBFGS
 
 ATTACKS = (GradientMatching, FirstLayer, Stein, RecoNN, Mnemonist, GLM, KKT, Stationarity, SimuDy, Linearised)
 

@@ -15,12 +15,12 @@ from torch.autograd.function import once_differentiable
 
 from remanence.attacks._gates import Gates
 from remanence.attacks._simulation import SHARE_OF_MEMORY, Read, free_memory
-from remanence.attacks.gradients.gradient_matching import ByProducts, Distance
 from remanence.engine import cnn as plain_cnn
 from remanence.engine.cnn import PlainCnn
 from remanence.engine.cnn_pieces import Gated
 from remanence.engine.cnn_reading import in_place_of_kinks, rectified
 from remanence.engine.cnn_tape import Tape
+from remanence.search.distances import ByProducts, Distance
 from remanence.training import SGD, Adam, AdamW, RMSProp, Training
 from remanence.types import Params
 

@@ -5,10 +5,10 @@ from itertools import chain
 
 from torch import nn
 
-from remanence.attacks.gradients.gradient_matching import ByProducts, Distance
 from remanence.engine import mlp as plain_mlp
 from remanence.engine.cnn_reading import Named, inside, layers_of, norms_of, parts
 from remanence.models import Centre, Standardise
+from remanence.search.distances import ByProducts, Distance
 from remanence.training import SGD, Adam, AdamW, CrossEntropy, Logistic, RMSProp, SquaredError, Training
 
 

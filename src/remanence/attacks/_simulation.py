@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Protocol, TypeAlias, final
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks.gradients.gradient_matching import Distance
 from remanence.models import activations
+from remanence.search.distances import Distance, RelativeNorm
 from remanence.training import Optimizer, Training
 from remanence.types import Params
 
@@ -133,7 +133,7 @@ class Simulation:
     def diverges_at(self, x: Tensor, y: Tensor | None = None) -> int | None:
         """The first step, counted from one, after which a weight is not finite, or all are a thousand times as far from
         the start as the victim's."""
-        read, by_length = self.coordinates.read(x), replace(self.coordinates, distance=_Length())
+        read, by_length = self.coordinates.read(x), replace(self.coordinates, distance=RelativeNorm())
         y = self.coordinates.y if y is None else y
         names, state = self._begun(x)
         for move in self.moves(len(x)):
@@ -159,18 +159,6 @@ class Simulation:
             grads = self.coordinates.gradient(weights, read, y, move.batch)
             weights, of_optimizer = self.training.step(move.optimizer, weights, grads, of_optimizer, move.step)
         return tuple(each[name] for each in (weights, *of_optimizer) for name in names)
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class _Length:
-    """The square of our length, in units of what was sent."""
-
-    def __call__(self, sent: Tensor, ours: Tensor) -> Tensor:
-        return ours.square().sum() / sent.square().sum()
-
-    def by_products(self, sent: Tensor, product: Tensor, ours: Tensor) -> Tensor:
-        return ours / sent
 
 
 @final

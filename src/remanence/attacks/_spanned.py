@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from remanence.attacks._gates import Gates
 from remanence.attacks._simulation import Read
-from remanence.attacks._whitened import Whitening
-from remanence.attacks.gradients.gradient_matching import ByProducts, Distance
 from remanence.engine import mlp as plain_mlp
 from remanence.engine.mlp import PlainMlp
+from remanence.search.distances import ByProducts, Distance
+from remanence.search.whitening import Whitening
 from remanence.training import SGD, Training
 from remanence.types import Params
 

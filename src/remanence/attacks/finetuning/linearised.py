@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from remanence.attacks._ends import check_ends
-from remanence.attacks._kept import file_of
-from remanence.attacks._search import search_in_place
-from remanence.attacks.gradients.gradient_matching import Cosine, Distance, total_variation
-from remanence.attacks.weights.kkt import balanced
 from remanence.errors import check_min
 from remanence.models import apply
 from remanence.releases import KnowsTraining, require
+from remanence.search.checkpoint import file_of
+from remanence.search.distances import Cosine, Distance
+from remanence.search.labels import balanced
+from remanence.search.priors import total_variation
+from remanence.search.solver import search_in_place
 from remanence.training import Adam, Loss, Optimizer
 from remanence.types import Params, Reconstruction
 

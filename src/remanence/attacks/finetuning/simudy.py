@@ -17,17 +17,17 @@ from torch.nn.functional import one_hot
 from remanence.attacks._convolved import Convolved
 from remanence.attacks._ends import check_ends, check_training
 from remanence.attacks._gates import Gates
-from remanence.attacks._kept import file_of
 from remanence.attacks._reasons import why_not_smooth
-from remanence.attacks._search import search_in_place
 from remanence.attacks._simulation import Simulation, Whole, segment_of
-from remanence.attacks._soft_labels import given, leanings, shares
 from remanence.attacks._spanned import Spanned
-from remanence.attacks.gradients.gradient_matching import Cosine, Distance, total_variation
-from remanence.attacks.weights.kkt import balanced
 from remanence.engine.cuda import precision
 from remanence.errors import BadInput, Diverged, check_above, check_between, check_min
 from remanence.releases import KnowsFixed, KnowsTraining, require
+from remanence.search.checkpoint import file_of
+from remanence.search.distances import Cosine, Distance
+from remanence.search.labels import balanced, given, initial_logits, probabilities
+from remanence.search.priors import total_variation
+from remanence.search.solver import search_in_place
 from remanence.seeds import derive_seed
 from remanence.training import SGD, Adam, Optimizer, Training
 from remanence.training.decay import remaining_fraction
@@ -165,7 +165,7 @@ class SimuDy:
         sure = one_hot(coordinates.y[: len(known)], release.num_classes).to(start)
 
         def labelled() -> Tensor | None:
-            return torch.cat([sure, shares(leaning[0])]) if leaning else None
+            return torch.cat([sure, probabilities(leaning[0])]) if leaning else None
 
         def objective(x: Tensor) -> Tensor:
             return simulation(torch.cat([known, x]), labelled()) + self.tv * total_variation(coordinates.within(x))
@@ -200,7 +200,7 @@ class SimuDy:
         if not self.soft_labels:
             return []
         sizes, known = (len(labels), release.num_classes), labels if self.labels or self.start else None
-        return [nn.Parameter(leanings(known, *sizes, (self.training or release.training).loss, like=like))]
+        return [nn.Parameter(initial_logits(known, *sizes, (self.training or release.training).loss, like=like))]
 
 
 def mean_gradient(release: KnowsTraining, training: Training, *, records: int) -> float:

@@ -10,58 +10,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, final
 
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.nn.functional import cosine_similarity
 
-from remanence.attacks._search import LBFGS, search
 from remanence.attacks.base import Attack
 from remanence.attacks.gradients.labels import infer_labels
 from remanence.errors import NotEnoughKnowledge, check_min
 from remanence.releases import KnowsUpdate, require
+from remanence.search.distances import Cosine, Distance
+from remanence.search.priors import total_variation
+from remanence.search.solver import LBFGS, search
 from remanence.seeds import derive_seed
 from remanence.training import Adam, Optimizer
 from remanence.types import Params, Reconstruction
 
 _NOISE = 256  # records that the first guess of the labels is made with
-
-
-class Distance(Protocol):
-    def __call__(self, sent: Tensor, ours: Tensor) -> Tensor: ...
-
-
-@runtime_checkable
-class ByProducts(Distance, Protocol):
-    """A distance that follows from the squares of both sides and their product, which may be had without the sides."""
-
-    def by_products(self, sent: Tensor, product: Tensor, ours: Tensor) -> Tensor: ...
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Cosine:
-    """1 - cos: only the direction counts (Geiping et al.)."""
-
-    def __call__(self, sent: Tensor, ours: Tensor) -> Tensor:
-        return 1 - cosine_similarity(sent, ours, dim=0)
-
-    def by_products(self, sent: Tensor, product: Tensor, ours: Tensor) -> Tensor:
-        return 1 - product * (sent * ours).clamp_min(torch.finfo(ours.dtype).tiny).rsqrt()
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class L2:
-    """Squared distance in units of the sent gradient's squared norm (Zhu et al.; the unit makes one rate fit all)."""
-
-    def __call__(self, sent: Tensor, ours: Tensor) -> Tensor:
-        return (sent - ours).square().sum() / sent.square().sum()
-
-    def by_products(self, sent: Tensor, product: Tensor, ours: Tensor) -> Tensor:
-        return (sent - 2 * product + ours) / sent
 
 
 @final
@@ -145,13 +111,6 @@ def _labels_beside(release: KnowsUpdate, estimate: Reconstruction, generator: to
                 left[label] += 1
                 labels[i] = next(others)
     return estimate.y.new_tensor([*labels, *islice(others, len(of_batch) - len(labels))])
-
-
-def total_variation(x: Tensor) -> Tensor:
-    """Mean absolute difference of neighbouring pixels; zero for table rows, which have no neighbours."""
-    if x.ndim < 4:
-        return x.new_zeros(())
-    return x.diff(dim=-1).abs().mean() + x.diff(dim=-2).abs().mean()
 
 
 def _flat(params: Params, names: Sequence[str]) -> Tensor:

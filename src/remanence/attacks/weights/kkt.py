@@ -23,6 +23,7 @@ from remanence.errors import BadInput, check_above, check_min
 from remanence.models import apply
 from remanence.progress import track
 from remanence.releases import KnowsFinal, require
+from remanence.search.labels import balanced
 from remanence.types import Reconstruction
 
 _PENALTY = 5.0  # on multipliers below the least
@@ -90,21 +91,10 @@ class KKT:
                 if looks and search.shrunk(halved=done in cuts):
                     go = search.replayed()
         best = int(search.objective.argmin())
-        x = images(release, search.x[best].to(next(iter(release.final.values()))), self.mean)
+        x = residual.images(release, search.x[best].to(next(iter(release.final.values()))), self.mean)
         low, high = (v.view(-1, *[1] * (x.ndim - 1)) for v in torch.aminmax(x.flatten(1), dim=1))
         x = (x - low) / (high - low).clamp_min(torch.finfo(x.dtype).tiny)  # as the paper scores them
         return Reconstruction(x=x, y=search.labels, objective=float(search.objective[best]))
-
-
-def balanced(count: int, classes: int) -> Tensor:
-    """Labels of candidates: as many of each class, one class after the other."""
-    return torch.arange(count) * classes // count
-
-
-def images(release: KnowsFinal, x: Tensor, mean: float | None) -> Tensor:
-    """Flat candidates of the first layer as records."""
-    taken_off = residual.mean_of(release.model, release.final) if mean is None else x.new_full((), mean)
-    return (x if taken_off is None else x + taken_off.to(x)).view(len(x), *release.shape)
 
 
 class Search:
@@ -190,7 +180,7 @@ class Search:
     def _by_autograd(self, multipliers: Tensor) -> tuple[Tensor, Tensor]:
         found = []
         for run, x, moved, own in zip(self.runs, self.x, self.moved, multipliers, strict=True):
-            records = images(self.release, x, None)
+            records = residual.images(self.release, x, None)
             with torch.no_grad():
                 signs = self._signs(apply(self.release.model, self.final, records))
             top = signs * own[:, None]

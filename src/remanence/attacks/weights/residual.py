@@ -18,6 +18,7 @@ from torch.nn.functional import linear
 from remanence.engine import mlp as plain_mlp
 from remanence.errors import BadInput
 from remanence.models import Centre
+from remanence.releases import KnowsFinal
 from remanence.training import CrossEntropy
 from remanence.types import Params
 
@@ -94,6 +95,13 @@ def mean_of(model: nn.Module, final: Params) -> Tensor | None:
     """What the model takes off its records."""
     names = [f"{path}.mean" for path, layer in model.named_modules() if isinstance(layer, Centre)]
     return final[names[0]] if names else None
+
+
+def images(release: KnowsFinal, x: Tensor, mean: float | None) -> Tensor:
+    """Records (n, *shape) whose pixels less the mean are `x` (n, pixels): less `mean`, or with None what the model
+    subtracts."""
+    taken_off = mean_of(release.model, release.final) if mean is None else x.new_full((), mean)
+    return (x if taken_off is None else x + taken_off.to(x)).view(len(x), *release.shape)
 
 
 def margin_signs(logits: Tensor, labels: Tensor, *, signed: bool) -> Tensor:

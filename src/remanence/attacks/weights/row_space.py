@@ -7,8 +7,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from remanence.attacks._whitened import Whitening
 from remanence.attacks.weights.residual import Layer
+from remanence.search.whitening import Whitening
 
 _GAP = 30.0  # between two singular values, where the rank ends
 _FEWEST = 10  # directions, to begin with

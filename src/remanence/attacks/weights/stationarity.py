@@ -21,15 +21,14 @@ from torch.func import vmap
 from remanence.attacks._ends import check_outputs
 from remanence.attacks._gates import steepness
 from remanence.attacks._reasons import why_no_mlp
-from remanence.attacks._soft_labels import given
-from remanence.attacks.gradients.gradient_matching import total_variation
 from remanence.attacks.weights import residual
-from remanence.attacks.weights.kkt import balanced, images
 from remanence.attacks.weights.row_space import RowSpace
 from remanence.engine.cuda import changed_by, precision, replayed, set_rate, torch_optimizer
 from remanence.errors import BadInput, Diverged, check_above, check_between, check_min
 from remanence.progress import track
 from remanence.releases import KnowsFinal, require
+from remanence.search.labels import balanced, given
+from remanence.search.priors import total_variation
 from remanence.training import Adam, CrossEntropy, KnownLoss
 from remanence.types import Reconstruction
 
@@ -77,7 +76,7 @@ class Stationarity:
             why = next(why_no_mlp(release.model, standardised=False), "the net has no hidden layer")
             raise BadInput(f"Stationarity cannot read this net, use `KKT`: {why}")
         check_outputs(self.loss, len(layers[-1].weight), release.num_classes)
-        grey = 0.5 - images(release, layers[0].weight.new_zeros(1, prod(release.shape)), self.mean)
+        grey = 0.5 - residual.images(release, layers[0].weight.new_zeros(1, prod(release.shape)), self.mean)
         span = RowSpace.of(layers, self.whitening, grey.flatten(), most=self.candidates, inner=self._inner(layers))
         count = self.candidates or span.count
         if count is None:
@@ -93,7 +92,7 @@ class Stationarity:
         best = int(objective.argmin())
         if not objective[best].isfinite():
             raise Diverged("every restart of Stationarity diverged: lower its `lr`")
-        x = images(release, span.records_at(z[best].to(span.basis)), self.mean).clamp(0, 1)
+        x = residual.images(release, span.records_at(z[best].to(span.basis)), self.mean).clamp(0, 1)
         return Reconstruction(x=x, y=labels, objective=float(objective[best]))
 
     def _inner(self, layers: Sequence[residual.Layer]) -> float:
@@ -206,7 +205,7 @@ class Stationarity:
         rest, factor = residual.fitted(span.layers, residual.left(span.layers, seen, pull))
         of_deltas = residual.by_deltas(span.layers, seen, rest)
         of_logits = -self.loss.slopes_along(seen.logits, labels, factor[:, None, None] * of_deltas[-1])
-        x = images(release, span.records_at(z).flatten(0, 1), self.mean)
+        x = residual.images(release, span.records_at(z).flatten(0, 1), self.mean)
         unlike, of_x = self._priors(x.unflatten(0, z.shape[:2]), tv)
         of_z = of_x.flatten(2) @ span.basis.T
         residual.by_inputs(span.layers, seen, rest, of_deltas, of_logits=of_logits, onto=of_z)

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.func import grad, grad_and_value, vmap
 from torch.nn.functional import interpolate
 
-from remanence.attacks._kept import keep, resumed
 from remanence.engine.cuda import changed_by, replayed, set_rate, torch_optimizer, update
 from remanence.errors import Diverged
 from remanence.progress import track
+from remanence.search.checkpoint import keep, resumed
 from remanence.training import Optimizer
 
 if TYPE_CHECKING:

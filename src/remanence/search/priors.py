@@ -1,0 +1,29 @@
+"""Priors on candidate records: what images look like, added to an objective."""
+
+from dataclasses import dataclass
+from typing import final
+
+from torch import Tensor
+
+from remanence.errors import check_min
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TotalVariation:
+    """`weight` times the total variation of images (Geiping et al. 2020)."""
+
+    weight: float
+
+    def __post_init__(self) -> None:
+        check_min(self, weight=0)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.weight * total_variation(x)
+
+
+def total_variation(x: Tensor) -> Tensor:
+    """Mean absolute difference of neighbouring pixels of images (n, c, h, w); zero for table rows (n, d)."""
+    if x.ndim < 4:
+        return x.new_zeros(())
+    return x.diff(dim=-1).abs().mean() + x.diff(dim=-2).abs().mean()
