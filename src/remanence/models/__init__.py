@@ -11,23 +11,30 @@ from remanence.models.init import initial_params, initial_stack, server_params, 
 from remanence.models.layers import Centre, Standardise
 from remanence.models.mlps import centred_mlp, mlp
 from remanence.models.resnets import Residual, resnet, resnet18, vgg
+from remanence.models.structure import CNN, MLP, FirstLinear, Unsupported, first_linear, parse
 
 __all__ = [
+    "CNN",
+    "MLP",
     "Centre",
     "Doubling",
+    "FirstLinear",
     "Image",
     "Residual",
     "Standardise",
+    "Unsupported",
     "activations",
     "apply",
     "centred_mlp",
     "cnn",
     "deconv",
+    "first_linear",
     "initial_params",
     "initial_stack",
     "mirror",
     "mlp",
     "outputs",
+    "parse",
     "patchgan",
     "resnet",
     "resnet18",
