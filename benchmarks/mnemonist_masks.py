@@ -17,9 +17,9 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks.one_unknown.masks import MaskedReader, Superparameters, masks_of
+from remanence.attacks.one_unknown.masks import MaskedReconstructor, Superparameters, sample_masks
 from remanence.attacks.one_unknown.mnemonist import Importance
-from remanence.attacks.one_unknown.reconstructor import Reader, materialised
+from remanence.attacks.one_unknown.network import Reconstructor, materialise
 from remanence.engine.cuda import precision
 from remanence.models import deconv, initial_params, mlp
 from remanence.shadow.features import Scaler
@@ -44,13 +44,13 @@ def compare(device: str, *, models: int, in_full: int) -> None:
     generator = torch.Generator().manual_seed(1)
     weights = initial + 1e-2 * torch.randn(models, len(initial), generator=generator).to(device)
     targets = torch.rand(models, *SHAPE, generator=generator).to(device)
-    scaler, masks = Scaler.fit(weights, clip=2.0), masks_of(ROWS, 1024, seed=0).to(device)
+    scaler, masks = Scaler.fit(weights, clip=2.0), sample_masks(ROWS, 1024, seed=0).to(device)
     layer = first_layer(model, SHAPE)
     assert layer is not None
-    groups = Superparameters.of(model, layer, initial.device)
-    net = Reader(deconv(len(initial), SHAPE), SHAPE)
-    materialised(net, initial_params(net, seed=2), initial)
-    masked = MaskedReader(net=net, scaler=scaler, groups=groups)
+    groups = Superparameters.from_layer(model, layer, initial.device)
+    net = Reconstructor(deconv(len(initial), SHAPE), SHAPE)
+    materialise(net, initial_params(net, seed=2), initial)
+    masked = MaskedReconstructor(net=net, scaler=scaler, groups=groups)
 
     print(f"{device}, {torch.get_num_threads()} threads, {len(masks):,} masks; milliseconds per model")
     few = weights[:in_full], initial, targets[:in_full], masks
@@ -58,9 +58,9 @@ def compare(device: str, *, models: int, in_full: int) -> None:
     fast, found = _timed("partial products", lambda: masked.errors(weights, initial, targets, masks))
     print(f"largest difference of the errors {float((found[:in_full] - expected).abs().max()):.1e}")
     print(f"ratio {slow / fast:.1f}, all masks")
-    some = masks_of(ROWS, BALANCED, seed=0).to(device)
+    some = sample_masks(ROWS, BALANCED, seed=0).to(device)
     few_masks, of_few = _timed(f"{BALANCED} balanced masks", lambda: masked.errors(weights, initial, targets, some))
-    every, fewer = (Importance.of(m, e).coefficient for m, e in ((masks, found), (some, of_few)))
+    every, fewer = (Importance.from_errors(m, e).coefficient for m, e in ((masks, found), (some, of_few)))
     print(f"coefficients of the rows, all masks against balanced: correlation {correlation(every, fewer):.3f}")
     print(f"ratio {slow / few_masks:.1f}")
 
@@ -70,13 +70,13 @@ def correlation(some: Tensor, others: Tensor) -> float:
 
 
 @torch.no_grad()
-def _in_full(masked: MaskedReader, weights: Tensor, initial: Tensor, targets: Tensor, masks: Tensor) -> Tensor:
+def _in_full(masked: MaskedReconstructor, weights: Tensor, initial: Tensor, targets: Tensor, masks: Tensor) -> Tensor:
     """Each masked model is made, standardised and read whole, all masks of one model in a batch."""
     found = []
     for row, target in zip(weights, targets, strict=True):
         batch = row.repeat(len(masks), 1)
-        for s, own in enumerate(masked.groups.coordinates):
-            batch[:, own] = torch.where(masks[:, s, None] == 1, row[own], initial[own])
+        for s, group in enumerate(masked.groups.coordinates):
+            batch[:, group] = torch.where(masks[:, s, None] == 1, row[group], initial[group])
         difference = (masked.net(masked.scaler(batch)) - target).flatten(1)
         found.append(difference.square().mean(1) + difference.abs().mean(1))
     return torch.stack(found)

@@ -19,6 +19,7 @@ from remanence.attacks import (
     L2,
     LBFGS,
     FirstLayer,
+    Fitting,
     GradientMatching,
     KKTRun,
     Linearised,
@@ -47,13 +48,14 @@ class Row:
     activation: Callable[[], nn.Module] = nn.ELU
 
 
+RECONN = RecoNN(hidden=(16,), fitting=Fitting(epochs=3))
 ROWS = [
     Row(GradientMatching(steps=20, restarts=2), 3, gradient_at_initial, weights_only, "`sent`"),
     Row(GradientMatching(steps=10, optimizer=LBFGS()), 2, local_update, weights_only, "`sent`"),
     Row(FirstLayer(), 1, gradient_at_initial, weights_only, "`gradient`", deterministic=True),
     Row(Stein(), 3, gradient_at_initial, weights_only, "`gradient`", hidden=(500,)),
-    Row(RecoNN(hidden=(16,), epochs=3), 1, all_but_one, fine_tuned, "`fixed`"),
-    Row(Mnemonist(reader=RecoNN(hidden=(16,), epochs=3)), 1, all_but_one, fine_tuned, "`fixed`"),
+    Row(RECONN, 1, all_but_one, fine_tuned, "`fixed`"),
+    Row(Mnemonist(reconstructor=RECONN), 1, all_but_one, fine_tuned, "`fixed`"),
     Row(KKT(candidates=3, iterations=5), 3, weights_only, gradient_at_initial, "`final`", activation=nn.ReLU),
     Row(
         KKT(candidates=3, iterations=8, projected=True, runs=(KKTRun(), KKTRun(spread=0.1)), halvings=1),

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from remanence.attacks import ATTACKS, L2, FirstLayer, GradientMatching, RecoNN, SimuDy, Stationarity, Stein
+from remanence.attacks import ATTACKS, L2, FirstLayer, Fitting, GradientMatching, RecoNN, SimuDy, Stationarity, Stein
 from remanence.data import Split, distinct, load, split
 from remanence.errors import BadInput, unknown_name
 from remanence.experiments import Cell, Scale, Study
@@ -33,7 +33,8 @@ TUNED_ON = {  # the data sets whose true records were looked at when an attack's
     Stein: ("cifar10",),
 }
 SPANS = "what the first layer spans"
-READER = RecoNN(hidden=(500, 500), gated=True, optimizer=AdamW(lr=1e-3, weight_decay=1e-2))
+RECONSTRUCTOR = RecoNN(hidden=(500, 500), fitting=Fitting(optimizer=AdamW(lr=1e-3, weight_decay=1e-2), epochs=100))
+QUICK_RECONSTRUCTOR = replace(RECONSTRUCTOR, hidden=(100, 100), fitting=replace(RECONSTRUCTOR.fitting, epochs=20))
 ON_REQUEST = ("FirstLayer", "Stein")  # refuse, as of narrow tables, what they cannot read
 FEWEST = 200  # below this no part of the split is large enough to say anything
 
@@ -124,7 +125,7 @@ def audit_cells(
             training=Training(epochs=20 if quick else 100),
             reveal=all_but_one,
             per_victim=1,
-            attack=replace(READER, hidden=(100, 100), epochs=20) if quick else READER,
+            attack=QUICK_RECONSTRUCTOR if quick else RECONSTRUCTOR,
             matching=identity,
             tuned_on_truth=named in TUNED_ON[RecoNN],
         ),

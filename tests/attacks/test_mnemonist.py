@@ -6,21 +6,24 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from torch import Tensor, nn
 
 import remanence
-from remanence import SGD, Adam, Attack, BadInput, Data, NotEnoughKnowledge, Training, train_victim
-from remanence.attacks import RecoNN, ShadowAttack
-from remanence.attacks.one_unknown.masks import MaskedReader, Superparameters, masks_of
-from remanence.attacks.one_unknown.mnemonist import Importance, Mnemonist
+from remanence import SGD, Adam, Attack, Data, NotEnoughKnowledge, RMSProp, Training, train_victim
+from remanence.attacks import FittedRecoNN, Fitting, RecoNN, ShadowAttack, WeightFeatures
+from remanence.attacks.one_unknown.masks import MaskedReconstructor, Superparameters, sample_masks
+from remanence.attacks.one_unknown.mnemonist import Importance, Mnemonist, ResetTo
+from remanence.attacks.one_unknown.network import Head
 from remanence.data import Split
 from remanence.models import cnn, initial_params, mlp
 from remanence.releases import AllButOne, all_but_one, all_but_one_unknown_init, fine_tuned
 from remanence.shadow import ShadowBank, build_bank, stack_weights
+from remanence.shadow.features import Scaler
 from remanence.types import Params
 
 ROWS, SHAPE = 4, (1, 4, 4)
-QUICK = RecoNN(hidden=(16,), epochs=3, batch_size=16)
+QUICK = RecoNN(hidden=(16,), head="dense", fitting=Fitting(optimizer=RMSProp(lr=1e-3), epochs=3, batch_size=16))
 
 
 def flat(params: Params) -> Tensor:
@@ -41,11 +44,11 @@ def planted(
     x = torch.rand(count, *SHAPE, generator=generator).to(dtype)
     model = mlp(SHAPE, 3, hidden=hidden, activation=nn.ReLU)
     initial = {name: p.to(dtype) for name, p in initial_params(model, seed=1).items()}
-    moved = {n: torch.randn(count, *p.shape, generator=generator).to(dtype) * 0.03 for n, p in initial.items()}
-    moved["1.weight"][:, holding] = 0.1 * (x.flatten(1) - 0.5)
+    delta = {n: torch.randn(count, *p.shape, generator=generator).to(dtype) * 0.03 for n, p in initial.items()}
+    delta["1.weight"][:, holding] = 0.1 * (x.flatten(1) - 0.5)
     if faintly is not None:
-        moved["1.weight"][:, faintly] += 0.05 * (x.flatten(1) - 0.5)
-    weights = stack_weights({name: p + moved[name] for name, p in initial.items()})
+        delta["1.weight"][:, faintly] += 0.05 * (x.flatten(1) - 0.5)
+    weights = stack_weights({name: p + delta[name] for name, p in initial.items()})
     targets = Data(x=x, y=torch.zeros(count).long(), num_classes=3)
     return ShadowBank(weights=weights, targets=targets, model=model, initial=initial)
 
@@ -69,8 +72,8 @@ def release_of(bank: ShadowBank, row: Tensor, model: nn.Module) -> AllButOne:
     )
 
 
-def in_full(bank: ShadowBank, fitted: remanence.attacks.FittedRecoNN, masks: Tensor) -> Tensor:
-    """(models, masks): each masked model made parameter by parameter and read as a release would be."""
+def in_full(bank: ShadowBank, fitted: FittedRecoNN, masks: Tensor) -> Tensor:
+    """(models, masks): each masked model made parameter by parameter and attacked as a release would be."""
     assert bank.model is not None
     assert bank.initial is not None
     errors = []
@@ -85,175 +88,181 @@ def in_full(bank: ShadowBank, fitted: remanence.attacks.FittedRecoNN, masks: Ten
     return torch.stack(errors).view(len(bank.weights), len(masks))
 
 
+def reconn(*hidden: int, head: Head = "dense", clip: float | None = 0.7, pca: int | None = None) -> RecoNN:
+    features = WeightFeatures(clip=clip, pca=pca)
+    return RecoNN(hidden=hidden, head=head, features=features, fitting=Fitting(epochs=2, batch_size=16))
+
+
 @pytest.mark.parametrize(
-    "reader",
+    "reconstructor",
     [
-        RecoNN(hidden=(16, 8), clip=None),
-        RecoNN(hidden=(16,), clip=0.7),
-        RecoNN(hidden=(), clip=0.7),
-        RecoNN(hidden=(16,), clip=0.7, pca=12),
-        RecoNN(hidden=(16,), clip=0.7, gated=True),
-        RecoNN(hidden=(16,), gated=True, pca=12),
-        RecoNN(hidden=(16,), transposed=True),
-        RecoNN(hidden=(), transposed=True, clip=0.7),
+        reconn(16, 8, clip=None),
+        reconn(16),
+        reconn(),
+        reconn(16, pca=12),
+        reconn(16, head="gated"),
+        reconn(16, head="gated", clip=5.0, pca=12),
+        reconn(16, head="deconv", clip=5.0),
+        reconn(head="deconv"),
     ],
     ids=repr,
 )
 @pytest.mark.parametrize("hidden", [(ROWS,), (ROWS, 3, 3, 3, 3, 3)])  # with more than ten modules names sort otherwise
-def test_the_shortcut_is_the_full_evaluation_of_every_mask(reader: RecoNN, hidden: tuple[int, ...]) -> None:
+def test_the_shortcut_is_the_full_evaluation_of_every_mask(reconstructor: RecoNN, hidden: tuple[int, ...]) -> None:
     bank = planted(60, seed=0, dtype=torch.float64, hidden=hidden)
-    fitted = replace(reader, epochs=2, batch_size=16).fit(bank, seed=0)
+    fitted = reconstructor.fit(bank, seed=0)
+    assert isinstance(fitted.features, Scaler)
     some = replace(bank, weights=bank.weights[:3], targets=bank.targets.take(slice(0, 3)))
-    layer, masks = bank.first_layer(), masks_of(ROWS, 16, seed=0)
+    layer, masks = bank.first_layer(), sample_masks(ROWS, 16, seed=0)
     assert layer is not None
     assert bank.initial is not None
     assert isinstance(bank.model, nn.Sequential)
-    groups = Superparameters.of(bank.model, layer, bank.weights.device)
-    masked = MaskedReader(net=fitted.net, scaler=fitted.scaler, groups=groups)
+    groups = Superparameters.from_layer(bank.model, layer, bank.weights.device)
+    masked = MaskedReconstructor(net=fitted.net, scaler=fitted.features, groups=groups)
     found = masked.errors(some.weights, flat(bank.initial)[0], some.targets.x, masks)
     expected = in_full(some, fitted, masks)
     assert torch.allclose(found, expected, rtol=0, atol=1e-10)
     assert expected.std(1).min() > 1e-4  # the masks do make a difference
 
 
-def test_all_masks_come_once_and_of_many_too_few_to_balance_are_drawn() -> None:
-    assert len(masks_of(3, 8, seed=0).unique(dim=0)) == 8
-    drawn = masks_of(300, 500, seed=0)
-    assert drawn.shape == (500, 300)
-    assert (drawn.double().mean(0) - 0.5).abs().max() < 0.1
-    assert not torch.equal(drawn, masks_of(300, 500, seed=1))
+def test_all_masks_come_once_and_of_many_too_few_to_balance_are_random() -> None:
+    assert len(sample_masks(3, 8, seed=0).unique(dim=0)) == 8
+    random = sample_masks(300, 500, seed=0)
+    assert random.shape == (500, 300)
+    assert (random.double().mean(0) - 0.5).abs().max() < 0.1
+    assert not torch.equal(random, sample_masks(300, 500, seed=1))
 
 
-@pytest.mark.parametrize(("rows", "most", "count"), [(10, 64, 64), (10, 127, 96), (15, 64, 64), (16, 128, 128)])
-def test_balanced_masks_keep_any_three_rows_in_all_ways_equally_often(rows: int, most: int, count: int) -> None:
-    masks = masks_of(rows, most, seed=0)
+@pytest.mark.parametrize(("rows", "max_masks", "count"), [(10, 64, 64), (10, 127, 96), (15, 64, 64), (16, 128, 128)])
+def test_balanced_masks_select_any_three_rows_equally_often(rows: int, max_masks: int, count: int) -> None:
+    masks = sample_masks(rows, max_masks, seed=0)
     assert masks.shape == (count, rows)
     for three in combinations(range(rows), 3):
-        ways = (masks[:, three] * torch.tensor([4, 2, 1])).sum(1).bincount(minlength=8)
-        assert (ways == count // 8).all()
-    assert not torch.equal(masks, masks_of(rows, most, seed=1))
+        counts = (masks[:, three] * torch.tensor([4, 2, 1])).sum(1).bincount(minlength=8)
+        assert (counts == count // 8).all()
+    assert not torch.equal(masks, sample_masks(rows, max_masks, seed=1))
 
 
-def test_balanced_masks_tell_what_all_masks_tell_of_rows_that_act_in_pairs() -> None:
+def test_interactions_of_two_rows_do_not_bias_balanced_masks() -> None:
     generator = torch.Generator().manual_seed(0)
     alone, pairs = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((10,), (10, 10)))
 
     def coefficients(masks: Tensor) -> Tensor:
         signs = 2 * masks.double() - 1
         errors = masks.double() @ alone + ((signs @ pairs) * signs).sum(1)
-        return Importance.of(masks, errors[None]).coefficient
+        return Importance.from_errors(masks, errors[None]).coefficient
 
-    assert torch.allclose(coefficients(masks_of(10, 32, seed=0)), coefficients(masks_of(10, 1024, seed=0)))
-    drawn = torch.randint(2, (32, 10), generator=generator)
-    assert not torch.allclose(coefficients(drawn), alone, atol=0.1)
+    assert torch.allclose(coefficients(sample_masks(10, 32, seed=0)), coefficients(sample_masks(10, 1024, seed=0)))
+    random = torch.randint(2, (32, 10), generator=generator)
+    assert not torch.allclose(coefficients(random), alone, atol=0.1)
 
 
-@pytest.mark.parametrize("drawn", [False, True])
-def test_the_surrogate_is_ordinary_least_squares(drawn: bool) -> None:
-    masks = masks_of(5, 25 if drawn else 32, seed=0)
+@pytest.mark.parametrize("count", [25, 32])
+def test_the_surrogate_is_ordinary_least_squares(count: int) -> None:
+    masks = sample_masks(5, count, seed=0)
     errors = torch.rand(7, len(masks), generator=torch.Generator().manual_seed(0)).double()
-    importance = Importance.of(masks, errors)
+    importance = Importance.from_errors(masks, errors)
     design = np.column_stack([np.ones(len(masks)), masks.numpy()])
     expected = np.array([np.linalg.lstsq(design, e, rcond=None)[0][1:] for e in errors.numpy()])
     assert np.allclose(importance.coefficients, expected, atol=1e-12)
     assert np.allclose(importance.coefficient, expected.mean(0))
     assert np.allclose(importance.standard_error, expected.std(0, ddof=1) / np.sqrt(7))
-    assert importance.kept.tolist() == np.flatnonzero(expected.mean(0) < 0).tolist()
+    assert importance.helpful.tolist() == np.flatnonzero(expected.mean(0) < 0).tolist()
 
 
-def test_where_no_row_helps_the_least_harmful_is_kept() -> None:
-    masks = masks_of(3, 8, seed=0)
+def test_where_no_row_helps_the_least_harmful_is_selected() -> None:
+    masks = sample_masks(3, 8, seed=0)
     errors = masks.double() @ torch.tensor([0.3, 0.1, 0.2]).double()
-    assert Importance.of(masks, errors.expand(2, -1)).kept.tolist() == [1]
+    assert Importance.from_errors(masks, errors.expand(2, -1)).helpful.tolist() == [1]
 
 
 @pytest.mark.parametrize("holding", [0, 2])
-@pytest.mark.parametrize("reader", [RecoNN(hidden=(64,)), RecoNN(hidden=(32,), gated=True)], ids=repr)
-@pytest.mark.parametrize("to_mean", [False, True])
-def test_the_one_row_that_stores_the_record_is_ranked_first(holding: int, reader: RecoNN, to_mean: bool) -> None:
-    attack = Mnemonist(reader=replace(reader, epochs=30, batch_size=32), to_mean=to_mean)
+@pytest.mark.parametrize("head", ["dense", "gated"])
+@pytest.mark.parametrize("reset_to", ["initial", "mean"])
+def test_the_one_row_that_stores_the_record_is_ranked_first(holding: int, head: Head, reset_to: ResetTo) -> None:
+    fitting = Fitting(optimizer=RMSProp(lr=1e-3), epochs=30, batch_size=32)
+    reconstructor = RecoNN(hidden=(32,) if head == "gated" else (64,), head=head, fitting=fitting)
+    attack = Mnemonist(reconstructor=reconstructor, reset_to=reset_to)
     importance = attack.importance(planted(500, seed=0, holding=holding), seed=0)
     assert importance.coefficient.argmin() == holding
-    assert holding in importance.kept
+    assert holding in importance.helpful
     others = importance.coefficient[torch.arange(ROWS) != holding]
     assert importance.coefficient[holding] + 5 * importance.standard_error[holding] < others.min()
     assert importance.coefficient[holding] < -0.05
 
 
-def test_by_error_a_row_that_helps_little_is_left_out() -> None:
-    reader = RecoNN(hidden=(32,), optimizer=Adam(lr=2e-3), epochs=40, batch_size=16)
-    bank, signs = planted(300, seed=0, holding=1, faintly=3), Mnemonist(reader=reader, held_out=0.2)
-    assert {1, 3} <= set(signs.fit(bank, seed=0).kept.tolist())
-    assert replace(signs, by_error=True).fit(bank, seed=0).kept.tolist() == [1]
+def test_by_validation_a_row_that_helps_little_is_left_out() -> None:
+    fitting = Fitting(optimizer=Adam(lr=2e-3), epochs=40, batch_size=16)
+    reconstructor = RecoNN(hidden=(32,), head="dense", fitting=fitting)
+    bank = planted(300, seed=0, holding=1, faintly=3)
+    by_sign = Mnemonist(reconstructor=reconstructor, validation_fraction=0.2, reset_to="initial")
+    assert {1, 3} <= set(by_sign.fit(bank, seed=0).rows.tolist())
+    assert replace(by_sign, selection="validation").fit(bank, seed=0).rows.tolist() == [1]
 
 
-@pytest.mark.parametrize("later", [True, False])
-@pytest.mark.parametrize("gated", [True, False])
-def test_only_what_was_kept_is_read(later: bool, gated: bool) -> None:
+@pytest.mark.parametrize("later_layers", [True, False])
+@pytest.mark.parametrize("head", ["dense", "gated"])
+def test_only_the_selected_rows_matter(later_layers: bool, head: Head) -> None:
     bank = planted(120, seed=0)
-    attack = Mnemonist(reader=replace(QUICK, epochs=12, gated=gated), later=later)
+    reconstructor = replace(QUICK, head=head, fitting=replace(QUICK.fitting, epochs=12))
+    attack = Mnemonist(reconstructor=reconstructor, reset_to="initial", later_layers=later_layers)
     fitted = attack.fit(bank, seed=3)
-    rejected = [s for s in range(ROWS) if s not in fitted.kept.tolist()]
+    rejected = [s for s in range(ROWS) if s not in fitted.rows.tolist()]
     assert rejected
     assert bank.model is not None
     release = release_of(bank, bank.weights[0], bank.model)
 
-    def read(name: str, row: int | slice) -> Tensor:
-        """After that part of the released model has changed."""
+    def after_change(name: str, row: int | slice) -> Tensor:
         final = {name: p.clone() for name, p in release.final.items()}
         final[name][row] += 0.3
         return fitted.run(replace(release, final=final), seed=0).x
 
     same = fitted.run(release, seed=0).x
     for name in ("1.weight", "1.bias"):
-        assert all(torch.equal(read(name, row), same) for row in rejected)
-        assert not any(torch.equal(read(name, row), same) for row in fitted.kept.tolist())
+        assert all(torch.equal(after_change(name, row), same) for row in rejected)
+        assert not any(torch.equal(after_change(name, row), same) for row in fitted.rows.tolist())
     for name in ("3.weight", "3.bias"):
-        assert torch.equal(read(name, slice(None)), same) is not later
+        assert torch.equal(after_change(name, slice(None)), same) is not later_layers
 
 
-def test_the_selected_reader_finds_its_rows_where_they_are() -> None:
-    """Gates see the kept rows alone: the coordinates that are left are those of a smaller model."""
+def test_gates_take_the_selected_rows_alone() -> None:
     bank = planted(120, seed=0)
-    fitted = Mnemonist(reader=replace(QUICK, gated=True)).fit(bank, seed=3)
-    rows, kept = fitted.reader.scaler.rows, fitted.kept
+    fitted = Mnemonist(reconstructor=replace(QUICK, head="gated"), reset_to="initial").fit(bank, seed=3)
+    rows = fitted.reconstructor.features.rows
     assert rows is not None
     assert bank.model is not None
     weight = torch.stack([release_of(bank, row, bank.model).final["1.weight"] for row in bank.weights])
-    assert torch.equal(rows.of(bank.weights[:, fitted.left]), weight[:, kept])
+    assert torch.equal(rows.select(bank.weights[:, fitted.coordinates]), weight[:, fitted.rows])
 
 
-@pytest.mark.parametrize("to_mean", [False, True])
-def test_the_reader_that_judges_never_sees_the_judges(to_mean: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    bank, seen, judges, backs = planted(50, seed=0), [], [], []
-    fit, errors = RecoNN.fit, MaskedReader.errors
+@pytest.mark.parametrize("reset_to", ["initial", "mean"])
+def test_the_probe_is_not_trained_on_validation_shadows(reset_to: ResetTo, monkeypatch: pytest.MonkeyPatch) -> None:
+    bank, training, validation, resets = planted(50, seed=0), [], [], []
+    fit, errors = RecoNN.fit, MaskedReconstructor.errors
 
-    def watched_fit(self: RecoNN, part: ShadowBank, *, seed: int) -> object:
-        seen.append(part.weights)
+    def watched_fit(self: RecoNN, part: ShadowBank, *, seed: int) -> FittedRecoNN:
+        training.append(part.weights)
         return fit(self, part, seed=seed)
 
-    def watched_errors(self: MaskedReader, weights: Tensor, back: Tensor, *rest: Tensor) -> Tensor:
-        judges.append(weights)
-        backs.append(back)
-        return errors(self, weights, back, *rest)
+    def watched_errors(self: MaskedReconstructor, weights: Tensor, reset: Tensor, *others: Tensor) -> Tensor:
+        validation.append(weights)
+        resets.append(reset)
+        return errors(self, weights, reset, *others)
 
     monkeypatch.setattr(RecoNN, "fit", watched_fit)
-    monkeypatch.setattr(MaskedReader, "errors", watched_errors)
-    Mnemonist(reader=QUICK, held_out=0.2, to_mean=to_mean).importance(bank, seed=0)
+    monkeypatch.setattr(MaskedReconstructor, "errors", watched_errors)
+    Mnemonist(reconstructor=QUICK, validation_fraction=0.2, reset_to=reset_to).importance(bank, seed=0)
     assert bank.initial is not None
-    assert torch.equal(backs[0], seen[0].mean(0) if to_mean else flat(bank.initial)[0])
-    assert (len(seen[0]), len(judges[0])) == (40, 10)
-    assert len(torch.cat([seen[0], judges[0]]).unique(dim=0)) == 50
+    assert torch.equal(resets[0], training[0].mean(0) if reset_to == "mean" else flat(bank.initial)[0])
+    assert (len(training[0]), len(validation[0])) == (40, 10)
+    assert len(torch.cat([training[0], validation[0]]).unique(dim=0)) == 50
 
 
-@pytest.mark.parametrize("to_mean", [False, True])
-def test_a_judged_reader_that_is_there_already_is_not_fitted_again(
-    to_mean: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bank, attack = planted(60, seed=0), Mnemonist(reader=QUICK, held_out=0.2, to_mean=to_mean)
-    expected, judged = attack.importance(bank, seed=4), attack.judged(bank, seed=4)
+def test_a_probe_that_is_given_is_not_fitted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    bank, attack = planted(60, seed=0), Mnemonist(reconstructor=QUICK, validation_fraction=0.2)
+    expected, probe = attack.importance(bank, seed=4), attack.fit_probe(bank, seed=4)
     monkeypatch.delattr(RecoNN, "fit")
-    torch.testing.assert_close(attack.importance(bank, seed=4, judged=judged).errors, expected.errors)
+    torch.testing.assert_close(attack.importance(bank, seed=4, probe=probe).errors, expected.errors)
 
 
 def small_world(parts: Split, dtype: torch.dtype = torch.float32) -> tuple[AllButOne, Data, remanence.Victim]:
@@ -267,7 +276,7 @@ def small_world(parts: Split, dtype: torch.dtype = torch.float32) -> tuple[AllBu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_keeps_the_contract_of_attacks(parts: Split, dtype: torch.dtype) -> None:
     release, public, victim = small_world(parts, dtype)
-    attack, bank = Mnemonist(reader=QUICK), build_bank(release, public, seed=0)
+    attack, bank = Mnemonist(reconstructor=QUICK), build_bank(release, public, seed=0)
     state = torch.get_rng_state()
     fitted = attack.fit(bank, seed=1)
     first, again, other = (
@@ -280,48 +289,39 @@ def test_keeps_the_contract_of_attacks(parts: Split, dtype: torch.dtype) -> None
     assert isinstance(fitted, Attack)
     assert (first.dtype, first.shape) == (dtype, (1, *release.shape))
     assert not first.requires_grad
-    with pytest.raises(NotEnoughKnowledge, match="Mnemonist needs `fixed`"):
+    with pytest.raises(NotEnoughKnowledge):
         fitted.run(fine_tuned(victim).release, seed=0)  # type: ignore[arg-type]
 
 
 def test_the_repr_is_the_call_that_makes_it() -> None:
-    attack = Mnemonist(reader=RecoNN(transposed=True, optimizer=Adam(lr=1e-4)), masks=64, later=False, held_out=0.2)
+    attack = replace(Mnemonist.paper(), masks=64, later_layers=False)
     assert eval(repr(attack), vars(remanence) | vars(remanence.attacks)) == attack
 
 
 def test_what_it_cannot_work_on_is_refused(parts: Split) -> None:
-    bank = planted(40, seed=0)
-    with pytest.raises(BadInput, match=r"must begin with a fully connected layer.*got None"):
-        Mnemonist().fit(replace(bank, model=None), seed=0)
+    bank, attack = planted(40, seed=0), Mnemonist(reconstructor=QUICK)
+    with refused("unsupported-model", "bank"):
+        attack.fit(replace(bank, model=None), seed=0)
     images = replace(bank.targets, x=torch.rand(40, 1, 12, 12, generator=torch.Generator().manual_seed(0)))
-    with pytest.raises(BadInput, match="got one that begins with Conv2d"):
-        Mnemonist().fit(replace(bank, model=cnn((1, 12, 12), 3), targets=images), seed=0)
-    with pytest.raises(BadInput, match="`bank` must show the weights that its shadows started from"):
-        Mnemonist().fit(replace(bank, initial=None), seed=0)
-    with pytest.raises(BadInput, match=r"`masks` must be more than the 4 rows of the first layer.*got 4"):
-        Mnemonist(masks=4).fit(bank, seed=0)
-    with pytest.raises(BadInput, match=r"`held_out` is a share and must lie in \(0, 1\), got 0"):
-        Mnemonist(held_out=0.0)
-    with pytest.raises(BadInput, match="leave `digest` out"):
-        Mnemonist(reader=RecoNN(gated=True, digest=True))
-    with pytest.raises(BadInput, match="4 shadow models, Mnemonist needs at least 5"):
-        Mnemonist().fit(replace(bank, weights=bank.weights[:4], targets=bank.targets.take(slice(0, 4))), seed=0)
-
-
-def test_a_model_of_another_size_is_refused() -> None:
-    bank = planted(40, seed=0)
+    with refused("unsupported-model", "bank"):
+        attack.fit(replace(bank, model=cnn((1, 12, 12), 3), targets=images), seed=0)
+    with refused("too-few", "masks"):
+        replace(attack, masks=4).fit(bank, seed=0)
+    with refused("out-of-range", "validation_fraction"):
+        Mnemonist(validation_fraction=0.0)
+    with refused("unknown-name", "reset_to"):
+        Mnemonist(reset_to="zero")  # type: ignore[arg-type]
+    with refused("conflict", "reconstructor"):
+        Mnemonist(reconstructor=RecoNN(features=WeightFeatures(digest=True)))
+    with refused("too-few", "bank"):
+        attack.fit(replace(bank, weights=bank.weights[:4], targets=bank.targets.take(slice(0, 4))), seed=0)
     other = planted(5, seed=0, hidden=(3,))
     assert other.model is not None
-    with pytest.raises(BadInput, match="reads models of 83 parameters, got 63"):
-        Mnemonist(reader=QUICK).fit(bank, seed=0).run(release_of(other, other.weights[0], other.model), seed=0)
-
-
-def test_a_bank_of_unknown_starts_is_refused(parts: Split) -> None:
+    with refused("shape-mismatch", "release"):
+        attack.fit(bank, seed=0).run(release_of(other, other.weights[0], other.model), seed=0)
     _, public, victim = small_world(parts)
-    bank = build_bank(all_but_one_unknown_init(victim).release, public, seed=0)
-    assert bank.initial is None
-    with pytest.raises(BadInput, match="build it for a release with `initial`"):
-        Mnemonist(reader=QUICK).fit(bank, seed=0)
+    with refused("not-enough-knowledge", "bank"):
+        attack.fit(build_bank(all_but_one_unknown_init(victim).release, public, seed=0), seed=0)
 
 
 def test_rows_that_store_nothing_bear_on_nothing(parts: Split) -> None:
@@ -330,6 +330,8 @@ def test_rows_that_store_nothing_bear_on_nothing(parts: Split) -> None:
     initial = {name: p.clone() for name, p in release.initial.items()}
     initial["1.bias"][1] = -100.0
     release = replace(release, initial=initial, training=Training(optimizer=SGD(lr=0.2, momentum=0.9), epochs=20))
-    importance = Mnemonist(reader=QUICK).importance(build_bank(release, public, seed=0), seed=0)
+    importance = Mnemonist(reconstructor=QUICK, reset_to="initial").importance(
+        build_bank(release, public, seed=0), seed=0
+    )
     assert importance.coefficient[1].abs() < 1e-6
     assert importance.coefficient.abs().max() > 1e-4

@@ -1,17 +1,17 @@
-"""RecoNN on planted records and on digits; how it is trained is tested part by part in test_reconstructor.py."""
+"""RecoNN on planted records and on digits; its training is compared with a plain loop in test_fitting.py."""
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
+from refusals import refused
 from torch import nn
 from torch.nn.functional import interpolate
 
 import remanence
 from remanence import SGD, AdamW, Data, RMSProp, Training, train_victim
-from remanence.attacks import FittedRecoNN, RecoNN
+from remanence.attacks import FittedRecoNN, Fitting, ImageLoss, RecoNN, WeightFeatures
 from remanence.data import Split
 from remanence.errors import BadInput
 from remanence.models import cnn, initial_params, mlp
@@ -19,18 +19,21 @@ from remanence.releases import AllButOne, all_but_one, train_victims
 from remanence.shadow import ShadowBank, build_bank
 from remanence.types import concat
 
+DENSE = RecoNN(hidden=(64,), head="dense", fitting=Fitting(optimizer=RMSProp(lr=1e-3), epochs=20, batch_size=32))
+QUICK = RecoNN(hidden=(8,), head="dense", fitting=Fitting(epochs=1))
 
-def planted_bank(count: int, seed: int, *, side: int = 3, moved: float = 0.0) -> ShadowBank:
+
+def planted_bank(count: int, seed: int, *, side: int = 3, shift: float = 0.0) -> ShadowBank:
     """Weights that are a fixed linear image of the target, a hundred coordinates of rounding noise, and a constant.
 
-    `moved` makes them those of another fixed set: elsewhere, and mixed a little differently.
+    `shift` makes them those of another fixed set: elsewhere, and mixed a little differently.
     """
     generator = torch.Generator().manual_seed(seed)
     targets = torch.rand(count, 1, side, side, generator=generator)
     mixing, other = torch.randn(2, side**2, 40, generator=torch.Generator().manual_seed(99)) * 1e-3
     dead = 1e-9 * torch.randn(count, 100, generator=generator)
-    alive = 1 + moved + targets.flatten(1) @ (mixing + moved * other)
-    weights = torch.cat([alive, dead, torch.full((count, 1), 7.0)], dim=1)
+    active = 1 + shift + targets.flatten(1) @ (mixing + shift * other)
+    weights = torch.cat([active, dead, torch.full((count, 1), 7.0)], dim=1)
     return ShadowBank(weights=weights, targets=Data(x=targets, y=torch.zeros(count).long(), num_classes=1))
 
 
@@ -50,34 +53,45 @@ def as_release(weights: torch.Tensor, like: Data) -> AllButOne:
 def error(fitted: FittedRecoNN, bank: ShadowBank) -> float:
     """Mean squared error in units of the records' variance, 1 for the mean record."""
     releases = [as_release(weights, bank.targets) for weights in bank.weights]
-    read = torch.cat([fitted.run(release, seed=0).x for release in releases])
-    return float((read - bank.targets.x).square().mean() / bank.targets.x.var())
-
-
-def test_reads_a_planted_record() -> None:
-    fitted = RecoNN(hidden=(64,), epochs=40, batch_size=32).fit(planted_bank(800, seed=0), seed=0)
-    assert error(fitted, planted_bank(50, seed=1)) < 0.1
+    found = torch.cat([fitted.run(release, seed=0).x for release in releases])
+    return float((found - bank.targets.x).square().mean() / bank.targets.x.var())
 
 
 @pytest.mark.parametrize(
     "attack",
     [
-        RecoNN(hidden=(64,), cosine=False, clip=None, held_out=0.0),
-        RecoNN(hidden=(64,), dropout=0.1, input_noise=0.1),
-        RecoNN(hidden=(64,), pca=9),
-        RecoNN(hidden=(), transposed=True, optimizer=AdamW(lr=3e-3)),
-        RecoNN(hidden=(32,), transposed=True, mse=1.0, mae=0.0),
+        DENSE,
+        replace(DENSE, features=WeightFeatures(clip=None), fitting=replace(RecoNN.paper().fitting, batch_size=32)),
+        replace(DENSE, fitting=replace(DENSE.fitting, dropout=0.1, input_noise=0.1)),
+        replace(DENSE, features=WeightFeatures(pca=9)),
+        replace(DENSE, hidden=(), head="deconv", fitting=replace(DENSE.fitting, optimizer=AdamW(lr=3e-3))),
+        replace(DENSE, hidden=(32,), head="deconv", loss=ImageLoss(mae=0.0)),
     ],
     ids=repr,
 )
-def test_every_setting_reads_a_planted_record(attack: RecoNN) -> None:
-    side = 4 if attack.transposed else 3
-    fitted = dataclasses.replace(attack, epochs=20, batch_size=32).fit(planted_bank(600, seed=0, side=side), seed=0)
+def test_every_setting_reconstructs_a_planted_record(attack: RecoNN) -> None:
+    side = 4 if attack.head == "deconv" else 3
+    attack = replace(attack, fitting=replace(attack.fitting, epochs=20))
+    fitted = attack.fit(planted_bank(600, seed=0, side=side), seed=0)
     assert error(fitted, planted_bank(50, seed=1, side=side)) < 0.35
 
 
+def test_the_papers_settings_are_those_it_prints() -> None:
+    """Tables IV, VI and VII of Balle et al. 2022."""
+    mnist, cifar10 = RecoNN.paper(), RecoNN.paper_cifar10()
+    assert (mnist.hidden, mnist.head, cifar10.hidden, cifar10.head) == ((1000, 1000), "dense", (), "deconv")
+    assert (mnist.fitting.optimizer, mnist.fitting.epochs) == (RMSProp(lr=1e-3), 100)
+    assert (cifar10.fitting.optimizer, cifar10.fitting.epochs) == (AdamW(lr=1e-4, weight_decay=1e-4), 1000)
+    assert mnist.loss == ImageLoss(mse=1.0, mae=1.0, lpips=0.0, adversarial=0.0)
+    for paper in (mnist, cifar10):
+        assert paper.fitting.batch_size == 128
+        assert not paper.fitting.cosine
+        assert not paper.fitting.validation_fraction
+        assert paper.features == WeightFeatures(clip=None)
+
+
 def test_the_repr_of_every_setting_is_the_call_that_makes_it() -> None:
-    attack = RecoNN(transposed=True, clip=None, pca=64, lpips=1.0, adversarial=0.01, optimizer=RMSProp(lr=3e-4))
+    attack = replace(RecoNN.paper_cifar10(), features=WeightFeatures(pca=64))
     assert eval(repr(attack), vars(remanence) | vars(remanence.attacks)) == attack
 
 
@@ -89,9 +103,11 @@ def test_beats_the_nearest_neighbour_on_digits(digits: Data, parts: Split) -> No
     releases = [
         all_but_one(victim).release for victim in train_victims(model, training, initial, parts.fixed, targets, seed=0)
     ]
-    fitted = RecoNN(hidden=(300, 300), epochs=60).fit(build_bank(releases[0], parts.public, seed=0), seed=0)
-    read = torch.cat([fitted.run(release, seed=0).x for release in releases])
-    error = (read - targets.x).square().mean()
+    fitted = RecoNN(hidden=(300, 300), fitting=Fitting(epochs=60)).fit(
+        build_bank(releases[0], parts.public, seed=0), seed=0
+    )
+    found = torch.cat([fitted.run(release, seed=0).x for release in releases])
+    error = (found - targets.x).square().mean()
     owned = torch.cat([parts.public.x, parts.fixed.x]).flatten(1)
     neighbour = (torch.cdist(targets.x.flatten(1), owned) ** 2 / 64).min(dim=1).values.mean()
     assert error < neighbour
@@ -102,64 +118,71 @@ def test_the_order_of_the_names_does_not_matter(parts: Split) -> None:
     target = parts.private.take(slice(0, 1))
     victim = train_victims(model, training, initial_params(model, seed=0), parts.fixed, target, seed=0)[0]
     release = all_but_one(victim).release
-    turned = dataclasses.replace(release, final=dict(reversed(release.final.items())))
-    fitted = RecoNN(hidden=(8,), epochs=2).fit(build_bank(release, parts.public, seed=0), seed=0)
+    turned = replace(release, final=dict(reversed(release.final.items())))
+    fitted = RecoNN(hidden=(8,), fitting=Fitting(epochs=2)).fit(build_bank(release, parts.public, seed=0), seed=0)
     assert torch.equal(fitted.run(release, seed=0).x, fitted.run(turned, seed=0).x)
 
 
 def test_refining_on_a_few_shadows_of_another_fixed_set_beats_all_else() -> None:
     """Figure 11: better than the old reconstructor as it is, and than a new one from those few shadows alone."""
-    attack = RecoNN(hidden=(64,), epochs=30, batch_size=32)
+    attack = replace(DENSE, fitting=replace(DENSE.fitting, epochs=30))
     old = attack.fit(planted_bank(600, seed=0), seed=0)
-    few, unseen = planted_bank(60, seed=2, moved=0.5), planted_bank(50, seed=3, moved=0.5)
+    few, unseen = planted_bank(60, seed=2, shift=0.5), planted_bank(50, seed=3, shift=0.5)
     before = [p.clone() for p in old.net.parameters()]
-    recentred, refined = (dataclasses.replace(attack, epochs=epochs).refine(old, few, seed=0) for epochs in (0, 30))
+    none = replace(attack, fitting=replace(attack.fitting, epochs=0))
+    recentred, refined = (each.refine(old, few, seed=0) for each in (none, attack))
     assert error(refined, unseen) < error(recentred, unseen) < error(old, unseen)
     assert error(refined, unseen) < 0.7 * min(error(old, unseen), error(attack.fit(few, seed=0), unseen))
     assert all(torch.equal(p, q) for p, q in zip(before, old.net.parameters(), strict=True))
 
 
-def test_only_the_network_that_was_fitted_is_refined() -> None:
+def test_what_cannot_be_fitted_or_run_is_refused() -> None:
     bank = planted_bank(20, seed=0)
-    fitted = RecoNN(hidden=(8,), epochs=1).fit(bank, seed=0)
-    with pytest.raises(BadInput, match=r"`hidden` must be that of the reconstructor to refine, \(8,\), got \(9,\)"):
-        RecoNN(hidden=(9,), epochs=1).refine(fitted, bank, seed=0)
-
-
-def test_a_model_of_another_size_is_refused() -> None:
-    bank = planted_bank(20, seed=0)
-    fitted = RecoNN(hidden=(8,), epochs=1).fit(bank, seed=0)
-    with pytest.raises(BadInput, match="reads models of 141 parameters, got 7"):
+    fitted = QUICK.fit(bank, seed=0)
+    with refused("conflict", "hidden"):
+        replace(QUICK, hidden=(9,)).refine(fitted, bank, seed=0)
+    with refused("shape-mismatch", "release"):
         fitted.run(as_release(torch.zeros(7), bank.targets), seed=0)
-
-
-def test_a_bank_that_is_too_small_is_refused() -> None:
-    with pytest.raises(BadInput, match="2 shadow models, RecoNN needs at least 3"):
-        RecoNN().fit(planted_bank(2, seed=0), seed=0)
+    with refused("too-few", "bank"):
+        QUICK.fit(planted_bank(2, seed=0), seed=0)
+    with refused("out-of-range", "pca"):
+        replace(QUICK, features=WeightFeatures(pca=20)).fit(bank, seed=0)
+    with pytest.raises(BadInput, match="24x24"):
+        replace(QUICK, loss=ImageLoss(adversarial=0.01)).fit(bank, seed=0)
+    with refused("unsupported-model", "head"):
+        RecoNN().fit(bank, seed=0)  # nothing is known of the model
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"`dropout` is a share and must lie in \[0, 1\), got 1.0"):
-        RecoNN(dropout=1.0)
-    with pytest.raises(BadInput, match="`held_out` is a share"):
-        RecoNN(held_out=-0.1)
-    with pytest.raises(BadInput, match="`floor` is a share"):
-        RecoNN(floor=1.0)
-    with pytest.raises(BadInput, match=r"`pca` must lie in 1\.\.19, the rank of the bank, got 20"):
-        RecoNN(pca=20).fit(planted_bank(20, seed=0), seed=0)
-    with pytest.raises(BadInput, match="24x24"):
-        RecoNN(adversarial=0.01).fit(planted_bank(20, seed=0), seed=0)
+    for kind, wrong in (
+        (Fitting, {"dropout": 1.0}),
+        (Fitting, {"validation_fraction": -0.1}),
+        (Fitting, {"epochs": -1}),
+        (Fitting, {"batch_size": 0}),
+        (WeightFeatures, {"min_std_ratio": 1.0}),
+        (ImageLoss, {"lpips": -1.0}),
+        (RecoNN, {"hidden": (0,)}),
+    ):
+        with refused("out-of-range", next(iter(wrong))):
+            kind(**wrong)  # type: ignore[arg-type]
+    with refused("unknown-name", "head"):
+        RecoNN(head="conv")  # type: ignore[arg-type]
+    with refused("conflict", "digest"):
+        WeightFeatures(digest=True, pca=3)
+    with refused("conflict", "features"):
+        RecoNN(head="dense", features=WeightFeatures(digest=True))
 
 
-def test_a_rate_that_is_too_high_is_named() -> None:
-    for held_out in (0.0, 0.1):
-        attack = RecoNN(hidden=(8,), epochs=3, optimizer=remanence.SGD(lr=3e38, momentum=3e38), held_out=held_out)
-        with pytest.raises(BadInput, match="diverged with SGD"):
-            attack.fit(planted_bank(20, seed=0), seed=0)
+@pytest.mark.parametrize("validation_fraction", [0.0, 0.1])
+def test_divergence_is_reported(validation_fraction: float) -> None:
+    optimizer = SGD(lr=3e38, momentum=3e38)
+    fitting = Fitting(optimizer=optimizer, epochs=3, validation_fraction=validation_fraction)
+    with refused("diverged", "optimizer"):
+        replace(QUICK, fitting=fitting).fit(planted_bank(20, seed=0), seed=0)
 
 
-def test_the_rows_of_the_first_layer_are_read_directly(parts: Split) -> None:
-    """Planted: every row has moved along the record alone, by a factor that the rest of the weights tell."""
+def test_gates_add_up_the_rows_of_the_first_layer(parts: Split) -> None:
+    """Planted: every row has moved along the record alone, by a factor that the biases hold."""
     generator = torch.Generator().manual_seed(0)
     targets = parts.public.take(slice(0, 150))
     x, factors = targets.x.flatten(1), torch.rand(150, 3, generator=generator) + 0.5
@@ -167,11 +190,11 @@ def test_the_rows_of_the_first_layer_are_read_directly(parts: Split) -> None:
     model = mlp(targets.shape, 3, hidden=())  # its flat parameters: three biases, then three rows
     bank = ShadowBank(weights=weights[:120], targets=targets.take(slice(0, 120)), model=model)
     errors = {}
-    for gated in (False, True):
-        fitted = RecoNN(hidden=(32,), gated=gated, epochs=60, batch_size=16).fit(bank, seed=0)
-        found = fitted.net(fitted.scaler(weights[120:]))
-        errors[gated] = float((found - targets.x[120:]).square().mean())
-    assert errors[True] < errors[False] / 3
+    for head in ("dense", "gated"):
+        fitting = Fitting(optimizer=RMSProp(lr=1e-3), epochs=60, batch_size=16)
+        fitted = RecoNN(hidden=(32,), head=head, fitting=fitting).fit(bank, seed=0)  # type: ignore[arg-type]
+        errors[head] = float((fitted.reconstruct(weights[120:]) - targets.x[120:]).square().mean())
+    assert errors["gated"] < errors["dense"] / 3
 
 
 def planted_rows(records: Data, seed: int, *, effort: float, at: float = 0.0) -> ShadowBank:
@@ -184,47 +207,31 @@ def planted_rows(records: Data, seed: int, *, effort: float, at: float = 0.0) ->
     return ShadowBank(weights=at + torch.cat([factors, rows.flatten(1)], dim=1), targets=records, model=model)
 
 
-def test_a_digest_reads_records_that_moved_the_rows_little_and_much(parts: Split) -> None:
+def test_a_digest_reconstructs_records_that_moved_the_rows_little_and_much(parts: Split) -> None:
     bank = planted_rows(parts.public.take(slice(0, 120)), 0, effort=2.0)
     unseen = planted_rows(parts.private, 1, effort=2.0)
     errors = {}
     for digest in (False, True):
-        attack = RecoNN(hidden=(32,), gated=True, digest=digest, optimizer=AdamW(lr=2e-3), epochs=60, batch_size=16)
-        fitted = attack.fit(bank, seed=0)
-        errors[digest] = float((fitted.net(fitted.scaler(unseen.weights)) - unseen.targets.x).square().mean())
+        fitting = Fitting(optimizer=AdamW(lr=2e-3), epochs=60, batch_size=16)
+        attack = RecoNN(hidden=(32,), features=WeightFeatures(digest=digest), fitting=fitting)
+        found = attack.fit(bank, seed=0).reconstruct(unseen.weights)
+        errors[digest] = float((found - unseen.targets.x).square().mean())
     assert errors[True] < errors[False] / 2
 
 
 def test_a_digest_takes_its_centre_from_another_fixed_set(parts: Split) -> None:
     public = parts.public.take(slice(0, 60))
     here, there = (planted_rows(public, 0, effort=0.5, at=at) for at in (0.0, 3.0))
-    attack = RecoNN(hidden=(8,), gated=True, digest=True, epochs=2)
+    attack = RecoNN(hidden=(8,), features=WeightFeatures(digest=True), fitting=Fitting(epochs=2))
     fitted = attack.fit(here, seed=0)
-    moved = replace(attack, epochs=0).refine(fitted, there, seed=0)
-    found = (f.net(f.scaler(bank.weights)) for f, bank in ((fitted, here), (moved, there)))
+    recentred = replace(attack, fitting=Fitting(epochs=0)).refine(fitted, there, seed=0)
+    found = (f.reconstruct(bank.weights) for f, bank in ((fitted, here), (recentred, there)))
     torch.testing.assert_close(*found, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("wrong", [{"epochs": -1}, {"batch_size": 0}])
-def test_a_training_that_would_be_none_is_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(BadInput, match=f"`{next(iter(wrong))}` of RecoNN must be"):
-        RecoNN(**wrong)
-
-
-def test_gates_need_a_first_layer_that_sees_the_records(parts: Split) -> None:
-    bank = ShadowBank(weights=torch.rand(20, 7), targets=parts.public.take(slice(0, 20)))
-    with pytest.raises(BadInput, match="fully connected layers"):
-        RecoNN(gated=True).fit(bank, seed=0)
-    with pytest.raises(BadInput, match="choose one"):
-        RecoNN(gated=True, transposed=True)
-    for settings in ({"gated": False}, {"gated": True, "pca": 3}):
-        with pytest.raises(BadInput, match="`digest` is what `gated` reads its factors off"):
-            RecoNN(digest=True, **settings)
-
-
-@pytest.mark.parametrize(("net", "place", "shape"), [(mlp, 1, (1, 12, 12)), (cnn, 5, (32, 2, 2))])
+@pytest.mark.parametrize(("net", "index", "shape"), [(mlp, 1, (1, 12, 12)), (cnn, 5, (32, 2, 2))])
 def test_a_bank_knows_where_the_first_fully_connected_layer_lies(
-    parts: Split, net: Callable[..., nn.Sequential], place: int, shape: tuple[int, ...]
+    parts: Split, net: Callable[..., nn.Sequential], index: int, shape: tuple[int, ...]
 ) -> None:
     fixed, private, public = (
         replace(d, x=interpolate(d.x, size=(12, 12)))
@@ -237,17 +244,17 @@ def test_a_bank_knows_where_the_first_fully_connected_layer_lies(
     assert layer is not None
     target = public.take(slice(1, 2))
     shadow = made.training(model, made.initial, concat([fixed, target]))
-    assert torch.allclose(layer.of(bank.weights)[1], shadow[f"{place}.weight"], atol=1e-6)
+    assert torch.allclose(layer.select(bank.weights)[1], shadow[f"{index}.weight"], atol=1e-6)
     assert layer.shape == shape
-    beside = [p.flatten() for name, p in sorted(shadow.items()) if p.ndim == 1 or int(name.split(".")[0]) > place]
-    assert torch.allclose(bank.weights[1, layer.beside], torch.cat(beside), atol=1e-6)
-    real = nn.Sequential(*list(net(fixed.shape, 10))[:place]).to_empty(device="cpu")
-    real.load_state_dict({name: p for name, p in shadow.items() if int(name.split(".")[0]) < place})
+    other = [p.flatten() for name, p in sorted(shadow.items()) if p.ndim == 1 or int(name.split(".")[0]) > index]
+    assert torch.allclose(bank.weights[1, layer.other], torch.cat(other), atol=1e-6)
+    real = nn.Sequential(*list(net(fixed.shape, 10))[:index]).to_empty(device="cpu")
+    real.load_state_dict({name: p for name, p in shadow.items() if int(name.split(".")[0]) < index})
     # one record of 61 moves the mean of three models a little
     assert torch.allclose(bank.inputs_of(layer)[1], real(target.x).flatten(), atol=0.03)
 
 
-def test_behind_convolutions_rows_are_read_through_a_decoder(parts: Split) -> None:
+def test_after_convolutions_rows_are_decoded(parts: Split) -> None:
     """Real shadows of a convolutional net: with gates the records come out nearer than without."""
     fixed, private, public = (
         replace(d, x=interpolate(d.x, size=(12, 12)))
@@ -258,8 +265,8 @@ def test_behind_convolutions_rows_are_read_through_a_decoder(parts: Split) -> No
     releases = [all_but_one(victim).release for victim in victims]
     bank = build_bank(releases[0], public, seed=0)
     errors = []
-    for gated, digest in ((False, False), (True, False), (True, True)):
-        attack = RecoNN(hidden=(32,), gated=gated, digest=digest, optimizer=AdamW(lr=2e-3), epochs=40, batch_size=8)
+    gated = RecoNN(hidden=(32,), fitting=Fitting(optimizer=AdamW(lr=2e-3), epochs=40, batch_size=8))
+    for attack in (replace(gated, head="dense"), gated, replace(gated, features=WeightFeatures(digest=True))):
         fitted = attack.fit(bank, seed=0)
         found = torch.cat([fitted.run(release, seed=0).x for release in releases])
         assert found.shape == private.x.shape

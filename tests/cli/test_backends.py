@@ -12,7 +12,7 @@ from command_line import ROOT, Call, assert_refused, contents
 from tiny_cells import tiny_cell
 
 from remanence import Cell
-from remanence.attacks import RecoNN, SimuDy
+from remanence.attacks import Fitting, RecoNN, SimuDy
 from remanence.execution import Local, Ray
 from remanence.experiments.results import parse_records
 from remanence.releases import all_but_one, fine_tuned
@@ -22,7 +22,7 @@ from remanence_recipes import RECIPES
 
 
 def shadow_cell(label: str) -> Cell:
-    attack = RecoNN(hidden=(8,), epochs=1)
+    attack = RecoNN(hidden=(8,), fitting=Fitting(epochs=1))
     return tiny_cell(label, reveal=all_but_one, per_victim=1, attack=attack)
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from remanence.attacks import FittedRecoNN, RecoNN
 from remanence.shadow import ShadowBank
-from remanence.shadow.rows import unstack
+from remanence.shadow.rows import unstack_weights
 from remanence_recipes import RECIPES
 from remanence_recipes.mnemonist2023.rates import Found, _apart
 from remanence_recipes.mnemonist2023.setting import Readings, runs
@@ -86,7 +86,7 @@ def test_a_floor_that_hides_nothing_changes_nothing(monkeypatch: pytest.MonkeyPa
         found.add(run)
         same = torch.equal(found.errors["RecoNN"][0], found.errors["RecoNN, no floor"][0])
         assert same is (floors == 1)
-        assert len({attack.floor for attack, *_ in fits}) == floors
+        assert len({attack.features.min_std_ratio for attack, *_ in fits}) == floors
         # the judged reader, RecoNN, Mnemonist's two and all rows; drawn, quiet and RecoNN again without the floor
         assert len(fits) <= 5 * floors + 3
 
@@ -106,7 +106,7 @@ def test_quiet_rows_are_those_that_the_shadows_agree_about() -> None:
     rows, spread = Readings.of(run).quietest(3).tolist(), []
     for row in range(10):
         name = next(name for name in run.initial if name.endswith("weight"))
-        weights = torch.stack([unstack(run.model, each)[name][row] for each in run.bank.weights])
+        weights = torch.stack([unstack_weights(run.model, each)[name][row] for each in run.bank.weights])
         spread.append(float(weights.std(0).median()))
     assert (
         sorted(rows, key=spread.__getitem__)

@@ -17,13 +17,16 @@ from remanence.attacks.gradients.labels import infer_labels
 from remanence.attacks.gradients.stein import Stein
 from remanence.attacks.gradients.tensor.hermite import hermite_coefficients, telling_order, vanishes
 from remanence.attacks.gradients.tensor.wide_layer import WideLayer
+from remanence.attacks.one_unknown.fitting import Fitting
 from remanence.attacks.one_unknown.glm import GLM
+from remanence.attacks.one_unknown.losses import ImageLoss
 from remanence.attacks.one_unknown.mnemonist import FittedMnemonist, Importance, Mnemonist
 from remanence.attacks.one_unknown.reconn import FittedRecoNN, RecoNN
 from remanence.attacks.weights.kkt import KKT, KKTRun
 from remanence.attacks.weights.stationarity import Stationarity
 from remanence.search.distances import L2, Cosine
 from remanence.search.solver import LBFGS
+from remanence.shadow.features import WeightFeatures
 
 ATTACKS = (GradientMatching, FirstLayer, Stein, RecoNN, Mnemonist, GLM, KKT, Stationarity, SimuDy, Linearised)
 
@@ -39,7 +42,9 @@ __all__ = [
     "FirstLayer",
     "FittedMnemonist",
     "FittedRecoNN",
+    "Fitting",
     "GradientMatching",
+    "ImageLoss",
     "Importance",
     "KKTRun",
     "Linearised",
@@ -49,6 +54,7 @@ __all__ = [
     "SimuDy",
     "Stationarity",
     "Stein",
+    "WeightFeatures",
     "WideLayer",
     "contributions",
     "count_needed",

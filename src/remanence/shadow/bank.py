@@ -16,7 +16,7 @@ from remanence.models import apply, initial_stack
 from remanence.progress import track
 from remanence.releases import KnowsAllButOne, KnowsFixed, require
 from remanence.seeds import derive_seed
-from remanence.shadow.rows import Rows, first_layer, stack_weights, unstack
+from remanence.shadow.rows import Rows, first_layer, stack_weights, unstack_weights
 from remanence.shadow.store import Shards, Store
 from remanence.training import Training
 from remanence.types import Data, Params
@@ -40,7 +40,7 @@ class ShadowBank:
     def inputs_of(self, layer: Rows) -> Tensor:
         """(targets, features): what the layer sees of each target in the mean of the models."""
         assert self.model is not None
-        mean = unstack(self.model, self.weights.mean(dim=0))
+        mean = unstack_weights(self.model, self.weights.mean(dim=0))
         params = {name: mean[name] for name, _ in layer.encoder.named_parameters()}
         return torch.cat([apply(layer.encoder, params, x).flatten(1) for x in self.targets.x.split(1024)])
 

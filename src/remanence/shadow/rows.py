@@ -1,4 +1,4 @@
-"""Flat parameter vectors, and where in them the rows of the first fully connected layer lie."""
+"""Flat parameter vectors: how parameters are stacked into them, and where the rows of the first dense layer lie."""
 
 from collections.abc import Container, Sequence
 from copy import deepcopy
@@ -13,12 +13,13 @@ from remanence.types import Params
 
 
 def stack_weights(stacked: Params) -> Tensor:
-    """A stack of K models as K flat rows, in the order of the names: dicts of one model may be ordered differently."""
+    """(models, parameters): a stack of models as flat vectors, sorted by the names of the parameters, because dicts of
+    one model may be ordered differently."""
     return torch.cat([stacked[name].flatten(1) for name in sorted(stacked)], dim=1)
 
 
-def unstack(model: nn.Module, row: Tensor) -> Params:
-    """One row of `stack_weights` as the parameters of `model`."""
+def unstack_weights(model: nn.Module, row: Tensor) -> Params:
+    """The parameters of `model` from one row of `stack_weights`."""
     shapes = {name: p.shape for name, p in model.named_parameters()}
     parts = row.split([shapes[name].numel() for name in sorted(shapes)])
     return {name: part.view(shapes[name]) for name, part in zip(sorted(shapes), parts, strict=True)}
@@ -27,40 +28,40 @@ def unstack(model: nn.Module, row: Tensor) -> Params:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rows:
-    """The rows of a layer, one behind the other in a flat parameter vector, and the `encoder` before the layer, which
-    turns a record into its inputs of `shape` (empty: they are the record itself)."""
+    """The rows of a fully connected layer, one after the other in a flat parameter vector, and the `encoder` before the
+    layer, which maps a record to the layer's inputs of `shape` (empty: they are the record itself)."""
 
     start: int
     count: int
     shape: tuple[int, ...]
     encoder: nn.Sequential
-    beside: Tensor  # the coordinates of all biases and of the layers behind
+    other: Tensor  # the coordinates of all biases and of the layers after it
 
     @property
     def features(self) -> int:
         return prod(self.shape)
 
-    def of(self, weights: Tensor) -> Tensor:
-        """(models, rows, features)."""
+    def select(self, weights: Tensor) -> Tensor:
+        """(models, rows, features): the rows of flat parameter vectors (models, parameters)."""
         return weights[:, self.start :][:, : self.count * self.features].reshape(-1, self.count, self.features)
 
 
 def first_layer(model: nn.Module, shape: Sequence[int]) -> Rows | None:
-    """The first fully connected layer; None where `model` is no sequence that comes to one."""
+    """The first fully connected layer of `model`; None where it is no sequence that has one."""
     layers = list(model) if isinstance(model, nn.Sequential) else []
-    for place, layer in enumerate(layers):
+    for index, layer in enumerate(layers):
         if isinstance(layer, nn.Linear):
-            encoder = nn.Sequential(*(m for m in layers[:place] if not isinstance(m, nn.Flatten)))
+            encoder = nn.Sequential(*(m for m in layers[:index] if not isinstance(m, nn.Flatten)))
             inputs = deepcopy(encoder).to("meta")(torch.empty(1, *shape, device="meta")).shape[1:]
-            before = sum(p.numel() for name, p in model.named_parameters() if name < f"{place}.weight")
-            behind = {id(p) for later in layers[place + 1 :] for p in later.parameters()}
-            small = {name for name, p in model.named_parameters() if p.ndim == 1 or id(p) in behind}
-            beside = _coordinates(model, small)
-            return Rows(start=before, count=layer.out_features, shape=tuple(inputs), encoder=encoder, beside=beside)
+            before = sum(p.numel() for name, p in model.named_parameters() if name < f"{index}.weight")
+            after = {id(p) for later in layers[index + 1 :] for p in later.parameters()}
+            small = {name for name, p in model.named_parameters() if p.ndim == 1 or id(p) in after}
+            other = _coordinates(model, small)
+            return Rows(start=before, count=layer.out_features, shape=tuple(inputs), encoder=encoder, other=other)
     return None
 
 
 def _coordinates(model: nn.Module, names: Container[str]) -> Tensor:
-    """Where these parameters of `model` lie in a row of `stack_weights`."""
+    """The indices of these parameters of `model` in a row of `stack_weights`."""
     sizes = [(name, p.numel()) for name, p in sorted(model.named_parameters())]
     return torch.cat([torch.full((size,), name in names) for name, size in sizes]).nonzero().flatten()

@@ -11,7 +11,7 @@ from functools import partial
 
 from torch.nn.functional import interpolate
 
-from remanence.attacks import RecoNN
+from remanence.attacks import Fitting, ImageLoss, RecoNN, WeightFeatures
 from remanence.data import Split, load, split
 from remanence.experiments import Cell, Claim, Scale
 from remanence.metrics import MSE
@@ -26,28 +26,11 @@ SIZES: dict[Scale, tuple[int, int, int, int]] = {  # private, fixed, public, tes
     "small": (100, 200, 1000, 2000),
     "paper": (100, 5000, 700, 500),
 }
-# The paper gives no weights for the four losses. It says Adam with weight decay; here the decay acts on the weights, not
-# through the gradient.
-PAPERS = RecoNN(
-    hidden=(),
-    transposed=True,
-    optimizer=AdamW(lr=1e-4, weight_decay=1e-4),
-    cosine=False,
-    epochs=1000,
-    lpips=1.0,
-    adversarial=0.01,
-    clip=None,
-    held_out=0.0,
-    tf32=False,
-)
+PAPERS = RecoNN.paper_cifar10()
 OURS = RecoNN(
     hidden=(1000,),
-    gated=True,
-    digest=True,
-    optimizer=AdamW(lr=1e-3, weight_decay=1e-2),
-    epochs=60,
-    batch_size=64,
-    dropout=0.2,
+    features=WeightFeatures(digest=True),
+    fitting=Fitting(optimizer=AdamW(lr=1e-3, weight_decay=1e-2), epochs=60, batch_size=64, dropout=0.2),
 )
 
 
@@ -89,15 +72,25 @@ def victims_training(scale: Scale) -> Training:
 
 def _reduced(attack: RecoNN, scale: Scale) -> RecoNN:
     if scale == "smoke":  # LPIPS needs a file of weights that a fresh clone lacks, the discriminator larger images
-        hidden = () if attack.transposed else (100,)
-        return replace(attack, hidden=hidden, pca=_axes(attack, 40), epochs=5, lpips=0.0, adversarial=0.0)
+        return replace(
+            attack,
+            hidden=() if attack.head == "deconv" else (100,),
+            features=_with_pca(attack.features, 40),
+            fitting=replace(attack.fitting, epochs=5),
+            loss=ImageLoss(),
+        )
     if scale == "small":
-        return replace(attack, pca=_axes(attack, 200), lpips=0.0, epochs=min(100, attack.epochs))
+        return replace(
+            attack,
+            features=_with_pca(attack.features, 200),
+            fitting=replace(attack.fitting, epochs=min(100, attack.fitting.epochs)),
+            loss=replace(attack.loss, lpips=0.0),
+        )
     return attack
 
 
-def _axes(attack: RecoNN, count: int) -> int | None:
-    return None if attack.digest else count
+def _with_pca(features: WeightFeatures, axes: int) -> WeightFeatures:
+    return features if features.digest else replace(features, pca=axes)
 
 
 def cut(scale: Scale, seed: int, *, sizes: tuple[int, int, int, int] | None = None) -> Split:

@@ -13,7 +13,7 @@ from remanence.experiments import Cell, Scale
 from remanence.metrics import MAE, MAE_MSE, MSE, PSNR, SSIM, identity
 from remanence.models import mlp
 from remanence.releases import all_but_one
-from remanence.training import AdamW, Training
+from remanence.training import Training
 from remanence.types import Data
 
 SIZES: dict[Scale, tuple[int, int, int, int]] = {  # private, fixed, public, test
@@ -21,8 +21,8 @@ SIZES: dict[Scale, tuple[int, int, int, int]] = {  # private, fixed, public, tes
     "small": (200, 1000, 2000, 2000),
     "paper": (1000, 10_000, 58_000, 1000),  # the paper takes 59,000 shadows; a thousand records are our nulls
 }
-PAPERS = RecoNN(cosine=False, clip=None, held_out=0.0)
-OURS = RecoNN(hidden=(1000, 1000, 1000), gated=True, optimizer=AdamW(lr=5e-4, weight_decay=1e-2), epochs=50)
+PAPERS = RecoNN.paper()
+OURS = RecoNN()
 
 
 def cell(label: str, scale: Scale, **changes: Any) -> Cell:
@@ -64,10 +64,11 @@ def training(scale: Scale, **changes: Any) -> Training:
 def reduced(attack: RecoNN, scale: Scale) -> RecoNN:
     """A smaller one for a smoke test; on a laptop ours need not be as wide as for 58,000 shadows."""
     if scale == "smoke":
-        return replace(attack, hidden=(100, 100), epochs=60, batch_size=16)
-    return replace(attack, hidden=(300, 300)) if scale == "small" and attack.gated else attack
+        return replace(attack, hidden=(100, 100), fitting=replace(attack.fitting, epochs=60, batch_size=16))
+    return replace(attack, hidden=(300, 300)) if scale == "small" and attack.head == "gated" else attack
 
 
 def for_shadows(attack: RecoNN, count: int, *, of: int) -> RecoNN:
     """As many steps on `count` shadows as `attack` takes on `of`, up to twenty times its epochs."""
-    return replace(attack, epochs=min(20 * attack.epochs, round(attack.epochs * of / count)))
+    epochs = attack.fitting.epochs
+    return replace(attack, fitting=replace(attack.fitting, epochs=min(20 * epochs, round(epochs * of / count))))

@@ -7,13 +7,13 @@ from functools import cache, partial
 import torch
 from torch import nn
 
-from remanence.attacks import GLM, RecoNN
+from remanence.attacks import GLM, Fitting
 from remanence.data import Split
 from remanence.experiments import Cell, Claim, Measure, Outcome, Point, Scale, Study
 from remanence.metrics import MAE_MSE, MSE
 from remanence.metrics.statistics import binomial_share
 from remanence.models import apply, initial_params, mlp
-from remanence.training import DPGD, SGD, AdamW, RMSProp, Training
+from remanence.training import DPGD, SGD, RMSProp, Training
 from remanence.training.dp import noise_for
 from remanence.types import Data, Params
 from remanence_recipes.balle2022.informed import OURS, PAPERS, SIZES, cell, cut, for_shadows, net, reduced, training
@@ -32,8 +32,9 @@ TABLE_3: dict[str, tuple[Callable[[], nn.Module], float]] = {  # the activation 
     "GELU": (partial(nn.GELU, approximate="tanh"), 0.0088),
     "Identity": (nn.Identity, 0.0085),
 }
-NOTEBOOK = RecoNN(
-    optimizer=RMSProp(lr=3e-4), batch_size=32, epochs=200, cosine=False, clip=None, held_out=0.0, tf32=False
+NOTEBOOK = replace(
+    PAPERS,
+    fitting=replace(PAPERS.fitting, optimizer=RMSProp(lr=3e-4), batch_size=32, epochs=200, tf32=False),
 )
 
 
@@ -65,14 +66,15 @@ def _table_3(activation: str, *, target: float | None = None) -> Claim:
 
 def settings(scale: Scale) -> Sequence[Cell]:
     """What the paper leaves open about its reconstructor: schedule, clipping, stopping, width; and our gates."""
-    wide = RecoNN(hidden=(2000, 2000), optimizer=AdamW(lr=5e-4, weight_decay=1e-2))
+    ours = Fitting(epochs=100)
+    three = replace(PAPERS, features=OURS.features, fitting=replace(ours, optimizer=PAPERS.fitting.optimizer))
     tried = {
         "the paper's": PAPERS,
-        "its rate lowered to zero": replace(PAPERS, cosine=True),
-        "its inputs clipped": replace(PAPERS, clip=5.0),
-        "stopped by held-out shadows": replace(PAPERS, held_out=0.05),
-        "all three": RecoNN(),
-        "all three, wider, AdamW": wide,
+        "its rate lowered to zero": replace(PAPERS, fitting=replace(PAPERS.fitting, cosine=True)),
+        "its inputs clipped": replace(PAPERS, features=OURS.features),
+        "stopped by held-out shadows": replace(PAPERS, fitting=replace(PAPERS.fitting, validation_fraction=0.05)),
+        "all three": three,
+        "all three, wider, AdamW": replace(three, hidden=(2000, 2000), fitting=ours),
         "all three, AdamW, gated": replace(OURS, hidden=(1000, 1000)),
     }
     first = cell("", scale)

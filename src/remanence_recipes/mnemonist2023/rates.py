@@ -3,9 +3,9 @@
 remanence run mnemonist2023.rates --scale small --cell "rate 0.1"
 
 The paper states no rate. At larger ones the shadows disagree about some rows hundreds of times more than about others,
-and RecoNN takes a spread far below the widest for rounding unless its `floor` is lowered. Whether that, the later
-layers or the choice of rows makes a gain is what the controls are for. Four gains stand beside the one that is printed
-(with and without the floor, with and without the later layers): quote all of them, not the largest.
+and RecoNN takes a spread far below the widest for rounding unless its `min_std_ratio` is lowered. Whether that, the
+later layers or the choice of rows makes a gain is what the controls are for. Four gains stand beside the one that is
+printed (with and without the floor, with and without the later layers): quote all of them, not the largest.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from remanence.attacks import RecoNN
 from remanence.audit.checks import tuned_on_truth
 from remanence.experiments import Claim, Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics.statistics import Interval, binomial_share, bootstrap_mean, bootstrap_statistic, rank_correlation
@@ -26,7 +27,7 @@ from remanence.seeds import derive_seed
 from remanence.shadow import stack_weights
 from remanence.types import Params
 from remanence_recipes.mnemonist2023.reading import by_start, over_starts
-from remanence_recipes.mnemonist2023.setting import SIZES, Readings, Run, mean_image, neighbour, reader, runs
+from remanence_recipes.mnemonist2023.setting import SIZES, Readings, Run, mean_image, neighbour, reconstructor, runs
 
 STARTS: dict[Scale, dict[float, int]] = {
     "smoke": {0.1: 2, 0.2: 1},
@@ -116,16 +117,16 @@ class Found:
         self.guessing.append(fit.guessing)
         self.apart.append(_apart(run))
         self.hidden.append(_hidden(run))
-        seeing = Readings(run=run, reader=replace(reader(run.scale), floor=NO_FLOOR))
+        seeing = Readings(run=run, reconstructor=_floored(run.scale, NO_FLOOR))
         # where the floor hides nothing, what is read with it is what is read without
-        floored = Readings(run=run, reader=replace(reader(run.scale), floor=FLOOR)) if self.hidden[-1] else seeing
+        floored = Readings(run=run, reconstructor=_floored(run.scale, FLOOR)) if self.hidden[-1] else seeing
         self._read(floored, FLOOR, controls=(ALONE,))
         self._read(seeing, NO_FLOOR, controls=CONTROLS)
         moving = seeing.spread > 0
         self.agrees.append(rank_correlation(-seeing.importance.coefficient[moving], -seeing.spread[moving]))
 
     def _read(self, readings: Readings, floor: float, *, controls: Sequence[str]) -> None:
-        every, rows = readings.every, readings.importance.kept
+        every, rows = readings.every, readings.importance.helpful
         self.kept.setdefault(floor, []).append(len(rows))
         drawn = readings.drawn(len(rows))
         others = {ALONE: every, DRAWN: drawn, QUIETEST: readings.quietest(len(rows))}
@@ -154,6 +155,11 @@ class Found:
         """The share of the starts in which the mean error is lower."""
         after, before = (torch.stack(self.errors[each]).mean(1) for each in (name, over))
         return binomial_share(int((after < before).sum()), len(after))
+
+
+def _floored(scale: Scale, min_std_ratio: float) -> RecoNN:
+    usual = reconstructor(scale)
+    return replace(usual, features=replace(usual.features, min_std_ratio=min_std_ratio))
 
 
 def _apart(run: Run) -> float:

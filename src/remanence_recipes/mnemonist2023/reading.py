@@ -20,7 +20,7 @@ from remanence_recipes.mnemonist2023.setting import (
     mnemonist,
     neighbour,
     net,
-    reader,
+    reconstructor,
     runs,
     start_of,
     training,
@@ -60,9 +60,9 @@ def _readings(scale: Scale, place: int) -> list[Cell]:
             point=Point(axis="first weights", value=f"run {place + 1}", series=name),
         )
         for name, attack in (
-            ("RecoNN", reader(scale)),
+            ("RecoNN", reconstructor(scale)),
             ("Mnemonist-RecoNN", mnemonist(scale)),
-            (AT_MEAN, mnemonist(scale, to_mean=True)),
+            (AT_MEAN, mnemonist(scale, reset_to="mean")),
         )
     ]
 
@@ -88,10 +88,10 @@ def _many(scale: Scale, seed: int, device: torch.device) -> Outcome:
     starts, smooth = STARTS[scale]
     for run in track(runs(scale, nn.ReLU, starts, seed, device), total=starts, label="starts, ReLU"):
         readings = Readings.of(run)
-        rows = readings.importance.kept
+        rows = readings.importance.helpful
         errors[RELU].append(readings.error(readings.every))
         errors[CHOSEN].append(readings.error(rows))
-        errors[AT_MEAN].append(readings.error(readings.importance_at_mean.kept))
+        errors[AT_MEAN].append(readings.error(readings.importance_at_mean.helpful))
         errors[DRAWN].append(readings.error(readings.drawn(len(rows))))
         agreement.append(rank_correlation(-readings.importance.coefficient, run.storage((1,)).share[0]))
         kept.append(len(rows))
@@ -179,7 +179,7 @@ def figure9_gallery(scale: Scale) -> Sequence[Study]:
 def _gallery(scale: Scale, seed: int, device: torch.device) -> Outcome:
     (run,) = runs(scale, nn.ReLU, 1, seed, device)
     readings = Readings.of(run)
-    before, after = readings.read(readings.every), readings.read(readings.importance.kept)
+    before, after = readings.read(readings.every), readings.read(readings.importance.helpful)
     gains = run.error(before) - run.error(after)
     order, few = gains.argsort(descending=True), min(8, len(gains) // 3)
     middle = len(order) // 2 - few // 2

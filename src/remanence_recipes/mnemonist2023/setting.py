@@ -8,7 +8,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks import FittedMnemonist, FittedRecoNN, Importance, Mnemonist, RecoNN
+from remanence.attacks import FittedMnemonist, FittedRecoNN, Fitting, Importance, Mnemonist, RecoNN
+from remanence.attacks.one_unknown.mnemonist import ResetTo
 from remanence.audit.checks import tuned_on_truth
 from remanence.data import Split, load, split
 from remanence.diagnostics.memorization import Storage, audit_storage
@@ -33,19 +34,25 @@ TUNED = tuned_on_truth(
 )
 STEPS: dict[Scale, int] = {"smoke": 20, "small": 40, "paper": 40}
 # table 2 says a transposed CNN, MAE + MSE and 200 steps, which read as epochs would be two minutes for each fit
-READER = RecoNN(transposed=True, hidden=(), optimizer=AdamW(lr=3e-4, weight_decay=1e-2), epochs=30, batch_size=256)
+RECONSTRUCTOR = RecoNN(
+    hidden=(),
+    head="deconv",
+    fitting=Fitting(optimizer=AdamW(lr=3e-4, weight_decay=1e-2), epochs=30, batch_size=256),
+)
 
 
-def reader(scale: Scale) -> RecoNN:
+def reconstructor(scale: Scale) -> RecoNN:
     if scale == "smoke":
-        return replace(READER, transposed=False, hidden=(100,), optimizer=AdamW(lr=1e-3), epochs=15, batch_size=16)
+        fitting = Fitting(optimizer=AdamW(lr=1e-3), epochs=15, batch_size=16)
+        return replace(RECONSTRUCTOR, hidden=(100,), head="dense", fitting=fitting)
     if scale == "small":
-        return replace(READER, hidden=(300,), optimizer=AdamW(lr=5e-4, weight_decay=1e-2), epochs=20, batch_size=64)
-    return READER
+        fitting = Fitting(optimizer=AdamW(lr=5e-4, weight_decay=1e-2), epochs=20, batch_size=64)
+        return replace(RECONSTRUCTOR, hidden=(300,), fitting=fitting)
+    return RECONSTRUCTOR
 
 
-def mnemonist(scale: Scale, *, to_mean: bool = False) -> Mnemonist:
-    return Mnemonist(reader=reader(scale), to_mean=to_mean)
+def mnemonist(scale: Scale, *, reset_to: ResetTo = "initial") -> Mnemonist:
+    return Mnemonist(reconstructor=reconstructor(scale), reset_to=reset_to)
 
 
 def net(activation: Callable[[], nn.Module], data: Data) -> nn.Module:
@@ -121,28 +128,28 @@ class Readings:
     """What reconstructors of one kind make of a run, by what they read of it; none is fitted twice."""
 
     run: Run
-    reader: RecoNN
+    reconstructor: RecoNN
     made: dict[tuple[tuple[int, ...], bool], Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, run: Run) -> "Readings":
-        return cls(run=run, reader=reader(run.scale))
+        return cls(run=run, reconstructor=reconstructor(run.scale))
 
     @cached_property
-    def _judged(self) -> FittedRecoNN:
-        return Mnemonist(reader=self.reader).judged(self.run.bank, seed=self.run.seed)
+    def _probe(self) -> FittedRecoNN:
+        return Mnemonist(reconstructor=self.reconstructor).fit_probe(self.run.bank, seed=self.run.seed)
 
     @cached_property
     def importance(self) -> Importance:
-        return self._importance(to_mean=False)
+        return self._importance("initial")
 
     @cached_property
     def importance_at_mean(self) -> Importance:
-        return self._importance(to_mean=True)
+        return self._importance("mean")
 
-    def _importance(self, *, to_mean: bool) -> Importance:
-        attack = Mnemonist(reader=self.reader, to_mean=to_mean)
-        return attack.importance(self.run.bank, seed=self.run.seed, judged=self._judged)
+    def _importance(self, reset_to: ResetTo) -> Importance:
+        attack = Mnemonist(reconstructor=self.reconstructor, reset_to=reset_to)
+        return attack.importance(self.run.bank, seed=self.run.seed, probe=self._probe)
 
     @property
     def every(self) -> Tensor:
@@ -161,7 +168,7 @@ class Readings:
         """How far the shadows disagree about each row: the median over its weights."""
         layer = self.run.bank.first_layer()
         assert layer is not None
-        return layer.of(self.run.bank.weights.std(0)[None])[0].median(1).values
+        return layer.select(self.run.bank.weights.std(0)[None])[0].median(1).values
 
     def quietest(self, count: int) -> Tensor:
         """So many of the rows that move at all, those that the shadows disagree about least: nobody judges them."""
@@ -180,7 +187,7 @@ class Readings:
 
     def again(self) -> Tensor:
         """The error of RecoNN from other first weights and in other batches: the difference is luck."""
-        fitted = self.reader.fit(self.run.bank, seed=derive_seed(self.run.seed, "again"))
+        fitted = self.reconstructor.fit(self.run.bank, seed=derive_seed(self.run.seed, "again"))
         return self.run.error(self._run(fitted))
 
     def _run(self, fitted: FittedRecoNN | FittedMnemonist) -> Tensor:
@@ -188,8 +195,9 @@ class Readings:
 
     def _fitted(self, kept: Tensor, *, later: bool) -> FittedRecoNN | FittedMnemonist:
         if later and len(kept) == len(self.every):
-            return self.reader.fit(self.run.bank, seed=derive_seed(self.run.seed, "selected"))  # as Mnemonist would
-        attack = Mnemonist(reader=self.reader, later=later)
+            seed = derive_seed(self.run.seed, "selected")  # as Mnemonist would
+            return self.reconstructor.fit(self.run.bank, seed=seed)
+        attack = Mnemonist(reconstructor=self.reconstructor, reset_to="initial", later_layers=later)
         return attack.select(self.run.bank, self.importance, kept, seed=self.run.seed)
 
 

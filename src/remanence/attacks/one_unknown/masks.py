@@ -1,8 +1,8 @@
-"""What a reconstructor makes of models in which some rows of the first layer are put back to where they started.
+"""Reconstructions from models in which some rows of the first layer are reset, for many masks of rows at once.
 
-Each coordinate of a masked model is its own or its initial one, and so is each standardised, clipped coordinate: the
-inputs of the reconstructor's first layer are a sum over the rows, and what the layer makes of them is as well. One
-partial product for each row, and one for all that no mask touches, stand for the first layer of every masked model.
+Each coordinate of a masked model is its trained or its reset value, and so is each standardised, clipped coordinate:
+the features are a sum over the rows, and so is the output of the reconstructor's first layer. One partial product for
+each row, and one for all that no mask touches, therefore give the first layer's output for every masked model.
 """
 
 from dataclasses import dataclass, replace
@@ -11,7 +11,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks.one_unknown.reconstructor import Reader
+from remanence.attacks.one_unknown.losses import mse_plus_mae
+from remanence.attacks.one_unknown.network import Reconstructor
 from remanence.progress import track
 from remanence.shadow import Rows
 from remanence.shadow.features import Scaler
@@ -22,12 +23,13 @@ _BLOCK = 64  # models at a time
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Superparameters:
-    """The coordinates (rows, weights of a row and its bias) in a flat parameter vector, one group for each neuron."""
+    """The groups of parameters that masks select: the weights and the bias of each neuron of the first layer."""
 
-    coordinates: Tensor
+    coordinates: Tensor  # (rows, parameters of a row): indices into a flat parameter vector
 
     @classmethod
-    def of(cls, model: nn.Sequential, layer: Rows, device: torch.device) -> "Superparameters":
+    def from_layer(cls, model: nn.Sequential, layer: Rows, device: torch.device) -> "Superparameters":
+        """One group for each row of `layer`, the first fully connected layer of `model`."""
         weights = torch.arange(layer.start, layer.start + layer.count * layer.features, device=device)
         groups = [weights.view(layer.count, layer.features)]
         name, linear = next((n, m) for n, m in model.named_children() if isinstance(m, nn.Linear))
@@ -39,92 +41,88 @@ class Superparameters:
     def __len__(self) -> int:
         return len(self.coordinates)
 
-    def reverted(self, weights: Tensor, initial: Tensor) -> Tensor:
-        """The models with all rows at their initial values."""
+    def reset(self, weights: Tensor, values: Tensor) -> Tensor:
+        """The models `weights` (models, parameters) with all rows at their `values` (parameters,)."""
         flat = self.coordinates.flatten()
-        return weights.index_copy(1, flat, initial[flat].expand(len(weights), -1))
+        return weights.index_copy(1, flat, values[flat].expand(len(weights), -1))
 
-    def left(self, kept: Tensor, size: int, *, later: bool) -> Tensor:
-        """The coordinates of the `kept` rows and, if asked for, of all that belongs to no row, in their order."""
-        chosen = torch.full((size,), later, device=kept.device)
+    def select(self, rows: Tensor, size: int, *, later_layers: bool) -> Tensor:
+        """The sorted coordinates, out of `size`, of these rows and, if asked for, of all that belongs to no row."""
+        chosen = torch.full((size,), later_layers, device=rows.device)
         chosen[self.coordinates.flatten()] = False
-        chosen[self.coordinates[kept].flatten()] = True
+        chosen[self.coordinates[rows].flatten()] = True
         return chosen.nonzero().flatten()
 
 
-def masks_of(rows: int, most: int, *, seed: int) -> Tensor:
-    """(masks, rows): each of them once where there are at most so many, else balanced ones, and where these are more,
-    drawn ones."""
-    if 2**rows <= most:
+def sample_masks(rows: int, max_masks: int, *, seed: int) -> Tensor:
+    """(masks, rows) of 0 and 1: every mask once where there are at most `max_masks`; else balanced ones; where even
+    these are more, random ones."""
+    if 2**rows <= max_masks:
         return torch.arange(2**rows)[:, None] >> torch.arange(rows) & 1
     generator, order = torch.Generator().manual_seed(seed), 1 << rows.bit_length()
-    if most < 2 * order:
-        return torch.randint(2, (most, rows), generator=generator)
-    return torch.cat([_balanced(rows, order, generator) for _ in range(most // (2 * order))])
+    if max_masks < 2 * order:
+        return torch.randint(2, (max_masks, rows), generator=generator)
+    return torch.cat([_balanced(rows, order, generator) for _ in range(max_masks // (2 * order))])
 
 
 def _balanced(rows: int, order: int, generator: torch.Generator) -> Tensor:
-    """A Hadamard matrix and its complement: any three rows are kept in all eight ways equally often, so that what two
-    of them do together leaves the coefficient of each as it is over all masks (a design of resolution IV)."""
+    """(2 * order, rows): columns of a Hadamard matrix and of its complement. Any three rows take all eight values
+    equally often, so that interactions of two do not bias the coefficient of one (a design of resolution IV)."""
     from scipy.linalg import hadamard
 
     columns = 1 + torch.randperm(order - 1, generator=generator)[:rows]
-    flips = 2 * torch.randint(2, (rows,), generator=generator) - 1
-    chosen = torch.from_numpy(hadamard(order))[:, columns] * flips
+    signs = 2 * torch.randint(2, (rows,), generator=generator) - 1
+    chosen = torch.from_numpy(hadamard(order))[:, columns] * signs
     return (torch.cat([chosen, -chosen]) + 1) // 2
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class MaskedReader:
-    """A reconstructor that reads every masked model at once; it reads nothing but its partial products."""
+class MaskedReconstructor:
+    """A reconstructor that evaluates every mask of a model through the partial products of its first layer."""
 
-    net: Reader
+    net: Reconstructor
     scaler: Scaler
     groups: Superparameters
 
     @torch.no_grad()
-    def errors(self, weights: Tensor, initial: Tensor, targets: Tensor, masks: Tensor) -> Tensor:
-        """(models, masks): the error of each masked model's reconstruction."""
-        masks, found = masks.to(weights), []
+    def errors(self, weights: Tensor, reset: Tensor, targets: Tensor, masks: Tensor) -> Tensor:
+        """(models, masks): MSE + MAE of the reconstruction from each model with the rows that a mask rejects at their
+        values in `reset` (parameters,)."""
+        masks, errors = masks.to(weights), []
         blocks = zip(weights.split(_BLOCK), targets.split(_BLOCK), strict=True)
         for some, truth in track(blocks, total=-(-len(weights) // _BLOCK), label="masks"):
-            reverted = self.groups.reverted(some, initial)
-            base, parts = self._partial_products(some, reverted)
-            pairs = self._rows(some, reverted)
+            without = self.groups.reset(some, reset)
+            base, parts = self._partial_products(some, without)
+            gated = self._gated_rows(some, without)
             for k, target in enumerate(truth):
-                made = self.net.trunk[2:](torch.addmm(base[k], masks, parts[k]))
-                if pairs is not None:
-                    made = self._add_rows(made, masks, pairs[k])
-                found.append(reading_error(self.net.decode(made), target))
-        return torch.stack(found)
+                hidden = self.net.trunk[2:](torch.addmm(base[k], masks, parts[k]))
+                if gated is not None:
+                    hidden = self._add_rows(hidden, masks, gated[k])
+                errors.append(mse_plus_mae(self.net.decode(hidden), target))
+        return torch.stack(errors)
 
-    def _partial_products(self, weights: Tensor, reverted: Tensor) -> tuple[Tensor, Tensor]:
-        """(models, width) of the reverted models, and what each row adds to it (models, rows, width)."""
+    def _partial_products(self, weights: Tensor, without: Tensor) -> tuple[Tensor, Tensor]:
+        """The first layer's outputs (models, width) for the models with all rows reset, and what each row adds to them
+        (models, rows, width)."""
         linear = self.net.trunk[1]
         assert isinstance(linear, nn.Linear)
-        bare = replace(self.scaler, axes=None, rows=None)
+        standardise = replace(self.scaler, axes=None, rows=None)
         product = linear.weight if self.scaler.axes is None else linear.weight @ self.scaler.axes.T
-        without = bare(reverted)
-        moved = bare(weights).sub_(without)
-        parts = [moved[:, own] @ product[:, own].T for own in self.groups.coordinates]
-        return torch.addmm(linear.bias, without, product.T), torch.stack(parts, dim=1)
+        base = standardise(without)
+        delta = standardise(weights).sub_(base)
+        parts = [delta[:, group] @ product[:, group].T for group in self.groups.coordinates]
+        return torch.addmm(linear.bias, base, product.T), torch.stack(parts, dim=1)
 
-    def _rows(self, weights: Tensor, reverted: Tensor) -> Tensor | None:
-        """(models, 2 * rows, features): what a gated reconstructor adds, the rows as they are and as they began."""
+    def _gated_rows(self, weights: Tensor, without: Tensor) -> Tensor | None:
+        """(models, 2 * rows, features): the rows that a gated head adds up, trained and then reset."""
         if not self.net.rows:
             return None
-        count = len(self.scaler.alive)
-        pair = [self.scaler(some)[:, count:].unflatten(1, (self.net.rows, -1)) for some in (weights, reverted)]
+        count = len(self.scaler.active)
+        pair = [self.scaler(some)[:, count:].unflatten(1, (self.net.rows, -1)) for some in (weights, without)]
         return torch.cat(pair, dim=1)
 
-    def _add_rows(self, made: Tensor, masks: Tensor, pair: Tensor) -> Tensor:
-        """Each row of one model by its gate: its own where the mask keeps it, else its initial one."""
-        made, gates = made[:, : -self.net.rows], made[:, -self.net.rows :]
-        return torch.addmm(made, torch.cat([gates * masks, gates * (1 - masks)], dim=1), pair)
-
-
-def reading_error(found: Tensor, target: Tensor) -> Tensor:
-    """The paper fits its surrogate to the MSE alone, and trains and reports MSE + MAE: here one error is all three."""
-    difference = (found - target).flatten(1)
-    return difference.square().mean(1) + difference.abs().mean(1)
+    def _add_rows(self, hidden: Tensor, masks: Tensor, pair: Tensor) -> Tensor:
+        """Add each row of one model by its gate: the trained one where the mask keeps it, else the reset one."""
+        hidden, gates = hidden[:, : -self.net.rows], hidden[:, -self.net.rows :]
+        return torch.addmm(hidden, torch.cat([gates * masks, gates * (1 - masks)], dim=1), pair)

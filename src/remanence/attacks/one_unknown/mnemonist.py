@@ -1,149 +1,176 @@
-"""Mnemonist: find the rows of the first layer that hold the record, and read those alone.
+"""Mnemonist: locate the rows of the first layer that memorise the record, and reconstruct it from those alone.
 
 Shahin Shamsabadi, Hayes, Balle, Weller, "Mnemonist: Locating Model Parameters that Memorize Training Examples" (UAI
-2023), section 5 and algorithm 1: a linear surrogate of a reconstructor's error over masks, whose rejected rows go back
-to their initial values, tells which rows help; a fresh reconstructor is trained on them.
+2023), section 5 and algorithm 1: a linear surrogate of a reconstructor's error over masks, whose rejected rows are
+reset to their initial values, shows which rows help; a new reconstructor is trained on these.
 """
 
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import final
+from typing import Literal, TypeAlias, final, get_args
 
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks.one_unknown.masks import MaskedReader, Superparameters, masks_of, reading_error
+from remanence.attacks.one_unknown.fitting import Fitting
+from remanence.attacks.one_unknown.losses import mse_plus_mae
+from remanence.attacks.one_unknown.masks import MaskedReconstructor, Superparameters, sample_masks
 from remanence.attacks.one_unknown.reconn import FittedRecoNN, RecoNN
 from remanence.engine.cuda import precision
-from remanence.errors import BadInput, check_min
+from remanence.errors import BadInput, check_min, unknown_name
 from remanence.progress import track
 from remanence.releases import KnowsAllButOne, require
 from remanence.seeds import derive_seed
 from remanence.shadow import ShadowBank, stack_weights
-from remanence.shadow.features import Scaler
+from remanence.shadow.features import Scaler, WeightFeatures
+from remanence.training import RMSProp
 from remanence.types import Params, Reconstruction
+
+ResetTo: TypeAlias = Literal["initial", "mean"]
+Selection: TypeAlias = Literal["sign", "validation"]
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Mnemonist:
-    """The paper's own reconstructor is
-    `RecoNN(transposed=True, hidden=(), epochs=200, cosine=False, clip=None, held_out=0.0)`."""
+    """A selection of rows and a reconstructor of them; `Mnemonist.paper()` is the published method.
 
-    reader: RecoNN = RecoNN()
-    masks: int = 1024  # all of them where the rows have no more, else at most so many, balanced over the rows
-    # the paper does not say whether its selected reconstructor also reads the layers behind the first
-    later: bool = True
-    # not in the paper, whose rejected rows go back to their initial values, where no trained model ever is: to the
-    # shadows' mean instead, which tells as little of the record (digits, five starts of ten rows: the rank correlation
-    # of coefficients with the share of records that a row stores is -0.6 to -0.9, otherwise -0.4 to 0.2)
-    to_mean: bool = False
-    # the share of shadows that judge the rows, which the reader that they judge with never saw. The paper judges on the
-    # released models with the records that they hold, which no adversary has
-    held_out: float = 0.1
-    # not in the paper, which keeps every row with a negative coefficient, and so rows that help next to nothing: of the
-    # rows in the order of their coefficients keep so many as a reconstructor of them alone errs least on the judges
-    by_error: bool = False
+    `fit` selects the rows and trains on them; the `FittedMnemonist` that it returns is the attack on a release.
+    """
+
+    reconstructor: RecoNN = RecoNN()
+    masks: int = 1024  # every mask where the rows have no more, else at most that many, balanced over the rows
+    # the paper does not say whether its selected reconstructor also takes the layers after the first
+    later_layers: bool = True
+    # values of rejected rows. "mean" of the shadows is ours: it holds as little of the record as the paper's "initial"
+    # values, and models near it do occur (digits, five initialisations of ten rows: the rank correlation of
+    # coefficients with the fraction of records that a row stores is -0.6 to -0.9, for "initial" -0.4 to 0.2)
+    reset_to: ResetTo = "mean"
+    # fraction of the shadows that the rows are validated on, which the probing reconstructor is not trained on. The
+    # paper validates on the released models with their true records, which no adversary has
+    validation_fraction: float = 0.1
+    # "sign" selects every row with a negative coefficient, as the paper does, also those that help next to nothing.
+    # "validation" is ours: as many rows, in the order of their coefficients, as give the lowest validation error
+    selection: Selection = "sign"
+
+    @classmethod
+    def paper(cls) -> "Mnemonist":
+        """The published method: table 2's transposed convolutions, all rows with negative coefficients."""
+        fitting = Fitting(optimizer=RMSProp(lr=1e-3), cosine=False, epochs=200, validation_fraction=0.0)
+        reconstructor = RecoNN(hidden=(), head="deconv", features=WeightFeatures(clip=None), fitting=fitting)
+        return cls(reconstructor=reconstructor, reset_to="initial")
 
     def __post_init__(self) -> None:
         check_min(self, masks=1)
-        if not 0 < self.held_out < 1:
-            raise BadInput(f"`held_out` is a share and must lie in (0, 1), got {self.held_out}")
-        if self.reader.digest:
-            raise BadInput("`reader` must read the rows one by one, got one of their digest: leave `digest` out")
+        for name, known in (("reset_to", get_args(ResetTo)), ("selection", get_args(Selection))):
+            if getattr(self, name) not in known:
+                raise unknown_name(name, getattr(self, name), known, argument=name)
+        if not 0 < self.validation_fraction < 1:
+            raise BadInput(
+                f"`validation_fraction` is a fraction and must lie in (0, 1), got {self.validation_fraction}",
+                code="out-of-range",
+                argument="validation_fraction",
+            )
+        if self.reconstructor.features.digest:
+            raise BadInput(
+                "`reconstructor` must take the rows one by one, got `digest` features: leave `digest` out",
+                code="conflict",
+                argument="reconstructor",
+            )
 
     def fit(self, bank: ShadowBank, *, seed: int) -> "FittedMnemonist":
-        """Judge the rows, then train a fresh reconstructor of the whole bank on those that help."""
+        """Select rows by their importance, then train a new reconstructor on them with the complete bank."""
         importance = self.importance(bank, seed=seed)
-        kept = self._best(bank, importance, seed=seed) if self.by_error else importance.kept
-        return self.select(bank, importance, kept, seed=seed)
+        if self.selection == "validation":
+            return self.select(bank, importance, self._lowest_error(bank, importance, seed=seed), seed=seed)
+        return self.select(bank, importance, importance.helpful, seed=seed)
 
-    def select(self, bank: ShadowBank, importance: "Importance", kept: Tensor, *, seed: int) -> "FittedMnemonist":
-        """A fresh reconstructor of the whole bank on the rows `kept`, whoever chose them."""
-        selected, left = self._selected(bank, kept)
-        reader = self.reader.fit(selected, seed=derive_seed(seed, "selected"))
+    def select(self, bank: ShadowBank, importance: "Importance", rows: Tensor, *, seed: int) -> "FittedMnemonist":
+        """Train a new reconstructor on these rows, whoever selected them, with the complete bank."""
+        selected, coordinates = self._restricted(bank, rows)
         return FittedMnemonist(
-            attack=self, importance=importance, kept=kept, reader=reader, left=left, size=bank.weights.shape[1]
+            attack=self,
+            importance=importance,
+            rows=rows,
+            reconstructor=self.reconstructor.fit(selected, seed=derive_seed(seed, "selected")),
+            coordinates=coordinates,
+            parameters=bank.weights.shape[1],
         )
 
-    def judged(self, bank: ShadowBank, *, seed: int) -> FittedRecoNN:
-        """The reconstructor that the rows are judged with; it does not see the shadows that judge."""
-        return self.reader.fit(self._cut(bank, seed)[1], seed=derive_seed(seed, "judged"))
+    def fit_probe(self, bank: ShadowBank, *, seed: int) -> FittedRecoNN:
+        """The reconstructor that `importance` probes the rows with, trained on all but the validation shadows."""
+        return self.reconstructor.fit(self._split(bank, seed)[1], seed=derive_seed(seed, "judged"))
 
-    def importance(self, bank: ShadowBank, *, seed: int, judged: FittedRecoNN | None = None) -> "Importance":
-        """How each row of the first layer bears on the reconstruction of shadows that the reader did not see.
+    def importance(self, bank: ShadowBank, *, seed: int, probe: FittedRecoNN | None = None) -> "Importance":
+        """The importance of each row of the first layer for the reconstruction from validation shadows.
 
-        `judged` is what the method of that name gives for the same bank and seed, where it is there already."""
+        `probe` is what `fit_probe` returns for the same bank and seed; it is fitted here where it is not given."""
         groups, initial = _superparameters(bank), _initial(bank)
-        masks = masks_of(len(groups), self.masks, seed=derive_seed(seed, "masks")).to(bank.weights.device)
+        masks = sample_masks(len(groups), self.masks, seed=derive_seed(seed, "masks")).to(bank.weights.device)
         if len(masks) <= len(groups):
             raise BadInput(
                 f"`masks` must be more than the {len(groups)} rows of the first layer, whose coefficients are fitted "
-                f"to them, got {self.masks}: use more, best several times as many"
+                f"to them, got {self.masks}: use more, best several times as many",
+                code="too-few",
+                argument="masks",
             )
-        judges, rest = self._cut(bank, seed)
-        fitted = judged or self.judged(bank, seed=seed)
-        assert isinstance(fitted.scaler, Scaler)
-        masked = MaskedReader(net=fitted.net, scaler=fitted.scaler, groups=groups)
-        back = rest.weights.mean(0) if self.to_mean else initial
-        with precision(tf32=self.reader.tf32):
-            errors = masked.errors(judges.weights, back, judges.targets.x.to(bank.weights), masks)
-        return Importance.of(masks, errors)
+        validation, training = self._split(bank, seed)
+        probe = probe or self.fit_probe(bank, seed=seed)
+        assert isinstance(probe.features, Scaler)
+        masked = MaskedReconstructor(net=probe.net, scaler=probe.features, groups=groups)
+        reset = training.weights.mean(0) if self.reset_to == "mean" else initial
+        with precision(tf32=self.reconstructor.fitting.tf32):
+            errors = masked.errors(validation.weights, reset, validation.targets.x.to(bank.weights), masks)
+        return Importance.from_errors(masks, errors)
 
-    def _best(self, bank: ShadowBank, importance: "Importance", *, seed: int) -> Tensor:
-        """Of the rows that help most so many as read the judges best; one, two, three, five and so on are tried."""
-        judges, rest = self._cut(bank, seed)
+    def _lowest_error(self, bank: ShadowBank, importance: "Importance", *, seed: int) -> Tensor:
+        """The most helpful rows, as many as give the lowest validation error; one, two, three, five ... are tried."""
+        validation, training = self._split(bank, seed)
         order, errors = importance.coefficient.argsort(), {}
-        counts = _counts(len(order))
+        counts = _fibonacci(len(order))
         for count in track(counts, total=len(counts), label="numbers of rows"):
-            selected, left = self._selected(rest, order[:count].sort().values)
-            fitted = self.reader.fit(selected, seed=derive_seed(seed, "of so many", count))
-            with torch.no_grad():
-                found = fitted.net(fitted.scaler(judges.weights[:, left]))
-            errors[count] = float(reading_error(found, judges.targets.x.to(found)).mean())
+            selected, coordinates = self._restricted(training, order[:count].sort().values)
+            fitted = self.reconstructor.fit(selected, seed=derive_seed(seed, "of so many", count))
+            found = fitted.reconstruct(validation.weights[:, coordinates])
+            errors[count] = float(mse_plus_mae(found, validation.targets.x.to(found)).mean())
         return order[: min(errors, key=errors.__getitem__)].sort().values
 
-    def _selected(self, bank: ShadowBank, kept: Tensor) -> tuple[ShadowBank, Tensor]:
-        """The bank with nothing left of the other rows, and the coordinates that are."""
-        left = _superparameters(bank).left(kept, bank.weights.shape[1], later=self.later)
-        model = _shrunk(bank.model, len(kept), later=self.later)
-        return ShadowBank(weights=bank.weights[:, left], targets=bank.targets, model=model), left
+    def _restricted(self, bank: ShadowBank, rows: Tensor) -> tuple[ShadowBank, Tensor]:
+        """The bank without the other rows, and the coordinates that remain."""
+        coordinates = _superparameters(bank).select(rows, bank.weights.shape[1], later_layers=self.later_layers)
+        model = _shrunk(bank.model, len(rows), later_layers=self.later_layers)
+        return ShadowBank(weights=bank.weights[:, coordinates], targets=bank.targets, model=model), coordinates
 
-    def _cut(self, bank: ShadowBank, seed: int) -> tuple[ShadowBank, ShadowBank]:
-        """The shadows that judge, at least two, and those to learn from."""
+    def _split(self, bank: ShadowBank, seed: int) -> tuple[ShadowBank, ShadowBank]:
+        """The validation shadows, at least two, and the training shadows."""
         generator = torch.Generator().manual_seed(derive_seed(seed, "judges"))
         order = torch.randperm(len(bank.weights), generator=generator).to(bank.weights.device)
-        count = max(2, round(self.held_out * len(order)))
+        count = max(2, round(self.validation_fraction * len(order)))
         if len(order) < count + 3:
-            raise BadInput(f"`bank` holds {len(order)} shadow models, Mnemonist needs at least {count + 3}: train more")
-        judges, rest = (
+            raise BadInput(
+                f"`bank` holds {len(order)} shadow models, Mnemonist needs at least {count + 3}: train more",
+                code="too-few",
+                argument="bank",
+            )
+        validation, training = (
             replace(bank, weights=bank.weights[rows], targets=bank.targets.take(rows))
             for rows in (order[:count], order[count:])
         )
-        return judges, rest
-
-
-def _counts(rows: int) -> list[int]:
-    """Fibonacci's numbers below `rows`, and all."""
-    one, two, counts = 1, 2, []
-    while one < rows:
-        counts.append(one)
-        one, two = two, one + two
-    return [*counts, rows]
+        return validation, training
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Importance:
-    """What each row does to the error of held-out shadows."""
+    """A linear surrogate of the validation error over masks of rows, one for each validation shadow."""
 
     masks: Tensor  # (masks, rows)
     errors: Tensor  # (models, masks)
     coefficients: Tensor  # (models, rows)
 
     @classmethod
-    def of(cls, masks: Tensor, errors: Tensor) -> "Importance":
-        """Ordinary least squares of each model's error on the masks, with an intercept."""
+    def from_errors(cls, masks: Tensor, errors: Tensor) -> "Importance":
+        """Fit each model's errors by ordinary least squares on the masks, with an intercept."""
         bits = masks.double()
         design = torch.cat([torch.ones_like(bits[:, :1]), bits], dim=1)
         solved: Tensor = torch.linalg.pinv(design) @ errors.double().T
@@ -151,55 +178,67 @@ class Importance:
 
     @property
     def coefficient(self) -> Tensor:
-        """The mean of each row's: below zero, its presence lowers the error."""
+        """(rows,): the mean coefficient of each row over the models; below zero, its presence lowers the error."""
         return self.coefficients.mean(0)
 
     @property
     def standard_error(self) -> Tensor:
-        """Of that mean, over the held-out models."""
+        """(rows,): the standard error of `coefficient`."""
         return self.coefficients.std(0) / sqrt(len(self.errors))
 
     @property
-    def kept(self) -> Tensor:
-        """The rows whose presence lowers the error; where none does, the one that does the least harm."""
+    def helpful(self) -> Tensor:
+        """The indices of the rows whose presence lowers the error; where none does, of the one that harms least."""
         mean = self.coefficient
-        helping = (mean < 0).nonzero().flatten()
-        return helping if len(helping) else mean.argmin()[None]
+        helpful = (mean < 0).nonzero().flatten()
+        return helpful if len(helpful) else mean.argmin()[None]
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FittedMnemonist:
-    """A reconstructor of the rows that help; it reads models made as the shadows were."""
+    """A trained reconstructor of the selected rows; it attacks models trained as the shadows were."""
 
     attack: Mnemonist
     importance: Importance
-    kept: Tensor  # the rows that it reads
-    reader: FittedRecoNN
-    left: Tensor  # the coordinates that it reads
-    size: int  # of the models
+    rows: Tensor  # the indices of the selected rows
+    reconstructor: FittedRecoNN
+    coordinates: Tensor  # the indices of the parameters that it takes
+    parameters: int  # how many a model has
 
     def run(self, release: KnowsAllButOne, *, seed: int) -> Reconstruction:
         require(release, KnowsAllButOne, by=type(self.attack).__name__)
         weights = _flat(release.final)
-        if len(weights) != self.size:
+        if len(weights) != self.parameters:
             raise BadInput(
-                f"the reconstructor reads models of {self.size} parameters, got {len(weights)}: "
-                "fit it on shadows of this model"
+                f"the reconstructor takes models of {self.parameters} parameters, got {len(weights)}: "
+                "fit it on shadows of this model",
+                code="shape-mismatch",
+                argument="release",
             )
-        with torch.no_grad():
-            return Reconstruction(x=self.reader.net(self.reader.scaler(weights[None, self.left])))
+        return Reconstruction(x=self.reconstructor.reconstruct(weights[None, self.coordinates]))
 
 
 def _flat(params: Params) -> Tensor:
     return stack_weights({name: p[None] for name, p in params.items()})[0]
 
 
+def _fibonacci(n: int) -> list[int]:
+    """The Fibonacci numbers below `n`, and `n`."""
+    one, two, numbers = 1, 2, []
+    while one < n:
+        numbers.append(one)
+        one, two = two, one + two
+    return [*numbers, n]
+
+
 def _initial(bank: ShadowBank) -> Tensor:
     if bank.initial is None:
         raise BadInput(
-            "`bank` must show the weights that its shadows started from, as rejected rows go back to them, got None: "
-            "build it for a release with `initial`, such as all_but_one gives, or use RecoNN"
+            "`bank` must hold the initial weights of its shadows, got None: build it for a release with `initial`, "
+            "such as `all_but_one` gives, or use RecoNN",
+            code="not-enough-knowledge",
+            argument="bank",
         )
     return _flat(bank.initial).to(bank.weights)
 
@@ -210,17 +249,19 @@ def _superparameters(bank: ShadowBank) -> Superparameters:
         first = next(iter(bank.model.children()), bank.model) if bank.model is not None else None
         got = "None" if first is None else f"one that begins with {type(first).__name__}"
         raise BadInput(
-            "`model` of the bank must begin with a fully connected layer, whose rows Mnemonist chooses from, "
-            f"got {got}: use a model such as mlp() makes, or RecoNN for this one"
+            "`model` of the bank must begin with a fully connected layer, from whose rows Mnemonist selects, "
+            f"got {got}: use a model such as `mlp()` makes, or RecoNN for this one",
+            code="unsupported-model",
+            argument="bank",
         )
     assert isinstance(bank.model, nn.Sequential)
-    return Superparameters.of(bank.model, layer, bank.weights.device)
+    return Superparameters.from_layer(bank.model, layer, bank.weights.device)
 
 
-def _shrunk(model: nn.Module | None, rows: int, *, later: bool) -> nn.Sequential:
-    """What tells where rows lie in the weights that are left; it is never run."""
+def _shrunk(model: nn.Module | None, rows: int, *, later_layers: bool) -> nn.Sequential:
+    """A model with that many rows in its first layer; it says where rows lie in what remains, and never runs."""
     assert isinstance(model, nn.Sequential)
-    place, first = next((i, layer) for i, layer in enumerate(model) if isinstance(layer, nn.Linear))
+    index, first = next((i, layer) for i, layer in enumerate(model) if isinstance(layer, nn.Linear))
     linear = nn.Linear(first.in_features, rows, bias=first.bias is not None, device="meta")
     layers = list(model)
-    return nn.Sequential(*layers[:place], linear, *(layers[place + 1 :] if later else ()))
+    return nn.Sequential(*layers[:index], linear, *(layers[index + 1 :] if later_layers else ()))
