@@ -1,11 +1,12 @@
-"""The pickle inside a torch zip, read as a description of tensors: a small machine that knows names and numbers only.
+"""The pickle inside a torch zip, parsed as a description of tensors by a machine that knows names and numbers only.
 
-`torch.load(weights_only=True)` has had remote-code-execution holes, mended in torch 2.6 and again in 2.10, so no
-unpickler is called here. An opcode outside `_STEPS`, or a global outside `_FUNCTIONS` and `_STORAGES`, is refused
-by name; the others build strings, numbers, tuples, dicts, `Storage` and `View`, and nothing is ever called.
+No unpickler is called: `torch.load(weights_only=True)` has had holes through which code could be executed, and a pickle
+of 200 bytes still makes it hang (docs/decisions/0001). An opcode outside `_STEPS`, or a global outside `_FUNCTIONS` and
+`_STORAGES`, is refused by name; the others build strings, numbers, tuples, dicts, `Storage` and `View`, and nothing is
+ever called.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from io import BytesIO
 from math import prod
@@ -15,15 +16,15 @@ from typing import Any, TypeAlias, final
 import torch
 
 from remanence.errors import BadModelFile
+from remanence.releases._refusals import damaged, listed, shown, unsafe, unsupported
 
-RESAVE = "save the model again, with `safetensors.torch.save_file` or `torch.save(model.state_dict(), path)`"
-_LARGEST_SIZE = 2**48  # of a shape or a stride: torch's own arithmetic stays far from overflow
+_MAX_SIZE = 2**48  # of a shape or a stride: torch's own arithmetic stays far from overflow
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Storage:
-    """A run of `numel` numbers that the file claims to hold under `key`."""
+    """A contiguous storage of `numel` values that the file claims to hold under `key`."""
 
     key: str
     dtype: torch.dtype
@@ -43,26 +44,26 @@ class View:
     def check(self, name: str) -> None:
         check_shape(name, self.shape)
         steps = (self.offset, *self.stride)
-        if len(steps) != len(self.shape) + 1 or not all(type(s) is int and 0 <= s <= _LARGEST_SIZE for s in steps):
-            raise BadModelFile(f"{shown(name)} has a negative or absurd offset or stride: {RESAVE}")
+        if len(steps) != len(self.shape) + 1 or not all(type(s) is int and 0 <= s <= _MAX_SIZE for s in steps):
+            raise unsafe(f"{shown(name)} has a negative or absurd offset or stride")
         last = self.offset + sum((n - 1) * step for n, step in zip(self.shape, self.stride, strict=True))
-        # With stride 0 a view may claim any size over a single number; a weight has no more numbers than its storage.
+        # With stride 0 a view may claim any size over a single value; a weight has no more values than its storage.
         count = prod(self.shape)
         if count and max(count, last + 1) > self.storage.numel:
-            raise BadModelFile(
+            raise unsafe(
                 f"{shown(name)} of shape {shown(self.shape)} does not fit its storage of {shown(self.storage.numel)} "
-                f"numbers: {RESAVE}"
+                "values"
             )
 
 
 def check_shape(name: str, shape: tuple[int, ...]) -> None:
     if not name.isprintable():
-        raise BadModelFile(f"the name {shown(name)} is not printable: {RESAVE}")
+        raise unsafe(f"the name {shown(name)} is not printable")
     if len(shape) > 32 or not all(type(n) is int for n in shape):  # not printed: nested tuples can be endless to print
-        raise BadModelFile(f"{shown(name)} has a shape of {len(shape)} entries, expected up to 32 integers: {RESAVE}")
+        raise unsafe(f"{shown(name)} has a shape of {len(shape)} entries, expected up to 32 integers")
     # Zeros are left out of the product: torch multiplies the other sizes even where a tensor is empty.
-    if min(shape, default=0) < 0 or prod(n for n in shape if n) > _LARGEST_SIZE:
-        raise BadModelFile(f"{shown(name)} has the negative or absurd shape {shown(shape)}: {RESAVE}")
+    if min(shape, default=0) < 0 or prod(n for n in shape if n) > _MAX_SIZE:
+        raise unsafe(f"{shown(name)} has the negative or absurd shape {shown(shape)}")
 
 
 def scan(stream: bytes) -> dict[str, View]:
@@ -72,23 +73,11 @@ def scan(stream: bytes) -> dict[str, View]:
     except (IndexError, KeyError, ValueError) as error:  # an empty stack, an unset memo, a cut argument
         if isinstance(error, BadModelFile):
             raise
-        raise BadModelFile(f"its pickle is malformed or cut short ({type(error).__name__}): {RESAVE}") from None
+        raise damaged(f"its pickle is malformed or truncated ({type(error).__name__})") from None
     return _flat(root)
 
 
-def shown(text: str | bytes | int | tuple[int, ...]) -> str:
-    """A stranger's words for an error message: escaped, so that they cannot steer a terminal, and short."""
-    quoted = repr(text)
-    return quoted if len(quoted) <= 80 else f"{quoted[:76]} ..."
-
-
-def listed(words: Sequence[str], most: int = 3) -> str:
-    """The first `most` words, and how many more there are."""
-    more = f" and {len(words) - most} more" if len(words) > most else ""
-    return ", ".join(words[:most]) + more
-
-
-_OPCODES = 250_000  # some 5500 tensors; more would take a hostile file over a second
+_MAX_OPCODES = 250_000  # some 5500 tensors; more would take a hostile file over a second
 _STORAGES = {
     "torch.DoubleStorage": torch.float64,
     "torch.FloatStorage": torch.float32,
@@ -133,12 +122,15 @@ class _Machine:
 
 def _run(stream: bytes) -> object:
     source, machine = BytesIO(stream), _Machine()
-    for _ in range(_OPCODES):
+    for _ in range(_MAX_OPCODES):
         name, argument = _next(source)
         if name == "STOP":
             return machine.stack.pop()
         _STEPS[name](machine, argument)
-    raise BadModelFile(f"its pickle has more than {_OPCODES} opcodes, and a tensor needs 45: save it as safetensors")
+    raise BadModelFile(
+        f"its pickle has more than {_MAX_OPCODES} opcodes, and a tensor needs 45: save it as safetensors",
+        code="too-large",
+    )
 
 
 _KNOWN = {opcode.code.encode("latin-1"): opcode for opcode in opcodes}
@@ -152,7 +144,7 @@ def _next(source: BytesIO) -> tuple[str, Any]:
         raise ValueError("no STOP")
     if known is None or known.name not in _STEPS:
         name = known.name if known else code.hex()
-        raise BadModelFile(f"its pickle uses the opcode {name}, which a plain state dict never needs: {RESAVE}")
+        raise unsafe(f"its pickle uses the opcode {name}, which a plain state dict never needs")
     if known.name == "GLOBAL":
         return known.name, _read_global(source)
     return known.name, known.arg.reader(source) if known.arg else None
@@ -162,9 +154,8 @@ def _read_global(source: BytesIO) -> _Global:
     words = [source.readline().removesuffix(b"\n").decode("utf-8", "backslashreplace") for _ in range(2)]
     name = ".".join(words)
     if name not in _FUNCTIONS and name not in _STORAGES:
-        raise BadModelFile(
-            f"its pickle asks for {shown(name)}, which a dict of plain dense real tensors never needs "
-            f"(nothing was run): {RESAVE}"
+        raise unsafe(
+            f"its pickle asks for {shown(name)}, which a dict of plain dense real tensors never needs (nothing was run)"
         )
     return _Global(name=name)
 
@@ -186,7 +177,7 @@ def _describe(function: object, arguments: object) -> object:
         case _Global(name="torch._utils._rebuild_parameter"), (View() as view, bool(), dict(hooks)) if not hooks:
             return view
     name = function.name if isinstance(function, _Global) else f"a {type(function).__name__}"
-    raise BadModelFile(f"its pickle calls {name} in a way that plain weights never need: {RESAVE}")
+    raise unsafe(f"its pickle calls {name} in a way that plain weights never need")
 
 
 def _persistent_id(machine: _Machine, _: object) -> None:
@@ -194,33 +185,33 @@ def _persistent_id(machine: _Machine, _: object) -> None:
         case ("storage", _Global(name=kind), str(key), str(), int(numel)) if kind in _STORAGES:
             machine.stack.append(Storage(key=key, dtype=_STORAGES[kind], numel=numel))
         case _:
-            raise BadModelFile(f"its pickle has a persistent id that is not a plain storage: {RESAVE}")
+            raise unsafe("its pickle has a persistent id that is not a plain storage")
 
 
 def _build(machine: _Machine, _: object) -> None:
     # Torch hangs `_metadata`, the layers' version numbers, on the dict; it is dropped, no attribute is ever set.
     state, target = machine.stack.pop(), machine.stack[-1]
     if not (isinstance(state, dict) and isinstance(target, dict)):
-        raise BadModelFile(f"its pickle uses BUILD on a {type(target).__name__}, which torch never does: {RESAVE}")
+        raise unsafe(f"its pickle uses BUILD on a {type(target).__name__}, which torch never does")
 
 
 def _set_items(machine: _Machine, items: list[Any]) -> None:
     target = machine.stack[-1]
     if not isinstance(target, dict) or len(items) % 2:
-        raise BadModelFile(f"its pickle sets items of a {type(target).__name__}: {RESAVE}")
+        raise unsafe(f"its pickle sets items of a {type(target).__name__}")
     for key, value in zip(items[::2], items[1::2], strict=True):
         # Big integers could be chosen to collide, and a nested tuple takes exponential time to hash.
         if not (type(key) is str or (type(key) is int and abs(key) < 2**31)):
-            raise BadModelFile(f"its pickle has a dict key of type {type(key).__name__}, expected str: {RESAVE}")
+            raise unsafe(f"its pickle has a dict key of type {type(key).__name__}, expected str")
         if key in target:
-            raise BadModelFile(f"its pickle names {shown(key)} twice: {RESAVE}")
+            raise unsafe(f"its pickle names {shown(key)} twice")
         target[key] = value
 
 
 def _append(machine: _Machine, items: list[Any]) -> None:
     target = machine.stack[-1]
     if not isinstance(target, list):
-        raise BadModelFile(f"its pickle appends to a {type(target).__name__}: {RESAVE}")
+        raise unsafe(f"its pickle appends to a {type(target).__name__}")
     target.extend(items)
 
 
@@ -235,8 +226,8 @@ def _pushes(make: Callable[[], object]) -> _Step:
     return lambda machine, _: machine.stack.append(make())
 
 
-def _remember(machine: _Machine, place: int) -> None:
-    machine.memo[place] = machine.stack[-1]
+def _remember(machine: _Machine, index: int) -> None:
+    machine.memo[index] = machine.stack[-1]
 
 
 _STEPS: dict[str, _Step] = {
@@ -259,7 +250,7 @@ _STEPS: dict[str, _Step] = {
     "SETITEM": lambda machine, _: _set_items(machine, machine.top(2)),
     "SETITEMS": lambda machine, _: _set_items(machine, machine.since_mark()),
     **dict.fromkeys(("BINPUT", "LONG_BINPUT"), _remember),
-    **dict.fromkeys(("BINGET", "LONG_BINGET"), lambda machine, place: machine.stack.append(machine.memo[place])),
+    **dict.fromkeys(("BINGET", "LONG_BINGET"), lambda machine, index: machine.stack.append(machine.memo[index])),
     "BINPERSID": _persistent_id,
     "REDUCE": _reduce,
     "BUILD": _build,
@@ -268,17 +259,18 @@ _STEPS: dict[str, _Step] = {
 
 def _flat(root: object) -> dict[str, View]:
     if not isinstance(root, dict):
-        raise BadModelFile(f"it holds a {_kind(root)}, expected a dict from names to tensors: {RESAVE}")
+        raise unsupported(f"it holds a {_kind(root)}, expected a dict from names to tensors")
     others = {key: value for key, value in root.items() if not isinstance(value, View)}
     if any(isinstance(value, dict) for value in others.values()):
         raise BadModelFile(
             f"it is a checkpoint with the keys {listed([shown(key) for key in root], 8)}, expected the weights alone: "
-            'save the inner dict by itself, as in `torch.save(checkpoint["state_dict"], path)`'
+            'save the inner dict by itself, as in `torch.save(checkpoint["state_dict"], path)`',
+            code="unsupported-format",
         )
     for key, value in others.items():
-        raise BadModelFile(f"its entry {shown(key)} is of type {_kind(value)}, expected a tensor: save without it")
+        raise unsupported(f"its entry {shown(key)} is of type {_kind(value)}, expected a tensor")
     if wrong := [key for key in root if not isinstance(key, str)]:
-        raise BadModelFile(f"its names must be strings, got {listed([shown(key) for key in wrong])}: {RESAVE}")
+        raise unsupported(f"its names must be strings, got {listed([shown(key) for key in wrong])}")
     return root
 
 

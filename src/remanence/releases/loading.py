@@ -1,9 +1,9 @@
-"""Model files from strangers: safetensors, and state dicts in torch's zip format. Nothing in a file is executed.
+"""Loading of untrusted model files: safetensors, and state dicts in torch's zip format. Nothing in them is executed.
 
-Both formats are read the same way: an index describes tensors (`View`), the description is checked against the file's
+Both formats are loaded the same way: an index describes tensors (`View`), the description is checked against the file's
 true size and against the model that is expected, and only then are bytes read and made into tensors. Neither
 `torch.load` nor any unpickler is called (`_pickle_scan` says why). The first bytes decide the format, once; there is no
-second try with another reader, for a file that two readers understand differently is how checks are passed by.
+second try with another parser, for a file that two parsers understand differently is how checks are bypassed.
 """
 
 import os
@@ -19,17 +19,18 @@ from torch import Tensor, nn
 
 from remanence.errors import BadModelFile
 from remanence.releases._model_index import File, Index, index_safetensors, index_zip
-from remanence.releases._pickle_scan import RESAVE, View, listed, shown
+from remanence.releases._pickle_scan import View
+from remanence.releases._refusals import listed, shown, unsafe, unsupported
 
-_MOST_COPIES = 16  # tied weights appear under several names; many more than that is a bomb
+_MAX_COPIES = 16  # tied weights appear under several names; many more than that is a bomb
 
 
 def load_weights(
     path: str | os.PathLike[str], *, expected: Mapping[str, Tensor] | nn.Module | None = None
 ) -> dict[str, Tensor]:
-    """The weights in `path` as plain, dense, contiguous, finite tensors on the CPU, or `BadModelFile`.
+    """Load the weights in `path` as plain, dense, contiguous, finite tensors on the CPU, or raise `BadModelFile`.
 
-    With `expected`, a model or its state dict, the names, the shapes and the kinds of number must be the same.
+    With `expected`, a model or its state dict, the names and shapes must be the same, and floats must be floats.
     """
     try:
         with _open(path) as file:
@@ -38,12 +39,15 @@ def load_weights(
             if expected is not None:
                 _compare(views, expected.state_dict() if isinstance(expected, nn.Module) else expected)
             return _materialise(views, read)
-    except (BadModelFile, OSError) as error:  # OSError: the disk fails, or a special file cannot be read
-        raise BadModelFile(f"cannot use {str(path)!r}: {error}") from None
+    except BadModelFile as error:
+        raise BadModelFile(f"cannot use {str(path)!r}: {error}", code=error.code, argument="path") from None
+    except (OSError, MemoryError) as error:  # the disk fails, a special file cannot be read, a sparse file is vast
+        reason = str(error) or "it does not fit into memory"
+        raise BadModelFile(f"cannot use {str(path)!r}: {reason}", code="damaged-file", argument="path") from None
 
 
 def save_weights(path: str | os.PathLike[str], weights: Mapping[str, Tensor]) -> None:
-    """Write `weights` as safetensors, under a temporary name first, so that a reader never meets half a file."""
+    """Write `weights` as safetensors, under a temporary name first, so that nobody loads an incomplete file."""
     content = save({name: w.detach().cpu().clone(memory_format=torch.contiguous_format) for name, w in weights.items()})
     partial = Path(f"{os.fspath(path)}.{os.getpid()}.partial")
     try:
@@ -61,11 +65,13 @@ def _open(path: str | os.PathLike[str]) -> File:
         file = File(os.fspath(path), opener=without_waiting)
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         reason = getattr(error, "strerror", None) or error
-        raise BadModelFile(f"{reason}; give the path of a safetensors file or of a torch zip") from None
+        raise BadModelFile(
+            f"{reason}; give the path of a safetensors file or of a torch zip", code="missing-file"
+        ) from None
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
         file.close()
-        raise BadModelFile("it is a pipe or a device, expected an ordinary file: copy it into one first")
+        raise BadModelFile("it is a pipe or a device, expected an ordinary file: copy it first", code="wrong-type")
     file.size = status.st_size  # taken once: what is appended later is not looked at
     return file
 
@@ -73,21 +79,21 @@ def _open(path: str | os.PathLike[str]) -> File:
 def _index(file: File) -> Index:
     head = file.read(9)
     if not head:
-        raise BadModelFile(f"it is empty, expected weights: {RESAVE}")
+        raise BadModelFile("it is empty, expected weights: save or fetch it again", code="empty")
     if head.startswith(b"PK\x03\x04"):
         return index_zip(file)
     if head[8:] == b"{":  # after the eight bytes that give its length, a safetensors header begins with a brace
         return index_safetensors(file, int.from_bytes(head[:8], "little"))
-    raise BadModelFile(
+    raise unsupported(
         f"it begins with {shown(head)}, neither as safetensors nor as a torch zip; bare pickles and torch's old format "
-        f"are refused unread, because opening them can run code: {RESAVE}"
+        "are refused unread, because opening them can run code"
     )
 
 
 def _check_total(views: Mapping[str, View], held: int) -> None:
     total = sum(prod(view.shape) * view.storage.dtype.itemsize for view in views.values())
-    if total > _MOST_COPIES * held:
-        raise BadModelFile(f"it unfolds {held} bytes to {total} by naming a storage again and again: {RESAVE}")
+    if total > _MAX_COPIES * held:
+        raise unsafe(f"it expands {held} bytes to {total} by naming a storage again and again")
 
 
 def _compare(views: Mapping[str, View], expected: Mapping[str, Tensor]) -> None:
@@ -100,7 +106,9 @@ def _compare(views: Mapping[str, View], expected: Mapping[str, Tensor]) -> None:
         "different": [f"{shown(name)} (expected {_words(*wanted[name])}, got {_words(*got[name])})" for name in differ],
     }
     if faults := [f"{fault}: {listed(names)}" for fault, names in parts.items() if names]:
-        raise BadModelFile(f"it is not of this model; {'; '.join(faults)}; give the file of this very model")
+        raise BadModelFile(
+            f"it is not of this model; {'; '.join(faults)}; give the file of this very model", code="shape-mismatch"
+        )
 
 
 def _kind(dtype: torch.dtype) -> str:
@@ -116,7 +124,7 @@ def _materialise(views: Mapping[str, View], read: Callable[[str], bytearray]) ->
     for name, view in views.items():
         names[view.storage.key].append(name)
     tensors: dict[str, Tensor] = {}
-    for key, users in names.items():  # each storage is read once, however many tensors are cut from it
+    for key, users in names.items():  # each storage is read once, however many tensors view it
         buffer = read(key)
         tensors |= {name: _tensor(name, views[name], buffer) for name in users}
     return {name: tensors[name] for name in views}
@@ -129,7 +137,10 @@ def _tensor(name: str, view: View, buffer: bytearray) -> Tensor:
     flat = torch.frombuffer(buffer, dtype=dtype)
     tensor = flat.as_strided(view.shape, view.stride, view.offset)
     if dtype is torch.bool and bool((tensor.view(torch.uint8) > 1).any()):
-        raise BadModelFile(f"{shown(name)} has a boolean that is neither 0 nor 1: {RESAVE}")
+        raise unsafe(f"{shown(name)} has a boolean that is neither 0 nor 1")
     if not bool(torch.isfinite(tensor).all()):
-        raise BadModelFile(f"{shown(name)} has a NaN or infinite weight, expected finite ones: train or save it again")
+        raise BadModelFile(
+            f"{shown(name)} has a NaN or infinite weight, expected finite ones: train or save it again",
+            code="not-finite",
+        )
     return tensor.clone(memory_format=torch.contiguous_format)

@@ -20,64 +20,63 @@ def pairs(*items: tuple[str, Any]) -> bytes:
 
 TWO = {"a": entry(0, 8, [2]), "b": entry(8, 16, [2])}
 SAFETENSORS_LIES: dict[str, tuple[Any, str]] = {
-    "10 GB of data": ({"w": entry(0, TEN_GB, [TEN_GB // 4])}, "end within 16"),
-    "shape of 10 GB": ({"w": entry(0, 16, [TEN_GB // 4])}, "16 bytes are there"),
-    "overlap": (TWO | {"b": entry(4, 16, [3])}, "'b' at bytes 4 to 16, expected it to begin at 8"),
-    "gap": (TWO | {"b": entry(12, 16, [1])}, "expected it to begin at 8"),
-    "bytes left over": ({"a": entry(0, 8, [2])}, "8 of its 16 bytes"),
-    "backwards": ({"w": entry(0, -16)}, "lies"),
-    "negative start": ({"w": entry(-4, 16, [5])}, "expected it to begin at 0"),
-    "wrong dtype for the size": ({"w": entry(dtype="F64")}, "claims shape (2, 2) of torch.float64"),
-    "complex": ({"w": entry(shape=[2], dtype="C64")}, "'C64', expected one of F64"),
-    "8-bit float": ({"w": entry(shape=[16], dtype="F8_E4M3")}, "F8_E4M3"),
-    "negative shape": ({"w": entry(shape=[-2, -2])}, "absurd shape (-2, -2)"),
-    "absurd shape of nothing": (TWO | {"c": entry(16, 16, [2**62, 2**62, 0])}, "absurd shape"),
-    "shape with a billion digits": ({"w": entry(shape=[10**4000] * 200)}, "200 entries"),
-    "many dimensions": ({"w": entry(shape=[4] + [1] * 40)}, "up to 32"),
-    "fraction": ({"w": entry(shape=[2.0, 2])}, "integers"),
-    "truth as a size": ({"w": entry(shape=[True, 4])}, "integers"),
-    "nested shape": ({"w": entry(shape=json.loads("[" * 900 + "]" * 900))}, "integers"),
-    "offsets in words": ({"w": entry("0", "16")}, "data_offsets"),
-    "no entry": ({"w": 3}, "data_offsets"),
-    "more fields": ({"w": entry() | {"code": "os.system"}}, "data_offsets"),
-    "a name twice": (pairs(("w", entry()), ("w", entry())), "'w' twice"),
-    "a field twice": (b'{"w":{"dtype":"F32","dtype":"F64","shape":[2,2],"data_offsets":[0,16]}}', "'dtype' twice"),
-    "terminal escapes": ({"w\x1b[2J": entry()}, "not printable"),
-    "not JSON": (b"{'w': 3}", "not sound JSON"),
-    "not UTF-8": (b'{"\xff": 3}', "not sound JSON"),
-    "huge number": (b'{"w": ' + b"9" * 100_000 + b"}", "not sound JSON"),
-    "deep": (b'{"w":' * 200_000, "not sound JSON (RecursionError)"),
-    "wide": (b'{"w":[' + b"[]," * 340_000 + b"[]]}", "data_offsets"),
+    "10 GB of data": ({"w": entry(0, TEN_GB, [TEN_GB // 4])}, "damaged-file"),
+    "shape of 10 GB": ({"w": entry(0, 16, [TEN_GB // 4])}, "damaged-file"),
+    "overlap": (TWO | {"b": entry(4, 16, [3])}, "damaged-file"),
+    "gap": (TWO | {"b": entry(12, 16, [1])}, "damaged-file"),
+    "bytes left over": ({"a": entry(0, 8, [2])}, "damaged-file"),
+    "backwards": ({"w": entry(0, -16)}, "damaged-file"),
+    "negative start": ({"w": entry(-4, 16, [5])}, "damaged-file"),
+    "wrong dtype for the size": ({"w": entry(dtype="F64")}, "damaged-file"),
+    "complex": ({"w": entry(shape=[2], dtype="C64")}, "unsupported-format"),
+    "8-bit float": ({"w": entry(shape=[16], dtype="F8_E4M3")}, "unsupported-format"),
+    "negative shape": ({"w": entry(shape=[-2, -2])}, "damaged-file"),
+    "absurd shape of nothing": (TWO | {"c": entry(16, 16, [2**62, 2**62, 0])}, "damaged-file"),
+    "shape with a billion digits": ({"w": entry(shape=[10**4000] * 200)}, "damaged-file"),
+    "many dimensions": ({"w": entry(shape=[4] + [1] * 40)}, "unsafe-file"),
+    "fraction": ({"w": entry(shape=[2.0, 2])}, "damaged-file"),
+    "truth as a size": ({"w": entry(shape=[True, 4])}, "damaged-file"),
+    "nested shape": ({"w": entry(shape=json.loads("[" * 900 + "]" * 900))}, "damaged-file"),
+    "offsets in words": ({"w": entry("0", "16")}, "damaged-file"),
+    "no entry": ({"w": 3}, "damaged-file"),
+    "a name twice": (pairs(("w", entry()), ("w", entry())), "unsafe-file"),
+    "a field twice": (b'{"w":{"dtype":"F32","dtype":"F64","shape":[2,2],"data_offsets":[0,16]}}', "damaged-file"),
+    "terminal escapes": ({"w\x1b[2J": entry()}, "unsafe-file"),
+    "not JSON": (b"{'w': 3}", "damaged-file"),
+    "not UTF-8": (b'{"\xff": 3}', "damaged-file"),
+    "huge number": (b'{"w": ' + b"9" * 100_000 + b"}", "damaged-file"),
+    "deep": (b'{"w":' * 200_000, "damaged-file"),
+    "wide": (b'{"w":[' + b"[]," * 340_000 + b"[]]}", "damaged-file"),
 }
 
 
 @pytest.mark.parametrize("case", SAFETENSORS_LIES)
 def test_a_safetensors_header_that_lies_is_refused(case: str, tmp_path: Path) -> None:
-    header, word = SAFETENSORS_LIES[case]
-    refused(write_safetensors(tmp_path / "lie", header), word)
+    header, code = SAFETENSORS_LIES[case]
+    refused(write_safetensors(tmp_path / "lie", header), code)
 
 
 def test_a_header_longer_than_the_file_or_the_limit_is_refused(tmp_path: Path) -> None:
     for length in (17, TEN_GB, 2**64 - 1, 1, 0):
-        refused(write_safetensors(tmp_path / "lie", {}, length=length, data=b""), f"claims {length} bytes")
-    refused(write_safetensors(tmp_path / "long", b"{" + b" " * 2**21 + b"}"), "over the limit")
+        refused(write_safetensors(tmp_path / "lie", {}, length=length, data=b""), "damaged-file")
+    refused(write_safetensors(tmp_path / "long", b"{" + b" " * 2**21 + b"}"), "too-large")
 
 
 @pytest.mark.parametrize("kind", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_a_compressed_record_is_refused_before_it_is_unfolded(kind: int, tmp_path: Path) -> None:
     bomb = {"data/1": bytes(10**7)}
-    refused(write_zip(tmp_path / "bomb.pt", state("w", tensor()), bomb, compression=kind), "is compressed")
+    refused(write_zip(tmp_path / "bomb.pt", state("w", tensor()), bomb, compression=kind), "unsafe-file")
 
 
 def test_two_records_of_one_name_are_refused(tmp_path: Path) -> None:
     other = {"data/1": RECORD, "data/2": bytes(16)}
     content = write_zip(tmp_path / "twice.pt", state("w", tensor()), other).read_bytes()
     (tmp_path / "twice.pt").write_bytes(content.replace(b"m/data/2", b"m/data/1"))
-    refused(tmp_path / "twice.pt", "'m/data/1' twice")
+    refused(tmp_path / "twice.pt", "unsafe-file")
     with zipfile.ZipFile(tmp_path / "pickles.pt", "w") as archive:
         archive.writestr("a/data.pkl", state("w", tensor()))
         archive.writestr("b/data.pkl", state("w", tensor()))
-    refused(tmp_path / "pickles.pt", "2 data.pkl, expected one")
+    refused(tmp_path / "pickles.pt", "unsupported-format")
 
 
 def directory_lies(content: bytes) -> dict[str, tuple[bytes, str]]:
@@ -89,28 +88,28 @@ def directory_lies(content: bytes) -> dict[str, tuple[bytes, str]]:
         return content[:at] + struct.pack(form, *values) + content[at + struct.calcsize(form) :]
 
     return {
-        "10 GB": (with_field(start + 20, "<2L", 2**32 - 2, 2**32 - 2), "cut short or lies"),
-        "larger than it is": (with_field(start + 20, "<2L", 64, 64), "cut short or lies"),
-        "smaller than it is": (with_field(start + 20, "<2L", 8, 8), "its record has 8"),
-        "unlike sizes": (with_field(start + 20, "<2L", 8, 16), "is compressed"),
-        "another place": (with_field(start + 42, "<L", 3), "cut short or lies"),
-        "beyond the file": (with_field(start + 42, "<L", 2**32 - 2), "cut short or lies"),
-        "encrypted": (with_field(start + 8, "<H", 1), "broken"),
-        "another checksum": (with_field(start + 16, "<L", 7), "CRC"),
-        "unknown method": (with_field(start + 10, "<H", 99), "is compressed"),
-        "future version": (with_field(start + 6, "<H", 900), "broken"),
-        "huge directory": (with_field(end + 12, "<L", 2**32 - 2), "broken"),
-        "directory elsewhere": (with_field(end + 16, "<L", 2**32 - 2), "zip readers take differently"),
-        "no directory": (content[:end], "cut short"),
+        "10 GB": (with_field(start + 20, "<2L", 2**32 - 2, 2**32 - 2), "damaged-file"),
+        "larger than it is": (with_field(start + 20, "<2L", 64, 64), "damaged-file"),
+        "smaller than it is": (with_field(start + 20, "<2L", 8, 8), "unsafe-file"),
+        "unlike sizes": (with_field(start + 20, "<2L", 8, 16), "unsafe-file"),
+        "another place": (with_field(start + 42, "<L", 3), "damaged-file"),
+        "beyond the file": (with_field(start + 42, "<L", 2**32 - 2), "damaged-file"),
+        "encrypted": (with_field(start + 8, "<H", 1), "damaged-file"),
+        "another checksum": (with_field(start + 16, "<L", 7), "damaged-file"),
+        "unknown method": (with_field(start + 10, "<H", 99), "unsafe-file"),
+        "future version": (with_field(start + 6, "<H", 900), "damaged-file"),
+        "huge directory": (with_field(end + 12, "<L", 2**32 - 2), "damaged-file"),
+        "directory elsewhere": (with_field(end + 16, "<L", 2**32 - 2), "unsafe-file"),
+        "no directory": (content[:end], "damaged-file"),
     }
 
 
 @pytest.mark.parametrize("case", directory_lies(b"PK\x01\x02PK\x01\x02PK\x05\x06"))
 def test_a_zip_directory_that_lies_is_refused(case: str, tmp_path: Path) -> None:
     path = write_zip(tmp_path / "lie.pt", state("w", tensor()))
-    content, word = directory_lies(path.read_bytes())[case]
+    content, code = directory_lies(path.read_bytes())[case]
     path.write_bytes(content)
-    refused(path, word)
+    refused(path, code)
 
 
 # --- files in which torch would find another model than the one that was audited
@@ -142,9 +141,9 @@ def test_two_models_one_behind_the_other_are_refused(tmp_path: Path) -> None:
     (tmp_path / "one.pt").write_bytes(records + tail)
     assert load_weights(tmp_path / "one.pt")["w"].tolist() == [[0, 1], [2, 3]]
     (tmp_path / "two.pt").write_bytes(records + tail + others + tail)
-    refused(tmp_path / "two.pt", "zip readers take differently")
+    refused(tmp_path / "two.pt", "unsafe-file")
     (tmp_path / "comment.pt").write_bytes(records + tail[:-2] + b"\x04\0abcd")
-    refused(tmp_path / "comment.pt", "zip readers take differently")
+    refused(tmp_path / "comment.pt", "unsafe-file")
 
 
 def test_two_64_bit_directories_are_refused(tmp_path: Path) -> None:
@@ -155,22 +154,22 @@ def test_two_64_bit_directories_are_refused(tmp_path: Path) -> None:
     content += wide_end(first, len(records + others)) + second
     content += wide_end(second, place + 56) + struct.pack("<4sLQL", b"PK\x06\x07", 0, place, 1)
     (tmp_path / "two.pt").write_bytes(content + end(second, 2**32 - 1))
-    refused(tmp_path / "two.pt")  # by us, or by the zipfile of a newer Python
+    refused(tmp_path / "two.pt", "unsafe-file")  # by us, or by the zipfile of a newer Python
 
 
 def test_names_that_differ_in_case_are_refused(tmp_path: Path) -> None:
-    refused(write_zip(tmp_path / "case.pt", state("w", tensor()), {"DATA/0": bytes(16)}), "'m/DATA/0' twice")
+    refused(write_zip(tmp_path / "case.pt", state("w", tensor()), {"DATA/0": bytes(16)}), "unsafe-file")
 
 
 def test_one_storage_of_two_kinds_is_refused(tmp_path: Path) -> None:
     two = state("w", tensor(), "n", tensor(kind="IntStorage"))
-    refused(write_zip(tmp_path / "kinds.pt", two), "numbers of two kinds")
+    refused(write_zip(tmp_path / "kinds.pt", two), "unsafe-file")
 
 
 def test_a_directory_over_the_limit_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
     many = {f"data/{i}": b"" for i in range(1, 20_000)}
-    refused(write_zip(tmp_path / "many.pt", state("w", tensor()), many), "over the limit")
+    refused(write_zip(tmp_path / "many.pt", state("w", tensor()), many), "damaged-file")
 
 
 def test_other_byte_orders_are_refused(tmp_path: Path) -> None:
-    refused(write_zip(tmp_path / "big.pt", state("w", tensor()), {"byteorder": b"big"}), "little-endian")
+    refused(write_zip(tmp_path / "big.pt", state("w", tensor()), {"byteorder": b"big"}), "unsupported-format")

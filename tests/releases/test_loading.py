@@ -91,9 +91,10 @@ def test_a_truncated_file_is_refused_wherever_it_is_cut(write: Callable[..., Non
     content = (tmp_path / "whole").read_bytes()
     for length in range(len(content)):
         (tmp_path / "cut").write_bytes(content[:length])
-        with pytest.raises(BadModelFile, match=r"empty|cut short|begins with|ends|broken|claims"):
+        with pytest.raises(BadModelFile) as caught:
             load_weights(tmp_path / "cut")
-    refused(tmp_path / "cut", "fetch it again")
+        assert caught.value.code in ("empty", "unsupported-format", "damaged-file")
+    refused(tmp_path / "cut", "damaged-file", "fetch it again")
 
 
 @pytest.mark.parametrize("write", [save_file, torch.save])
@@ -105,36 +106,40 @@ def test_a_weight_that_is_not_finite_is_refused(
     weight = torch.zeros(5, 5, dtype=dtype)
     weight[3, 4] = value
     write({"fine": torch.ones(2), "layer.w": weight}, tmp_path / "odd")
-    refused(tmp_path / "odd", "'layer.w' has a NaN or infinite weight")
+    refused(tmp_path / "odd", "not-finite", "'layer.w'")
 
 
 def test_a_boolean_must_be_zero_or_one(tmp_path: Path) -> None:
     header = {"mask": entry(0, 3, [3], "BOOL")}
     assert load_weights(write_safetensors(tmp_path / "mask", header, b"\0\1\1"))["mask"].tolist() == [False, True, True]
-    refused(write_safetensors(tmp_path / "mask", header, b"\0\1\2"), "neither 0 nor 1")
+    refused(write_safetensors(tmp_path / "mask", header, b"\0\1\2"), "unsafe-file")
 
 
 @pytest.mark.parametrize("write", [save_file, torch.save])
 def test_another_model_is_refused_with_the_first_differences(write: Callable[..., None], tmp_path: Path) -> None:
     weights = {"0.weight": torch.ones(4, 3), **{f"extra{i}": torch.ones(1) for i in range(5)}}
     write({**weights, "0.bias": torch.ones(4, dtype=torch.int64)}, tmp_path / "other")
-    message = refused(tmp_path / "other", "missing: '2.weight', '2.bias';", "and 2 more", expected=mlp())
+    message = refused(
+        tmp_path / "other", "shape-mismatch", "missing: '2.weight', '2.bias';", "and 2 more", expected=mlp()
+    )
     assert message.count("extra") == 3
     assert "different: '0.bias' (expected float (4,), got integer (4,))" in message
     write({key: value.t().contiguous() for key, value in weights.items() if key == "0.weight"}, tmp_path / "other")
-    refused(tmp_path / "other", "'0.weight' (expected float (4, 3), got float (3, 4))", expected=weights)
+    refused(
+        tmp_path / "other", "shape-mismatch", "'0.weight' (expected float (4, 3), got float (3, 4))", expected=weights
+    )
 
 
 def test_paths_that_are_no_files_are_refused_without_waiting(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     os.mkfifo(tmp_path / "pipe")
-    refused(tmp_path / "empty", "is empty", "save_file")
-    refused(tmp_path / "pipe", "pipe or a device")
-    refused(tmp_path / "nowhere", "No such file")
-    refused(tmp_path, "Is a directory")
-    refused(Path("/dev/zero"), "pipe or a device")
+    refused(tmp_path / "empty", "empty")
+    refused(tmp_path / "pipe", "wrong-type")
+    refused(tmp_path / "nowhere", "missing-file", "No such file")
+    refused(tmp_path, "missing-file", "Is a directory")
+    refused(Path("/dev/zero"), "wrong-type")
     (tmp_path / "loop").symlink_to("loop")
-    refused(tmp_path / "loop", "symbolic links")
+    refused(tmp_path / "loop", "missing-file")
     with pytest.raises(BadModelFile, match="null byte"):
         load_weights(f"{tmp_path}\0")
 
@@ -155,7 +160,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
         write({"w": torch.ones(3)}, path)
         content = path.read_bytes()
         size = len(content) if write is save_file else content.index(b"data/0") + 10
-        refused(path, expected=Shrinking(w=torch.ones(3)))
+        refused(path, "damaged-file", expected=Shrinking(w=torch.ones(3)))
 
 
 FORMATS: dict[str, Callable[..., None]] = {"safetensors": save_file, "torch zip": torch.save}

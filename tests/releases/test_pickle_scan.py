@@ -66,9 +66,11 @@ def test_a_payload_is_refused_and_not_run(case: str, tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     stream, word = payloads(marker)[case]
     (tmp_path / "bare.pt").write_bytes(stream)
-    refused(tmp_path / "bare.pt", "can run code")
-    refused(write_zip(tmp_path / "zipped.pt", stream), word)
-    refused(write_zip(tmp_path / "hidden.pt", state("w", tensor(), "x", stream.removesuffix(b"."))), word)
+    refused(tmp_path / "bare.pt", "unsupported-format")
+    refused(write_zip(tmp_path / "zipped.pt", stream), "unsafe-file", word)
+    refused(
+        write_zip(tmp_path / "hidden.pt", state("w", tensor(), "x", stream.removesuffix(b"."))), "unsafe-file", word
+    )
     assert not marker.exists()
 
 
@@ -85,7 +87,7 @@ def test_the_formats_of_old_are_refused_unread(tmp_path: Path) -> None:
     (tmp_path / "old.tar").write_bytes(b"storages".ljust(257, b"\0") + b"ustar" + bytes(300))
     (tmp_path / "weights.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
     for file in ("legacy.pt", "old.tar", "weights.h5"):
-        refused(tmp_path / file, "neither as safetensors nor as a torch zip", "save_file")
+        refused(tmp_path / file, "unsupported-format", "save_file")
     assert not marker.exists()
 
 
@@ -102,67 +104,70 @@ class Labelled(Tensor):
 
 
 NOT_PLAIN: dict[str, tuple[Callable[[], Any], str]] = {
-    "model": (lambda: nn.Linear(2, 2), "Linear"),
-    "tensor": (lambda: torch.ones(2), "single tensor"),
-    "list": (lambda: [torch.ones(2)], "holds a list"),
+    "model": (lambda: nn.Linear(2, 2), "unsafe-file"),
+    "tensor": (lambda: torch.ones(2), "unsupported-format"),
+    "list": (lambda: [torch.ones(2)], "unsupported-format"),
     "checkpoint": (
         lambda: {"state_dict": nn.Linear(2, 2).state_dict(), "optimizer": momentum(), "epoch": 3, "loss": [0.5, None]},
-        "'state_dict', 'optimizer', 'epoch', 'loss', expected the weights alone: save the inner dict",
+        "unsupported-format",
     ),
-    "number": (lambda: {"w": torch.ones(2), "epoch": 3}, "'epoch' is of type int"),
-    "names that are numbers": (lambda: {0: torch.ones(2)}, "must be strings, got 0"),
-    "sparse": (lambda: {"w": torch.eye(3).to_sparse()}, "_rebuild_sparse_tensor"),
-    "quantised": (lambda: {"w": torch.eye(3).to(torch.float8_e4m3fn)}, "_rebuild_tensor_v3"),
-    "meta": (lambda: {"w": torch.ones(3, device="meta")}, "_rebuild_meta_tensor_no_storage"),
-    "subclass": (lambda: {"w": torch.ones(3).as_subclass(Labelled)}, "_rebuild_from_type_v2"),
-    "complex": (lambda: {"w": torch.ones(3, dtype=torch.complex64)}, "ComplexFloatStorage"),
-    "array": (lambda: OrderedDict(w=torch.ones(3).numpy()), "numpy"),
+    "number": (lambda: {"w": torch.ones(2), "epoch": 3}, "unsupported-format"),
+    "names that are numbers": (lambda: {0: torch.ones(2)}, "unsupported-format"),
+    "sparse": (lambda: {"w": torch.eye(3).to_sparse()}, "unsafe-file"),
+    "quantised": (lambda: {"w": torch.eye(3).to(torch.float8_e4m3fn)}, "unsafe-file"),
+    "meta": (lambda: {"w": torch.ones(3, device="meta")}, "unsafe-file"),
+    "subclass": (lambda: {"w": torch.ones(3).as_subclass(Labelled)}, "unsafe-file"),
+    "complex": (lambda: {"w": torch.ones(3, dtype=torch.complex64)}, "unsafe-file"),
+    "array": (lambda: OrderedDict(w=torch.ones(3).numpy()), "unsafe-file"),
 }
 
 
 @pytest.mark.parametrize("case", NOT_PLAIN)
 def test_what_is_not_a_flat_dict_of_plain_tensors_is_refused(case: str, tmp_path: Path) -> None:
-    make, word = NOT_PLAIN[case]
+    make, code = NOT_PLAIN[case]
     torch.save(make(), tmp_path / "odd.pt")
-    refused(tmp_path / "odd.pt", word)
+    refused(tmp_path / "odd.pt", code)
 
 
 LAUGHS = b")q\x00" + b"h\x00h\x00\x86q\x00" * 200  # a tuple of 2**200 tuples
 ZIP_LIES: dict[str, tuple[bytes, str]] = {
-    "10 GB of storage": (state("w", tensor(numel=TEN_GB)), "its record has 16"),
-    "storage too short": (state("w", tensor(numel=5)), "claims 20 bytes, its record has 16"),
-    "storage too long": (state("w", tensor(numel=3, shape=(3,), stride=(1,))), "claims 12 bytes"),
-    "storage missing": (state("w", tensor(key="9")), "its record has 0"),
-    "storage outside": (state("w", tensor(key="../data.pkl")), "its record has 0"),
-    "negative storage": (state("w", tensor(numel=-4, shape=(0,), stride=(1,))), "claims -16"),
-    "expanded view": (state("w", tensor(shape=(TEN_GB,), stride=(0,))), "does not fit"),
-    "view beyond the end": (state("w", tensor(stride=(4, 1))), "does not fit"),
-    "offset beyond the end": (state("w", tensor(offset=1)), "does not fit"),
-    "negative offset": (state("w", tensor(offset=-1)), "absurd offset or stride"),
-    "negative stride": (state("w", tensor(stride=(-2, 1))), "absurd offset or stride"),
-    "fewer strides": (state("w", tensor(stride=(1,))), "absurd offset or stride"),
-    "negative shape": (state("w", tensor(shape=(-2, -2))), "absurd shape (-2, -2)"),
-    "absurd shape of nothing": (state("w", tensor(shape=(2**62, 2**62, 0), stride=(0, 0, 0))), "absurd shape"),
-    "shape of tuples": (state("w", tensor(shape=(LAUGHS, LAUGHS))), "integers"),
-    "key of tuples": (state(LAUGHS, tensor()), "dict key of type tuple"),
-    "keys that collide": (state(*(k * (2**61 - 1) for k in range(2, 20_002))), "dict key of type int"),
-    "a name twice": (state("w", tensor(), "w", tensor()), "'w' twice"),
-    "one storage under many names": (state(*(x for i in range(5000) for x in (f"w{i}", tensor_again(i)))), "unfolds"),
-    "terminal escapes": (state("w\x1b[2J", tensor()), "not printable"),
-    "no end": (state("w", tensor())[:-1], "cut short"),
-    "cut argument": (b"\x80\x02X\xff\xff\xff\x7fabc", "cut short"),
-    "empty stack": (b"\x80\x02R.", "malformed"),
-    "unset memo": (b"\x80\x02h\x07.", "malformed"),
-    "item of a tensor": (b"\x80\x02" + tensor() + op("a") + op("b") + b"s.", "sets items of a View"),
-    "append to a dict": (b"\x80\x02}Na.", "appends to a dict"),
-    "itself": (b"\x80\x02}q\x00" + op("w") + b"h\x00s.", "keys 'w'"),
-    "no pickle": (b"", "cut short"),
-    "a million lists": (b"\x80\x02" + b"]" * 1_000_000, "more than 250000 opcodes"),
-    "a million marks": (b"(" * 150_000 + b"t" * 150_000 + b".", "more than 250000 opcodes"),
+    "10 GB of storage": (state("w", tensor(numel=TEN_GB)), "unsafe-file"),
+    "storage too short": (state("w", tensor(numel=5)), "unsafe-file"),
+    "storage too long": (state("w", tensor(numel=3, shape=(3,), stride=(1,))), "unsafe-file"),
+    "storage missing": (state("w", tensor(key="9")), "unsafe-file"),
+    "storage outside": (state("w", tensor(key="../data.pkl")), "unsafe-file"),
+    "negative storage": (state("w", tensor(numel=-4, shape=(0,), stride=(1,))), "unsafe-file"),
+    "expanded view": (state("w", tensor(shape=(TEN_GB,), stride=(0,))), "unsafe-file"),
+    "view beyond the end": (state("w", tensor(stride=(4, 1))), "unsafe-file"),
+    "offset beyond the end": (state("w", tensor(offset=1)), "unsafe-file"),
+    "negative offset": (state("w", tensor(offset=-1)), "unsafe-file"),
+    "negative stride": (state("w", tensor(stride=(-2, 1))), "unsafe-file"),
+    "fewer strides": (state("w", tensor(stride=(1,))), "unsafe-file"),
+    "negative shape": (state("w", tensor(shape=(-2, -2))), "unsafe-file"),
+    "absurd shape of nothing": (state("w", tensor(shape=(2**62, 2**62, 0), stride=(0, 0, 0))), "unsafe-file"),
+    "shape of tuples": (state("w", tensor(shape=(LAUGHS, LAUGHS))), "unsafe-file"),
+    "key of tuples": (state(LAUGHS, tensor()), "unsafe-file"),
+    "keys that collide": (state(*(k * (2**61 - 1) for k in range(2, 20_002))), "unsafe-file"),
+    "a name twice": (state("w", tensor(), "w", tensor()), "unsafe-file"),
+    "one storage under many names": (
+        state(*(x for i in range(5000) for x in (f"w{i}", tensor_again(i)))),
+        "unsafe-file",
+    ),
+    "terminal escapes": (state("w\x1b[2J", tensor()), "unsafe-file"),
+    "no end": (state("w", tensor())[:-1], "damaged-file"),
+    "cut argument": (b"\x80\x02X\xff\xff\xff\x7fabc", "damaged-file"),
+    "empty stack": (b"\x80\x02R.", "damaged-file"),
+    "unset memo": (b"\x80\x02h\x07.", "damaged-file"),
+    "item of a tensor": (b"\x80\x02" + tensor() + op("a") + op("b") + b"s.", "unsafe-file"),
+    "append to a dict": (b"\x80\x02}Na.", "unsafe-file"),
+    "itself": (b"\x80\x02}q\x00" + op("w") + b"h\x00s.", "unsupported-format"),
+    "no pickle": (b"", "damaged-file"),
+    "a million lists": (b"\x80\x02" + b"]" * 1_000_000, "too-large"),
+    "a million marks": (b"(" * 150_000 + b"t" * 150_000 + b".", "too-large"),
 }
 
 
 @pytest.mark.parametrize("case", ZIP_LIES)
 def test_a_torch_zip_whose_pickle_lies_is_refused(case: str, tmp_path: Path) -> None:
-    stream, word = ZIP_LIES[case]
-    refused(write_zip(tmp_path / "lie.pt", stream, {"data/big": bytes(4096)}), word)
+    stream, code = ZIP_LIES[case]
+    refused(write_zip(tmp_path / "lie.pt", stream, {"data/big": bytes(4096)}), code)
