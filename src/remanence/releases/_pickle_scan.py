@@ -1,7 +1,7 @@
 """The pickle inside a torch zip, parsed as a description of tensors by a machine that knows names and numbers only.
 
 No unpickler is called: `torch.load(weights_only=True)` has had holes through which code could be executed, and a pickle
-of 200 bytes still makes it hang (docs/decisions/0001). An opcode outside `_STEPS`, or a global outside `_FUNCTIONS` and
+of 300 bytes still makes it hang (docs/decisions/0001). An opcode outside `_STEPS`, or a global outside `_FUNCTIONS` and
 `_STORAGES`, is refused by name; the others build strings, numbers, tuples, dicts, `Storage` and `View`, and nothing is
 ever called.
 """
