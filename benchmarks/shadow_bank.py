@@ -14,7 +14,8 @@ from time import perf_counter
 
 import torch
 
-from remanence.engine.ensembles.train import chunk_size, stack, train_by_vmap, train_chunk
+from remanence.engine import train
+from remanence.engine.ensembles.chunked import chunk_size, stack, train_by_vmap, train_chunk
 from remanence.models import initial_params, mlp
 from remanence.training import Training
 from remanence.types import Data, concat
@@ -36,7 +37,7 @@ def main() -> None:
     training, some = Training(epochs=steps), Training(epochs=min(steps, 10))
 
     def alone() -> None:
-        some(model, initial, concat([fixed, few.take(slice(0, 1))]))
+        train(some, model, initial, concat([fixed, few.take(slice(0, 1))]))
 
     def mapped() -> None:
         starts = stack(model, initial, torch.zeros(len(few), dtype=torch.int64, device=given.device))

@@ -48,6 +48,7 @@ from remanence.attacks import Cosine
 from remanence.attacks._convolved import Convolved
 from remanence.attacks._simulation import Coordinates, Simulation, Whole, graph_of
 from remanence.attacks._spanned import Spanned
+from remanence.engine import engine_for, on_batches
 from remanence.engine.cuda import changed_by, precision, replayed, torch_optimizer, update
 from remanence.models import apply, centred_mlp, initial_params, resnet18
 from remanence.training import Adam
@@ -108,7 +109,8 @@ def ways(model: nn.Module, training: Training, truth: Tensor, *, fused: bool = F
     y = (torch.arange(len(truth)) % 10).to(truth.device)
     initial = {name: p.to(truth) for name, p in initial_params(model, seed=0).items()}
     batches = [b if b is None else b.to(truth.device) for b in training.batches(len(truth), 0)]
-    final = training.run(model, initial, truth, y, batches, noise_seed=0)
+    gradient = on_batches(engine_for(model, training).gradient, truth, y)
+    final = training.descend(gradient, initial, batches, records=len(truth), noise_seed=0)
     whole = Whole(model=model, training=training, initial=initial, final=final, y=y, distance=Cosine())
     spanned = Spanned.of(model, training, initial, final, y, Cosine())
     convolved = Convolved.of(model, training, initial, final, y, Cosine(), shape=truth.shape[1:])

@@ -6,8 +6,9 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
-from remanence import Data, Reconstruction, SquaredError, Training
+from remanence import Data, Reconstruction, SquaredError
 from remanence.attacks import Stein
+from remanence.engine import loss_gradient
 from remanence.models import initial_params, mlp, server_params
 from remanence.releases import Gradient
 from remanence.training.losses import CrossEntropy, Loss
@@ -29,7 +30,7 @@ def release_of(model: nn.Module, at: Params, batch: Data, *, loss: Loss | None =
     """What a client sends, in the precision of `at`."""
     loss = loss or SquaredError()
     dtype = next(iter(at.values())).dtype
-    gradient = Training(loss=loss).gradient(model, at, batch.x.to(dtype), batch.y)
+    gradient = loss_gradient(model, at, batch.x.to(dtype), batch.y, loss=loss)
     return Gradient(
         model=model, at=at, gradient=gradient, labels=None, batch_size=len(batch), shape=batch.shape, loss=loss
     )

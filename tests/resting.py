@@ -40,7 +40,7 @@ def trained(
     if centred:
         initial["1.mean"] = data.x.mean(0).flatten()
     training = Training(
-        optimizer=SGD(lr=0.1, momentum=0.9), epochs=1500, weight_decay=0.02, stages=((1000, 0.2), (1250, 0.04))
+        optimizer=SGD(lr=0.1, momentum=0.9), epochs=1500, weight_decay=0.02, lr_schedule=((1000, 0.2), (1250, 0.04))
     )
     training = training if loss is None else replace(training, loss=loss)
     return train_victim(model, training, initial, data.take(slice(0, 0)), data, seed=0)
@@ -52,7 +52,7 @@ def without_decay(loss: KnownLoss, *, epochs: int) -> Victim:
     model = centred_mlp(data.shape, 1 if isinstance(loss, Logistic) else 5, hidden=(40,))
     initial = {name: p.double() for name, p in torch_params(model, seed=0, first=1e-4).items()}
     initial["1.mean"] = data.x.mean(0).flatten()
-    training = Training(optimizer=SGD(lr=0.1, momentum=0.9), epochs=epochs, stages=ByLoss(), loss=loss)
+    training = Training(optimizer=SGD(lr=0.1, momentum=0.9), epochs=epochs, lr_schedule=ByLoss(), loss=loss)
     return train_victim(model, training, initial, data.take(slice(0, 0)), data, seed=0)
 
 

@@ -17,6 +17,7 @@ import remanence
 from remanence import SGD, Training, load, split
 from remanence.attacks import ATTACKS
 from remanence.cli import app
+from remanence.engine import train
 from remanence.metrics import MATCHINGS, METRICS
 from remanence.models import initial_params
 from remanence_recipes import RECIPES
@@ -78,7 +79,7 @@ def test_the_release_of_two_files_is_read(
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     base = initial_params(model, seed=0)
     torch.save(base, "base.pt")
-    torch.save(Training(optimizer=SGD(lr=0.05), epochs=20)(model, base, parts.private), "tuned.pt")
+    torch.save(train(Training(optimizer=SGD(lr=0.05), epochs=20), model, base, parts.private), "tuned.pt")
     run(DOCS / "threat-models.md")
     told, found = capsys.readouterr().out.splitlines()
     assert told == "20 of 20 told to be in the set, which by the rank holds 20"

@@ -12,7 +12,7 @@ from remanence import SGD, BadInput, Training, train_victim
 from remanence.data import Split
 from remanence.diagnostics.preflight import linearity, preflight
 from remanence.models import apply, initial_params, mlp
-from remanence.training import UntilRest
+from remanence.training import UntilStationary
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
@@ -57,5 +57,9 @@ def test_preflight_says_whether_gradients_turn(parts: Split, rate: float, turns:
     before = preflight(victim)
     assert before.linear == pytest.approx(float(linearity(victim).mean()))
     assert ("gradients-turn" in {caveat.code for caveat in before.caveats()}) == turns
-    for other in (replace(training, epochs=1), replace(training, epochs=101), replace(training, stages=UntilRest())):
+    for other in (
+        replace(training, epochs=1),
+        replace(training, epochs=101),
+        replace(training, lr_schedule=UntilStationary()),
+    ):
         assert preflight(replace(victim, training=other)).linear is None

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, max_pool2d
 
 from remanence import BadInput, Data, Training
+from remanence.engine import train
 from remanence.models import (
     Doubling,
     Image,
@@ -177,7 +178,7 @@ def test_a_batchnorm_starts_as_the_identity_and_its_statistics_stay() -> None:
     initial = {name: p[0] for name, p in starts.items()}
     assert torch.allclose(norm(initial, "1", x.expand(-1, 4, -1, -1)), x.expand(-1, 4, -1, -1), atol=1e-4)
     data = Data(x=x, y=torch.tensor([0, 1, 2, 0, 1]), num_classes=3)
-    final = Training(epochs=3, weight_decay=0.1)(model, initial, data)
+    final = train(Training(epochs=3, weight_decay=0.1), model, initial, data)
     assert set(final) == set(initial)
     frozen = {name for name, p in initial.items() if torch.equal(p, final[name])}
     assert frozen == {name for name, _ in model.named_buffers()}

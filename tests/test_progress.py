@@ -17,12 +17,13 @@ from remanence import SGD, Reconstruction, Training, evaluate
 from remanence.attacks import Stein
 from remanence.data import from_image_folder
 from remanence.diagnostics.preflight import linearity
+from remanence.engine import train
+from remanence.engine.driver import train_in_place
 from remanence.experiments import prepare
 from remanence.models import initial_params, mlp
 from remanence.progress import SOON, track
 from remanence.releases import train_victim
-from remanence.training import UntilRest
-from remanence.training.in_full import train_in_full
+from remanence.training import UntilStationary
 from remanence.types import Data
 
 
@@ -41,11 +42,16 @@ def train_victims(_: Path) -> None:
 
 
 def train_for_long(_: Path) -> None:
-    train_in_full(lambda params: params, {"w": torch.ones(1)}, SGD(lr=0.1), epochs=1001, stages=())
+    train_in_place(lambda params: params, {"w": torch.ones(1)}, SGD(lr=0.1), epochs=1001, schedule=())
 
 
 def train_by_batches(_: Path) -> None:
-    Training(epochs=2, batch_size=4)(mlp((16,), 2), initial_params(mlp((16,), 2), seed=0), made_data(8, shape=(16,)))
+    train(
+        Training(epochs=2, batch_size=4),
+        mlp((16,), 2),
+        initial_params(mlp((16,), 2), seed=0),
+        made_data(8, shape=(16,)),
+    )
 
 
 def ask_how_linear(_: Path) -> None:
@@ -56,8 +62,8 @@ def ask_how_linear(_: Path) -> None:
 
 
 def train_until_rest(_: Path) -> None:
-    rule = UntilRest(look=2)
-    train_in_full(lambda params: params, {"w": torch.ones(1)}, SGD(lr=0.1), epochs=20, stages=rule)
+    rule = UntilStationary(check_every=2)
+    train_in_place(lambda params: params, {"w": torch.ones(1)}, SGD(lr=0.1), epochs=20, schedule=rule)
 
 
 def read_images(folder: Path) -> None:

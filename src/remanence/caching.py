@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from remanence import models
-from remanence.engine.ensembles.train import chunk_size
+from remanence.engine.ensembles.chunked import chunk_size
 from remanence.releases import KnowsAllButOne, KnowsFixed
 from remanence.types import Data, Params
 

@@ -62,7 +62,7 @@ def _weights_alone(per_class: int, steps: int) -> Cell:
         label="trained weights alone",
         split=cut,
         model=lambda data: centred_mlp(data.shape, data.num_classes, hidden=(200,)),
-        training=Training(epochs=1200, weight_decay=0.01, stages=((720, 0.3), (960, 0.1))),
+        training=Training(epochs=1200, weight_decay=0.01, lr_schedule=((720, 0.3), (960, 0.1))),
         start=start,
         reveal=weights_only,
         attack=Stationarity(steps=steps, restarts=2),

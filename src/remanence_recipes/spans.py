@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from remanence.audit.checks import few_held_out, no_gap, records_outside, swapped
 from remanence.data import Split
 from remanence.diagnostics.span import Span, read_span
+from remanence.engine import train
 from remanence.experiments import Figure, Measure, Outcome, Series, Study
 from remanence.metrics import Interval, Membership, membership
 from remanence.models import initial_params, mlp
@@ -44,7 +45,7 @@ def _run(split: Callable[[int], Split], seed: int, device: torch.device) -> Outc
     parts = split(seed)
     private = parts.private.take(slice(0, _MOST)).to(device, torch.float64)
     model = mlp(private.shape, private.num_classes, hidden=_HIDDEN, activation=nn.ReLU)
-    final = _training(private)(model, started(model, private, seed=seed), private)
+    final = train(_training(private), model, started(model, private, seed=seed), private)
     release = WeightsOnly(model=model, final=final, shape=private.shape, num_classes=private.num_classes)
     return span_outcome(read_span(release), private, parts.test, seed)
 

@@ -13,6 +13,7 @@ from remanence import DPGD, SGD, Adam, Data, Training, Victim, load, train_victi
 from remanence.attacks import L2, Cosine, SimuDy, _convolved
 from remanence.attacks._convolved import Convolved
 from remanence.attacks._simulation import Coordinates, Simulation, Whole
+from remanence.engine import trajectory
 from remanence.engine.cnn_reading import rectified
 from remanence.engine.cuda import torch_optimizer, update
 from remanence.models import Standardise, apply, initial_params, resnet, vgg
@@ -27,7 +28,7 @@ NETS: dict[str, Callable[[Data], nn.Module]] = {
 }
 COSINE = Cosine()
 BATCHED = Training(
-    optimizer=SGD(lr=0.03), epochs=3, batch_size=4, shuffled=False, weight_decay=0.01, stages=((2, 0.5),)
+    optimizer=SGD(lr=0.03), epochs=3, batch_size=4, shuffled=False, weight_decay=0.01, lr_schedule=((2, 0.5),)
 )
 
 
@@ -93,7 +94,7 @@ def test_its_weights_take_the_way_of_the_victims(net: str) -> None:
     weights, read = ours.start(made.private.x), ours.read(made.private.x)
     state = training.optimizer.init(weights)
     moves = Simulation(training=training, coordinates=ours, batches=tuple(training.batches(10, 0)), segment=1).moves(10)
-    passed = training.trajectory(made.model, made.initial, made.private, seed=0)
+    passed = trajectory(training, made.model, made.initial, made.private, seed=0)
     for move, expected in zip(moves, [*passed[1:], made.final], strict=True):
         grads = ours.gradient(weights, read, made.private.y, move.batch)
         weights, state = training.step(move.optimizer, weights, grads, state, move.step)

@@ -9,9 +9,9 @@ from torch import nn
 
 from remanence import Data, Gradient, Reconstruction
 from remanence.attacks import L2, Cosine, GradientMatching, Stein
+from remanence.engine import loss_gradient
 from remanence.models import initial_params, mlp
 from remanence.releases.defenses import Clipping, Defense, GaussianNoise, Quantization, Sign, TopK, defended
-from remanence.training import Training
 from remanence.training.losses import CrossEntropy
 from remanence_recipes.wang2023.setting import SquareAndCube
 
@@ -25,7 +25,7 @@ def under(release: Gradient, *defenses: Defense, seed: int = 0) -> Gradient:
 def honest(batch: Data) -> Gradient:
     model, loss = mlp(batch.shape, 10, hidden=(50,), activation=nn.Tanh), CrossEntropy()
     at = initial_params(model, seed=0)
-    gradient = Training(loss=loss).gradient(model, at, batch.x, batch.y)
+    gradient = loss_gradient(model, at, batch.x, batch.y, loss=loss)
     return Gradient(
         model=model, at=at, gradient=gradient, labels=None, batch_size=len(batch), shape=batch.shape, loss=loss
     )

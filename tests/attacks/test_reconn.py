@@ -13,6 +13,7 @@ import remanence
 from remanence import SGD, AdamW, Data, RMSProp, Training, train_victim
 from remanence.attacks import FittedRecoNN, Fitting, ImageLoss, RecoNN, WeightFeatures
 from remanence.data import Split
+from remanence.engine import train
 from remanence.errors import BadInput
 from remanence.models import cnn, initial_params, mlp
 from remanence.releases import AllButOne, all_but_one, train_victims
@@ -243,7 +244,7 @@ def test_a_bank_knows_where_the_first_fully_connected_layer_lies(
     layer = bank.first_layer()
     assert layer is not None
     target = public.take(slice(1, 2))
-    shadow = made.training(model, made.initial, concat([fixed, target]))
+    shadow = train(made.training, model, made.initial, concat([fixed, target]))
     assert torch.allclose(layer.select(bank.weights)[1], shadow[f"{index}.weight"], atol=1e-6)
     assert layer.shape == shape
     other = [p.flatten() for name, p in sorted(shadow.items()) if p.ndim == 1 or int(name.split(".")[0]) > index]

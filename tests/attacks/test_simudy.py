@@ -13,6 +13,7 @@ from remanence.attacks import L2, Cosine, SimuDy, _simulation
 from remanence.attacks._simulation import Coordinates, Simulation, Whole, segment_of
 from remanence.attacks._spanned import Spanned
 from remanence.attacks.finetuning.simudy import mean_gradient
+from remanence.engine import engine_for, loss_gradient, trajectory
 from remanence.errors import Diverged
 from remanence.models import Standardise, centred_mlp, initial_params, mlp, resnet, resnet18, vgg
 from remanence.releases import KnowsTraining, all_but_one, fine_tuned
@@ -26,7 +27,7 @@ HARD = Training(
     batch_size=4,
     shuffled=False,
     weight_decay=0.01,
-    stages=((2, 0.5), (3, 0.1)),
+    lr_schedule=((2, 0.5), (3, 0.1)),
 )
 CUT = replace(HARD, clip=0.3)
 by_net = pytest.mark.parametrize("net", NETS.values(), ids=NETS)
@@ -291,12 +292,14 @@ def test_what_is_cut_follows_from_the_training_that_is_simulated_alone() -> None
     assert attack.run(release, seed=0).objective == attack.run(other, seed=0).objective
 
 
-@pytest.mark.parametrize("training", [EASY, replace(EASY, stages=((3, 0.1),))], ids=["one rate", "two rates"])
+@pytest.mark.parametrize("training", [EASY, replace(EASY, lr_schedule=((3, 0.1),))], ids=["one rate", "two rates"])
 def test_the_mean_gradient_follows_from_how_far_the_weights_went(training: Training) -> None:
     made = victim(NETS["mlp with relu"], some(3), training)
-    passed = training.trajectory(made.model, made.initial, made.private)
-    rates = [0.1 if epoch < 3 or not training.stages else 0.01 for epoch in range(6)]
-    gradients = [training.gradient(made.model, weights, made.private.x, made.private.y) for weights in passed]
+    passed = trajectory(training, made.model, made.initial, made.private)
+    rates = [0.1 if epoch < 3 or not training.lr_schedule else 0.01 for epoch in range(6)]
+    gradients = [
+        loss_gradient(made.model, weights, made.private.x, made.private.y, loss=training.loss) for weights in passed
+    ]
     total = sum(
         rate * torch.cat([g.flatten() for g in each.values()]) for rate, each in zip(rates, gradients, strict=True)
     )
@@ -309,5 +312,5 @@ def test_images_can_be_standardised_by_the_model() -> None:
     model = nn.Sequential(Standardise(1), *mlp(data.shape, 10, hidden=(8,), activation=nn.ReLU))
     params = {name: p.double() for name, p in initial_params(model, seed=0).items()}
     params |= {"0.mean": params["0.mean"] + 0.3, "0.spread": params["0.spread"] * 0.2}
-    written = EASY.gradient_of(model)(params, data.x, data.y)
-    torch.testing.assert_close(written, EASY.gradient(model, params, data.x, data.y))
+    written = engine_for(model, EASY).gradient(params, data.x, data.y)
+    torch.testing.assert_close(written, loss_gradient(model, params, data.x, data.y, loss=EASY.loss))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from remanence import SGD, Adam, Data, FineTuned, Training, WeightsOnly, load, split
 from remanence.data import Split
 from remanence.diagnostics.span import read_span
+from remanence.engine import train
 from remanence.errors import BadInput
 from remanence.models import cnn, initial_params, mlp
 from remanence.training import remaining_fraction
@@ -124,7 +125,7 @@ def start(model: nn.Module) -> Params:
 
 def released(training: Training, data: Data, *, known_start: bool = False) -> WeightsOnly | FineTuned:
     model = mlp(data.shape, data.num_classes, hidden=(48,), activation=nn.ReLU)
-    final = training(model, start(model), data, seed=2)
+    final = train(training, model, start(model), data, seed=2)
     shown = {"model": model, "final": final, "shape": data.shape, "num_classes": data.num_classes}
     return FineTuned(**shown, initial=start(model), training=training) if known_start else WeightsOnly(**shown)
 

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from remanence import SGD, CrossEntropy, Logistic, SquaredError, Training
+from remanence import SGD, CrossEntropy, Data, Logistic, SquaredError, Training
 from remanence.attacks.weights import residual, residual_autograd
+from remanence.engine import loss_gradient, train
 from remanence.engine import mlp as plain_mlp
 from remanence.models import centred_mlp, torch_params
 from remanence.training import KnownLoss
@@ -84,7 +85,7 @@ def test_the_gradient_written_out_is_autograds(loss: KnownLoss, hidden: tuple[in
     x, y = drawn(5, 6), torch.tensor([0, 1, 1, 0, 1])
     ours = plain_mlp.of(model, loss)
     assert ours is not None
-    torch.testing.assert_close(ours.gradient(params, x, y), Training(loss=loss).gradient(model, params, x, y))
+    torch.testing.assert_close(ours.gradient(params, x, y), loss_gradient(model, params, x, y, loss=loss))
 
 
 @pytest.mark.parametrize("loss", [CrossEntropy(), Logistic(), SquaredError()], ids=repr)
@@ -107,7 +108,8 @@ def test_the_rate_falls_in_stages() -> None:
     model, params = net(4, (9,))
     x, y = drawn(5, 6), torch.tensor([0, 1, 2, 3, 0])
     plain = SGD(lr=0.2)
-    first = Training(epochs=3, optimizer=plain).run(model, params, x, y, [None] * 3, noise_seed=0)
-    slower = Training(epochs=2, optimizer=SGD(lr=0.02)).run(model, first, x, y, [None] * 2, noise_seed=0)
-    staged = Training(epochs=5, optimizer=plain, stages=((3, 0.1),))
-    torch.testing.assert_close(staged.run(model, params, x, y, [None] * 5, noise_seed=0), slower)
+    data = Data(x=x, y=y, num_classes=4)
+    first = train(Training(epochs=3, optimizer=plain), model, params, data)
+    slower = train(Training(epochs=2, optimizer=SGD(lr=0.02)), model, first, data)
+    staged = Training(epochs=5, optimizer=plain, lr_schedule=((3, 0.1),))
+    torch.testing.assert_close(train(staged, model, params, data), slower)

@@ -24,6 +24,7 @@ from torch import nn
 
 from remanence import Attack, BadInput, Data, NotEnoughKnowledge, SquaredError, Training
 from remanence.attacks import Stein
+from remanence.engine import loss_gradient
 from remanence.models import initial_params, mlp, server_params
 from remanence.releases import KnowsGradient, Victim, weights_only
 from remanence_recipes.wang2023.setting import SquareAndCube
@@ -143,7 +144,7 @@ def test_a_record_below_zero_keeps_its_sign_where_the_gradient_tells_it() -> Non
     """With biases, or an activation that is not odd, x and -x send different gradients."""
     release = planted(nn.ELU)
     x = unit_vectors().x * torch.tensor([[-1.0], [1.0]]).double()
-    gradient = Training(loss=release.loss).gradient(release.model, release.at, x, unit_vectors().y)
+    gradient = loss_gradient(release.model, release.at, x, unit_vectors().y, loss=release.loss)
     found = Stein(box=False).run(replace(release, gradient=gradient), seed=0)
     assert torch.cdist(x, found.x).min(1).values.max() < 1e-6
 

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from remanence import SGD, Adam, BadInput, Data, Reconstruction, Training, Victim, train_victim
 from remanence.attacks import L2, SimuDy, contributions, count_needed, find_labels, find_rate, find_training
+from remanence.engine import train
 from remanence.models import apply, initial_params, mlp
 from remanence.releases import fine_tuned
 
@@ -80,7 +81,7 @@ def test_contributions_are_norms_of_summed_gradients(victim: Victim) -> None:
     for i in range(4):
         total = torch.zeros((), dtype=torch.float64)
         for epochs in range(TRAINING.epochs):
-            params = replace(TRAINING, epochs=epochs)(release.model, release.initial, private)
+            params = train(replace(TRAINING, epochs=epochs), release.model, release.initial, private)
             leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
             loss = cross_entropy(apply(release.model, leaves, private.x[i : i + 1]), private.y[i : i + 1])
             total = total + torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(leaves.values()))])

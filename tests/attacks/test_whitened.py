@@ -14,6 +14,7 @@ from remanence.attacks import L2, Cosine, SimuDy
 from remanence.attacks._gates import Gates
 from remanence.attacks._simulation import Simulation
 from remanence.attacks._spanned import Spanned
+from remanence.engine import engine_for, on_batches
 from remanence.models import Standardise, centred_mlp, initial_params, mlp, resnet
 from remanence.releases import all_but_one, fine_tuned
 from remanence.search.distances import ByProducts
@@ -26,7 +27,12 @@ SQUARES = L2()
 ONE = torch.ones((), dtype=torch.float64)
 FULL = Training(optimizer=SGD(lr=0.1), epochs=6)
 HARD = Training(
-    optimizer=SGD(lr=0.03, momentum=0.9), epochs=4, batch_size=4, shuffled=False, weight_decay=0.01, stages=((2, 0.5),)
+    optimizer=SGD(lr=0.03, momentum=0.9),
+    epochs=4,
+    batch_size=4,
+    shuffled=False,
+    weight_decay=0.01,
+    lr_schedule=((2, 0.5),),
 )
 NETS: dict[str, Net] = {
     "mlp": lambda data: mlp(data.shape, 10, hidden=(24, 14), activation=nn.ReLU),
@@ -115,7 +121,8 @@ def test_what_decay_alone_does_to_weights_is_no_way(digits: Data) -> None:
 def apart_by_training(made: Victim, x: Tensor, whitening: float, distance: ByProducts) -> Tensor:
     """The reference: trained plainly, and each layer whitened by powers of its Gram matrices."""
     batches = list(made.training.batches(len(x), 0))
-    end = made.training.run(made.model, made.initial, x, made.private.y, batches, noise_seed=0)
+    gradient = on_batches(engine_for(made.model, made.training).gradient, x, made.private.y)
+    end = made.training.descend(gradient, made.initial, batches, records=len(x), noise_seed=0)
     left = remaining_fraction(made.training, len(batches), records=len(x))
     names = [name for name, _ in made.model.named_parameters()]
     last = [name for name in names if name.endswith("weight")][-1]

@@ -10,6 +10,7 @@ from command_line import Call, assert_refused
 from torch import Tensor, nn
 
 from remanence import SGD, Data, Split, Training, load, load_weights, save_weights, split
+from remanence.engine import train
 from remanence.experiments.results import parse_records
 from remanence.models import initial_params, mlp
 from remanence.training import Adam
@@ -35,10 +36,10 @@ def write(path: Path, part: Data) -> None:
 def tuned(tmp_path: Path, digits: Split) -> Path:
     """A model that public digits trained, by Adam, and then the private ones, by SGD in mini-batches, as files."""
     model = mlp(digits.private.shape, 10, hidden=(48,), activation=nn.ReLU)
-    base = Training(optimizer=Adam(lr=0.01), epochs=30)(model, initial_params(model, seed=0), digits.public)
+    base = train(Training(optimizer=Adam(lr=0.01), epochs=30), model, initial_params(model, seed=0), digits.public)
     tuning = Training(optimizer=SGD(lr=0.05, momentum=0.9), epochs=20, batch_size=7)
     save_weights(tmp_path / "base.safetensors", base)
-    save_weights(tmp_path / "mine.safetensors", tuning(model, base, digits.private))
+    save_weights(tmp_path / "mine.safetensors", train(tuning, model, base, digits.private))
     return tmp_path / "base.safetensors"
 
 
@@ -47,7 +48,7 @@ def test_a_finished_model_tells_which_records_trained_it(call: Call, tmp_path: P
     model = mlp(trained.shape, 10, hidden=(48,), activation=nn.ReLU)
     start = {name: p.double() for name, p in initial_params(model, seed=0).items()}
     decaying = Training(optimizer=SGD(lr=0.2, momentum=0.9), epochs=400, weight_decay=0.015)
-    save_weights(tmp_path / "mine.safetensors", decaying(model, start, trained))
+    save_weights(tmp_path / "mine.safetensors", train(decaying, model, start, trained))
     said = call(*OWN, "--json")
     assert (said.code, said.err) == (0, "")
     (record,) = parse_records(said.out, where="stdout")

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from remanence import CrossEntropy, Logistic, SquaredError, Training
+from remanence import CrossEntropy, Logistic, SquaredError
 from remanence.engine import cnn as plain_cnn
+from remanence.engine import loss_gradient
 from remanence.engine.cnn import PlainCnn
 from remanence.engine.cnn_pieces import Maximum
 from remanence.engine.cnn_tape import Tape, Weights
@@ -87,7 +88,7 @@ def assert_that_of_autograd(net: Callable[[int], nn.Module], loss: Loss, form: t
     params, way = made(model), made(model, 2)
     trained = {name: params[name].clone().requires_grad_() for name, _ in model.named_parameters()}
     x.requires_grad_()
-    gradient = Training(loss=loss).gradient(model, params | trained, x, y)
+    gradient = loss_gradient(model, params | trained, x, y, loss=loss)
     along = torch.stack([(gradient[name] * way[name]).sum() for name in trained]).sum()
     *by_weights, by_records = torch.autograd.grad(along, [*trained.values(), x])
 

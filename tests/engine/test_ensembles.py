@@ -11,13 +11,14 @@ from torch.nn.functional import interpolate
 
 from remanence import DPGD, SGD, Data, Training
 from remanence.data import Split
+from remanence.engine import engine_for, train
+from remanence.engine.ensembles import chunked as stacked
 from remanence.engine.ensembles import cnn as shared_cnn
 from remanence.engine.ensembles import mlp as shared_mlp
-from remanence.engine.ensembles import train as stacked
-from remanence.engine.ensembles.train import CPU_CHUNK, chunk_size, chunks, train_by_vmap, train_chunk
+from remanence.engine.ensembles.chunked import CPU_CHUNK, chunk_size, chunks, train_by_vmap, train_chunk
 from remanence.models import activations, cnn, initial_params, initial_stack, mlp
 from remanence.training import Optimizer
-from remanence.training.clipping import squared_norms, times
+from remanence.training.clipping import scaled, squared_norms
 from remanence.types import Params, concat
 
 TABLE_3: dict[str, Callable[[], nn.Module]] = {
@@ -51,7 +52,7 @@ def start(model: nn.Module) -> Params:
 def agrees(training: Training, model: nn.Module, fixed: Data, targets: Data) -> None:
     made = train_chunk(training, model, start(model), fixed, targets, seed=4, noise_seed=0)
     for k in range(len(targets)):
-        alone = training(model, start(model), concat([fixed, targets.take(slice(k, k + 1))]), seed=4)
+        alone = train(training, model, start(model), concat([fixed, targets.take(slice(k, k + 1))]), seed=4)
         for name, value in alone.items():
             assert torch.allclose(made[name][k], value, atol=1e-9), name
 
@@ -121,8 +122,8 @@ def test_weights_that_are_single_numbers_are_cut_too() -> None:
         alone = {name: g[place] for name, g in grads.items()}
         torch.testing.assert_close(squared_norms(alone, stacked=False), squares[place : place + 1])
         expected = {name: g * factors[place] for name, g in alone.items()}
-        torch.testing.assert_close(times(alone, factors[place : place + 1]), expected)
-        torch.testing.assert_close({name: g[place] for name, g in times(grads, factors).items()}, expected)
+        torch.testing.assert_close(scaled(alone, factors[place : place + 1]), expected)
+        torch.testing.assert_close({name: g[place] for name, g in scaled(grads, factors).items()}, expected)
 
 
 def test_a_convolutional_net_may_have_no_fixed_records(parts: Split) -> None:
@@ -152,7 +153,7 @@ def test_clipping_agrees_with_a_naive_loop(parts: Split) -> None:
         for name, g in grads.items():
             total[name] += g * min(1.0, clip / float(norm)) / len(fixed)
     assert cut > 0
-    found = Training(privacy=DPGD(clip=clip)).gradient(model, start(model), fixed.x, fixed.y)
+    found = engine_for(model, Training(privacy=DPGD(clip=clip))).gradient(start(model), fixed.x, fixed.y)
     assert all(torch.allclose(found[name], value, atol=1e-12) for name, value in total.items())
 
 
@@ -176,7 +177,7 @@ def test_each_model_may_have_a_start_of_its_own(parts: Split, net: Callable[...,
     model, training = net(fixed.shape, 10), Training(optimizer=SGD(lr=0.1), epochs=3)
     starts = {name: p.double() for name, p in initial_stack(model, 3, seed=5).items()}
     made = train_chunk(training, model, starts, fixed, targets, seed=0, noise_seed=0)
-    alone = training(model, {n: p[2] for n, p in starts.items()}, concat([fixed, targets.take(slice(2, 3))]))
+    alone = train(training, model, {n: p[2] for n, p in starts.items()}, concat([fixed, targets.take(slice(2, 3))]))
     assert all(torch.allclose(made[name][2], value, atol=1e-9) for name, value in alone.items())
 
 
@@ -266,5 +267,5 @@ def test_any_other_net_goes_through_vmap(parts: Split) -> None:
     starts = {name: p.double() for name, p in initial_stack(model, 2, seed=0).items()}
     private = Training(epochs=2, privacy=DPGD(clip=0.5))
     made = train_by_vmap(private, model, starts, fixed, targets, seed=0, noise_seed=0)
-    alone = private(model, {n: p[1] for n, p in starts.items()}, concat([fixed, targets.take(slice(1, 2))]))
+    alone = train(private, model, {n: p[1] for n, p in starts.items()}, concat([fixed, targets.take(slice(1, 2))]))
     assert all(torch.allclose(made[name][1], value, atol=1e-9) for name, value in alone.items())

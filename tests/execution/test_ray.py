@@ -15,7 +15,7 @@ import pytest
 import ray
 import torch
 
-import remanence.engine.ensembles.train
+import remanence.engine.ensembles.chunked
 from remanence import DPGD, SGD, Training, train_victim
 from remanence.data import Split
 from remanence.errors import BadInput
@@ -159,7 +159,7 @@ def released(parts: Split, training: Training) -> AllButOne:
 
 
 def test_a_machine_with_another_memory_is_refused(cluster: Ray, parts: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remanence.engine.ensembles.train, "CPU_CHUNK", 200)  # here; the workers cut at 128
+    monkeypatch.setattr(remanence.engine.ensembles.chunked, "CPU_CHUNK", 200)  # here; the workers cut at 128
     with pytest.raises(BadInput, match="a worker trains 128 models at once, not 200: use machines of one kind"):
         build_bank(released(parts, Training(epochs=1)), parts.public, seed=0, backend=cluster)
 

@@ -12,6 +12,7 @@ from remanence import DPGD, SGD, AllButOne, BadInput, Data, Reconstruction, Trai
 from remanence.audit.checks import caveats
 from remanence.audit.finding import Finding, audit
 from remanence.data import Split
+from remanence.engine import train
 from remanence.metrics import MSE, hungarian, identity
 from remanence.metrics.limit import DOUBT, Limit, _largest_share, reconstruction_limit, success_bound
 from remanence.models import initial_params, mlp
@@ -154,7 +155,7 @@ def test_a_hundred_candidates_for_real_private_models(parts: Split, true_mu: flo
 
     def weights(noise: float, k: int, seed: int) -> Tensor:
         training = Training(optimizer=SGD(lr=0.3), epochs=1, privacy=DPGD(clip=0.5, noise=noise))
-        final = training(model, initial, concat([fixed, candidates.take([k])]), seed=seed)
+        final = train(training, model, initial, concat([fixed, candidates.take([k])]), seed=seed)
         return torch.cat([p.flatten() for p in final.values()])
 
     clean = torch.stack([weights(0.0, k, 0) for k in range(100)])

@@ -71,7 +71,7 @@ def test_the_papers_victims_without_weight_decay_are_trained_in_float64() -> Non
 @pytest.mark.parametrize("by_loss", [True, False])
 def test_where_the_rate_follows_the_loss_attacks_take_the_length_off(loss: KnownLoss, by_loss: bool) -> None:
     each = replace(TARGET, loss=loss, decay=0.0, classes=2, by_loss=by_loss)
-    assert isinstance(each.training().stages, ByLoss) == by_loss
+    assert isinstance(each.training().lr_schedule, ByLoss) == by_loss
     assert all(
         (attack.norm is not None) == by_loss
         for attack in each.attacks(0).values()

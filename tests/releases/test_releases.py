@@ -8,6 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from remanence import DPGD, SGD, Adam, Training, Victim, train_victim
 from remanence.data import Split
+from remanence.engine import train
 from remanence.errors import BadInput
 from remanence.models import initial_params, initial_stack, mlp
 from remanence.releases import (
@@ -177,7 +178,7 @@ def test_victims_may_start_from_weights_of_their_own(parts: Split) -> None:
     victims = train_victims(model, training, starts, parts.fixed, private, seed=0)
     for k, victim in enumerate(victims):
         assert all(torch.equal(p, starts[name][k]) for name, p in victim.initial.items())
-        alone = training(model, victim.initial, concat([parts.fixed, victim.private]))
+        alone = train(training, model, victim.initial, concat([parts.fixed, victim.private]))
         assert all(torch.allclose(victim.final[name], p, atol=1e-5) for name, p in alone.items())
 
 

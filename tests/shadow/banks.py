@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-import remanence.engine.ensembles.train
+import remanence.engine.ensembles.chunked
 from remanence import DPGD, SGD, Data, Training
 from remanence.models import initial_params, mlp
 from remanence.releases import AllButOne
@@ -56,6 +56,6 @@ def write_slowly(last: int) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    remanence.engine.ensembles.train.CPU_CHUNK = 8
+    remanence.engine.ensembles.chunked.CPU_CHUNK = 8
     write_slowly(last=int(sys.argv[2]))
     build(Path(sys.argv[1]), small_release())

@@ -3,6 +3,7 @@ import torch
 
 from remanence import Training, train_victim
 from remanence.data import Split
+from remanence.engine import train
 from remanence.errors import BadInput
 from remanence.models import initial_params, mlp
 from remanence.releases import AllButOne, all_but_one
@@ -23,7 +24,7 @@ def test_row_k_is_the_model_trained_on_the_fixed_set_and_target_k(release: AllBu
     assert bank.weights.shape == (len(parts.public), sum(p.numel() for p in release.final.values()))
     for k in (0, 127, 128, len(parts.public) - 1):  # both sides of the first chunk's end, and the last, padded chunk
         target = parts.public.take(slice(k, k + 1))
-        alone = release.training(release.model, release.initial, concat([release.fixed, target]))
+        alone = train(release.training, release.model, release.initial, concat([release.fixed, target]))
         flat = torch.cat([alone[name].flatten() for name in sorted(alone)])
         assert torch.allclose(bank.weights[k], flat, atol=1e-5)
         assert torch.equal(bank.targets.x[k], target.x[0])

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
-import remanence.engine.ensembles.train
+import remanence.engine.ensembles.chunked
 from remanence import SGD, Data, Training
 from remanence.data import Split
 from remanence.diagnostics.memorization import Storage, audit_storage, stored_rows
+from remanence.engine import train
 from remanence.errors import BadInput
 from remanence.models import cnn, initial_params, mlp
 from remanence.releases import AllButOne
@@ -72,7 +73,7 @@ def one_by_one(
 def test_every_target_at_once_is_as_one_by_one(
     parts: Split, batch_size: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remanence.engine.ensembles.train, "CPU_CHUNK", 4)  # chunks, the last one padded
+    monkeypatch.setattr(remanence.engine.ensembles.chunked, "CPU_CHUNK", 4)  # chunks, the last one padded
     fixed, targets = world(parts, 6)
     model, steps = mlp(fixed.shape, 10, **RELU), (1, 5, 12)
     training = Training(optimizer=SGD(lr=0.5, momentum=0.9), epochs=20, batch_size=batch_size)
@@ -96,7 +97,7 @@ def test_steps_may_come_in_any_order(parts: Split) -> None:
 
 
 def test_a_stack_halved_for_want_of_memory_is_the_same(parts: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remanence.engine.ensembles.train, "CPU_CHUNK", 6)
+    monkeypatch.setattr(remanence.engine.ensembles.chunked, "CPU_CHUNK", 6)
     fixed, targets = world(parts, 6)
     model, training = mlp(fixed.shape, 10, **RELU), Training(epochs=8)
 
@@ -119,7 +120,7 @@ def test_a_stack_halved_for_want_of_memory_is_the_same(parts: Split, monkeypatch
 def test_one_model_at_its_weights(parts: Split) -> None:
     fixed, records = world(parts, 30)
     model = mlp(fixed.shape, 10, **RELU)
-    params = Training(epochs=20)(model, start(model), fixed)
+    params = train(Training(epochs=20), model, start(model), fixed)
     stored = stored_rows(model, params, records)
     expected = [bias_gradient(model, params, x, y) != 0 for x, y in zip(records.x, records.y, strict=True)]
     assert torch.equal(stored, torch.stack(expected))

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import remanence.caching
-import remanence.engine.ensembles.train
+import remanence.engine.ensembles.chunked
 from remanence import Training
 from remanence.errors import BadInput
 from remanence.models import initial_params, mlp
@@ -190,7 +190,7 @@ def test_only_what_changed_is_named(small: AllButOne, tmp_path: Path) -> None:
 
 def test_another_chunk_is_another_bank(small: AllButOne, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build(tmp_path, small)
-    monkeypatch.setattr(remanence.engine.ensembles.train, "CPU_CHUNK", 16)
+    monkeypatch.setattr(remanence.engine.ensembles.chunked, "CPU_CHUNK", 16)
     with pytest.raises(BadInput, match=r"\(`chunk` changed: was 8 models at once \(\w+\), is 16 models at once"):
         build(tmp_path, small)
 

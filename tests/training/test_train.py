@@ -8,10 +8,12 @@ from optimisers import OPTIMIZERS
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from remanence import SGD, Adam, AdamW, Data, RMSProp, Training
+from remanence import SGD, Adam, AdamW, CrossEntropy, Data, Logistic, RMSProp, Training
 from remanence.data import Split
+from remanence.engine import engine_for, on_batches, train
 from remanence.models import initial_params, mlp
 from remanence.training import Optimizer
+from remanence.training.losses import LogOf
 from remanence.types import Params
 
 
@@ -56,7 +58,7 @@ def test_agrees_with_torch_optim(
     model = mlp(data.shape, 10)
     initial = {name: p.double() for name, p in initial_params(model, seed=0).items()}
     training = Training(optimizer=optimizer, epochs=6, batch_size=batch_size, weight_decay=weight_decay, clip=clip)
-    ours = training(model, initial, data, seed=3)
+    ours = train(training, model, initial, data, seed=3)
     theirs = reference(training, mlp(data.shape, 10), initial, data, seed=3)
     for name, value in theirs.items():
         assert torch.allclose(ours[name], value, atol=1e-10), name
@@ -82,14 +84,13 @@ def test_mini_batches_can_come_in_the_order_of_the_records() -> None:
 def test_autograd_runs_through_the_training(parts: Split) -> None:
     """The derivative of the final weights with respect to a record, against finite differences."""
     data = parts.fixed.take(slice(0, 4)).to("cpu", torch.float64)
-    model, training = mlp(data.shape, 10), Training()
+    model, training = mlp(data.shape, 10), Training(epochs=3)
     initial = {name: p.double() for name, p in initial_params(model, seed=0).items()}
 
     def final_norm(x: torch.Tensor) -> torch.Tensor:
-        return sum(
-            (p.square().sum() for p in training.run(model, initial, x, data.y, [None] * 3, noise_seed=0).values()),
-            torch.tensor(0.0),
-        )
+        gradient = on_batches(engine_for(model, training).gradient, x, data.y)
+        final = training.descend(gradient, initial, [None] * 3, records=4, noise_seed=0)
+        return torch.stack([p.square().sum() for p in final.values()]).sum()
 
     x = data.x.clone().requires_grad_()
     (slope,) = torch.autograd.grad(final_norm(x), x)
@@ -97,3 +98,16 @@ def test_autograd_runs_through_the_training(parts: Split) -> None:
     step[1, 0, 3, 3] = 1e-5
     by_difference = (final_norm(data.x + step) - final_norm(data.x - step)) / 2e-5
     assert slope[1, 0, 3, 3] == pytest.approx(float(by_difference), rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", [CrossEntropy(), Logistic()], ids=repr)
+def test_the_gradient_of_the_log_is_that_of_the_loss_over_it(loss: CrossEntropy | Logistic) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 5 * torch.randn(6, 1 if isinstance(loss, Logistic) else 3, generator=generator, dtype=torch.float64)
+    labels, log_of = torch.arange(6) % 2, LogOf(loss=loss)
+    torch.testing.assert_close(log_of(logits, labels), loss(logits, labels).log())
+    torch.testing.assert_close(log_of.slopes(logits, labels), loss.slopes(logits, labels) / loss(logits, labels))
+    own = 2.0 * labels[:, None] - 1 if logits.shape[1] == 1 else (labels[:, None] == torch.arange(3)).double()
+    far = log_of.slopes(logits + 1e4 * own, labels)
+    assert far.isfinite().all()
+    assert float(far.abs().amax(1).mean()) == pytest.approx(1.0)

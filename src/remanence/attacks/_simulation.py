@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias, final
 import torch
 from torch import Tensor, nn
 
+from remanence.engine import engine_for
 from remanence.models import activations
 from remanence.search.distances import Distance, RelativeNorm
 from remanence.training import Optimizer, Training
@@ -82,7 +83,7 @@ class Whole:
     def gradient(self, weights: Params, read: Read, y: Tensor, batch: Tensor | None) -> Params:
         (x,) = read
         x, y = (x, y) if batch is None else (x[batch], y[batch])
-        return self.training.gradient_of(self.model)(self.initial | weights, x, y)
+        return engine_for(self.model, self.training).gradient(self.initial | weights, x, y)
 
     def apart(self, weights: Params, read: Read) -> Tensor:
         return self.distance(self._way({name: self.final[name] for name in weights}), self._way(weights))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from remanence.engine.ensembles.train import chunks
+from remanence.engine.ensembles.chunked import chunks
 from remanence.errors import BadInput
 from remanence.models import apply
 from remanence.progress import track

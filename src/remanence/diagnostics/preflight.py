@@ -13,6 +13,7 @@ from torch import Tensor
 
 from remanence.attacks.weights import residual
 from remanence.attacks.weights.residual import Forward, Layer, Left
+from remanence.engine import engine_for, trajectory
 from remanence.errors import BadInput
 from remanence.progress import SOON, track
 from remanence.releases import Victim
@@ -95,7 +96,7 @@ def _pulls(loss: KnownLoss, logits: Tensor, labels: Tensor) -> Tensor:
 
 def _linear(victim: Victim) -> float | None:
     training = victim.training
-    short = 2 <= training.epochs <= _FEW_EPOCHS and isinstance(training.stages, tuple)
+    short = 2 <= training.epochs <= _FEW_EPOCHS and isinstance(training.lr_schedule, tuple)
     return float(linearity(victim).mean()) if short else None
 
 
@@ -103,10 +104,10 @@ def linearity(victim: Victim, *, seed: int = 0) -> Tensor:
     """M_lin of Tian et al. 2025, for each private record: the mean cosine of its gradients at the starts of any two
     epochs. At one, all epochs pull the same way, and an attack that linearises the training has a chance; well below,
     only one that simulates it. `seed` shuffles mini-batches: the victim's own shuffle is not kept."""
-    data, training, gradient = victim.private, victim.training, victim.training.gradient_of(victim.model)
+    data, training, gradient = victim.private, victim.training, engine_for(victim.model, victim.training).gradient
     if training.epochs < 2:
         raise BadInput(f"linearity() compares epochs, and the victim was trained for {training.epochs}: train for more")
-    passed = training.trajectory(victim.model, victim.initial, concat([victim.fixed, data]), seed=seed)
+    passed = trajectory(training, victim.model, victim.initial, concat([victim.fixed, data]), seed=seed)
     starts = passed[:: len(passed) // training.epochs]
     pairs = zip(data.x.split(1), data.y.split(1), strict=True)
     each = track(pairs, total=len(data), label="how linear the training is", after=SOON)

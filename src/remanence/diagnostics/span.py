@@ -106,7 +106,7 @@ def _left_of_start(release: KnowsFinal, name: str) -> Tensor | float:
     if not isinstance(release, KnowsTraining) or not isinstance(release.training.optimizer, SGD):
         return 0.0
     training = release.training
-    if training.weight_decay and (training.batch_size is not None or not isinstance(training.stages, tuple)):
+    if training.weight_decay and (training.batch_size is not None or not isinstance(training.lr_schedule, tuple)):
         return 0.0
     left = remaining_fraction(training, training.epochs) if training.weight_decay else 1.0
     return left * _with_bias(release.initial, name).double()

@@ -1,9 +1,8 @@
-"""Layers of a convolutional net with their passes written out: forward, back, and how both change along a direction.
+"""How networks are differentiated and trained, fast: closed forms where there are some, `torch.func` elsewhere."""
 
-The slope of  <p, gradient>  by weights and records is the change of the gradient along p. Autograd finds it by going
-back through the backward pass, where the part of a kernel is a convolution whose filter is as large as the image. Here
-a convolution runs forward, back to its input and back to its kernel, and in no other way. Along a direction each is a
-sum of two, as the change of a product is; where they share an output they can be one, with the channels of both.
-"""
+from remanence.engine.base import Engine, on_batches
+from remanence.engine.chooser import engine_for
+from remanence.engine.driver import train, train_each, trajectory
+from remanence.engine.generic import GenericEngine, loss_gradient
 
-import remanence.training  # noqa: F401
+__all__ = ["Engine", "GenericEngine", "engine_for", "loss_gradient", "on_batches", "train", "train_each", "trajectory"]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from remanence.engine.base import HVP, hvp_by_autograd
 from remanence.models import Centre, Standardise
 from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, LogOf, Loss, SquaredError
 from remanence.types import Params
@@ -29,6 +30,9 @@ class PlainMlp:
 
     def gradient(self, params: Params, x: Tensor, y: Tensor) -> Params:
         return self._of_read(params, self.read(params, x), y)
+
+    def hvp(self, params: Params, x: Tensor, y: Tensor, direction: Params) -> HVP:
+        return hvp_by_autograd(self.gradient, params, x, y, direction)
 
     def gradients(self, params: Params, x: Tensor, y: Tensor) -> Params:
         """Those of a stack of models: weights, flat records and labels have a leading dimension."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from remanence.errors import BadInput
 from remanence.seeds import derive_seed
-from remanence.training.clipping import clip_factors, squared_norms, times
+from remanence.training.clipping import clip_factors, scaled, squared_norms
 from remanence.types import Params
 
 _MOST_BITS = 16
@@ -62,7 +62,7 @@ class Clipping:
             raise BadInput(f"`norm` of Clipping must be more than 0, got {self.norm}")
 
     def __call__(self, gradient: Params, *, seed: int) -> Params:
-        return times(gradient, clip_factors(squared_norms(gradient, stacked=False), self.norm))
+        return scaled(gradient, clip_factors(squared_norms(gradient, stacked=False), self.norm))
 
     def imitate(self, ours: Params, sent: Params) -> Params:
         return self(ours, seed=0)

@@ -5,6 +5,7 @@ from typing import ClassVar, final
 
 from torch import Tensor, nn
 
+from remanence.engine import engine_for, loss_gradient, on_batches
 from remanence.errors import BadInput
 from remanence.releases.defenses import Defense
 from remanence.training.losses import Loss
@@ -88,7 +89,7 @@ class Gradient:
         return self.gradient
 
     def simulate(self, x: Tensor, labels: Tensor) -> Params:
-        ours = Training(loss=self.loss).gradient(self.model, self.at, x, labels)
+        ours = loss_gradient(self.model, self.at, x, labels, loss=self.loss)
         for defense in self.defenses:
             ours = defense.imitate(ours, self.gradient)
         return ours
@@ -119,8 +120,8 @@ class LocalUpdate:
                 f"`batch_size` of a client's training must be None, got {self.training.batch_size}: in which order "
                 "mini-batches came is not shown"
             )
-        if self.training.stages:
-            raise BadInput(f"`stages` of a client's training must be empty, got {self.training.stages}")
+        if self.training.lr_schedule:
+            raise BadInput(f"`lr_schedule` of a client's training must be empty, got {self.training.lr_schedule}")
         if privacy and privacy.noise:
             raise BadInput("the noise of DP-GD is the client's own and not shown: leave `privacy` out")
         if self.training.clip is not None:
@@ -150,5 +151,6 @@ class LocalUpdate:
 
 def moved(training: Training, model: nn.Module, at: Params, x: Tensor, labels: Tensor) -> Params:
     """How far full-batch steps on these records move the weights."""
-    end = training.run(model, at, x, labels, [None] * training.epochs, noise_seed=0)
+    gradient = on_batches(engine_for(model, training).gradient, x, labels)
+    end = training.descend(gradient, at, [None] * training.epochs, records=len(x), noise_seed=0)
     return {name: end[name] - at[name] for name, _ in model.named_parameters()}

@@ -10,6 +10,7 @@ from typing import Generic, TypeAlias, TypedDict, TypeVar, final
 
 from torch import nn
 
+from remanence.engine import GenericEngine
 from remanence.errors import BadInput
 from remanence.releases.defenses import Defense, defended
 from remanence.releases.releases import (
@@ -104,7 +105,8 @@ def _gradient_at(victim: Victim, at: Params, defenses: tuple[Defense, ...], seed
             "a gradient release is not cut by `clip` of the training, and would show more than the client sends: leave "
             f"it out, and give defenses=(Clipping(norm={victim.training.clip}),)"
         )
-    computed = victim.training.gradient(victim.model, at, batch.x, batch.y)
+    engine = GenericEngine(model=victim.model, loss=victim.training.loss, privacy=victim.training.privacy)
+    computed = engine.gradient(at, batch.x, batch.y)
     release = Gradient(
         model=victim.model,
         at=at,

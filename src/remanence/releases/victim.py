@@ -6,7 +6,8 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from remanence.engine.ensembles.train import chunks, stack, train_chunk
+from remanence.engine import train
+from remanence.engine.ensembles.chunked import chunks, stack, train_chunk
 from remanence.errors import BadInput
 from remanence.models import apply
 from remanence.progress import track
@@ -32,7 +33,7 @@ def train_victim(
     model: nn.Module, training: Training, initial: Params, fixed: Data, private: Data, *, seed: int
 ) -> Victim:
     """One model trained on `fixed` and all of `private`."""
-    final_params = training(model, initial, concat([fixed, private]), seed=seed)
+    final_params = train(training, model, initial, concat([fixed, private]), seed=seed)
     return Victim(model=model, training=training, initial=initial, final=final_params, fixed=fixed, private=private)
 
 

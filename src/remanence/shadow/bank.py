@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from remanence.caching import ingredients
-from remanence.engine.ensembles.train import chunks, train_chunk
+from remanence.engine.ensembles.chunked import chunks, train_chunk
 from remanence.errors import BadInput
 from remanence.execution import Backend, Local
 from remanence.models import apply, initial_stack

@@ -1,9 +1,10 @@
+"""The victim's algorithm: what is minimised, by which steps, with which noise."""
+
 from remanence.training.decay import remaining_fraction
 from remanence.training.dp import DPGD
-from remanence.training.in_full import ByLoss, UntilRest
 from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, Loss, SquaredError
 from remanence.training.optimizers import SGD, Adam, AdamW, Optimizer, RMSProp
-from remanence.training.together import train_together
+from remanence.training.schedules import ByLoss, UntilStationary
 from remanence.training.training import Training
 
 __all__ = [
@@ -20,7 +21,6 @@ __all__ = [
     "RMSProp",
     "SquaredError",
     "Training",
-    "UntilRest",
+    "UntilStationary",
     "remaining_fraction",
-    "train_together",
 ]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn.functional import cross_entropy
 
-from remanence.engine.ensembles.train import chunks, train_chunk
+from remanence.engine.ensembles.chunked import chunks, train_chunk
 from remanence.experiments import Cell, Claim, Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics.statistics import binomial_share, bootstrap_mean
 from remanence.models import apply, initial_params, initial_stack

@@ -9,6 +9,7 @@ from torch import nn
 
 from remanence.attacks import GLM, Fitting
 from remanence.data import Split
+from remanence.engine import train
 from remanence.experiments import Cell, Claim, Measure, Outcome, Point, Scale, Study
 from remanence.metrics import MAE_MSE, MSE
 from remanence.metrics.statistics import binomial_share
@@ -179,7 +180,7 @@ def figure12_pretrained(scale: Scale) -> Sequence[Cell | Study]:
         data = parts(seed)[1]
         model = net(nn.ELU)(data)
         before = Training(epochs=100 if scale == "smoke" else 1000, weight_decay=1e-3)  # without: overfits, below 92 %
-        return before(model, initial_params(model, seed=seed), data, seed=seed)
+        return train(before, model, initial_params(model, seed=seed), data, seed=seed)
 
     def checkpoint(_: nn.Module, seed: int) -> Params:
         return trained(seed)

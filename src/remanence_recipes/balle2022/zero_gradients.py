@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from remanence.engine import loss_gradient
 from remanence.experiments import Claim, Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics.statistics import bootstrap_mean
 from remanence.models import cnn, initial_params
@@ -34,12 +35,12 @@ def _zeros(scale: Scale, activation: Callable[[], nn.Module], seed: int, device:
     fixed, targets = parts.fixed.to(device), parts.private.take(slice(0, 20)).to(device)
     model = cnn(fixed.shape, fixed.num_classes, activation=activation)
     data, epochs = concat([fixed, targets]), []
-    single = vmap(partial(training.gradient, model), in_dims=(None, 0, 0))
+    single = vmap(partial(loss_gradient, model, loss=training.loss), in_dims=(None, 0, 0))
 
     def gradient(params: Params, _: Tensor | None) -> Params:
         each = single(params, targets.x[:, None], targets.y[:, None])
         epochs.append({name: (g == 0).flatten(1).double().mean(1).cpu() for name, g in each.items()})
-        return training.gradient(model, params, data.x, data.y)
+        return loss_gradient(model, params, data.x, data.y, loss=training.loss)
 
     initial = {name: p.to(fixed.x) for name, p in initial_params(model, seed=seed).items()}
     steps = track(training.batches(len(data), seed), total=training.epochs, label="epochs")

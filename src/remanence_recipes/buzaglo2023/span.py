@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from remanence.audit.checks import few_held_out, no_gap, records_outside
 from remanence.data import Split, load, split
 from remanence.diagnostics.span import Span, read_span
+from remanence.engine import train
 from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics import Membership, membership
 from remanence.metrics.evaluation import FPR
@@ -174,7 +175,7 @@ def _released(setting: Setting, decay: float, parts: Split, seed: int) -> Iterat
     for before, after in pairwise((0, *setting.epochs)):
         training = setting.training(decay, after - before)
         left *= remaining_fraction(training, training.epochs)
-        final_params = training(target.model, target.final, concat([target.fixed, target.private]))
+        final_params = train(training, target.model, target.final, concat([target.fixed, target.private]))
         target = replace(target, training=training, final=final_params)
         yield abs(left), target
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from remanence.attacks import infer_labels
 from remanence.data import Split, load, split
+from remanence.engine import train
 from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics import Interval
 from remanence.metrics.statistics import bootstrap_mean
@@ -67,7 +68,7 @@ def _victim(parts: Split, epochs: int, seed: int, device: torch.device) -> Victi
     fixed, private = parts.fixed.to(device), parts.private.to(device)
     model, training = mlp(private.shape, private.num_classes, hidden=(256,)), Training(epochs=epochs)
     initial = {name: p.to(device) for name, p in initial_params(model, seed=seed).items()}
-    final = training(model, initial, fixed, seed=seed)
+    final = train(training, model, initial, fixed, seed=seed)
     return Victim(model=model, training=training, initial=initial, final=final, fixed=fixed, private=private)
 
 

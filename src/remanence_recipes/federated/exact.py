@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from remanence.attacks import L2, LBFGS, Attack, FirstLayer, GradientMatching, Stein
 from remanence.data import Split, load, split
+from remanence.engine import loss_gradient
 from remanence.experiments import Cell, Claim, Measure, Outcome, Point, Scale, Study
 from remanence.metrics import MSE, PSNR, SSIM, hungarian
 from remanence.metrics.statistics import bootstrap_mean
@@ -118,7 +119,7 @@ def _sent(batch: Data, *, rows: int, seed: int) -> Gradient:
     return Gradient(
         model=model,
         at=at,
-        gradient=Training(loss=loss).gradient(model, at, batch.x, batch.y),
+        gradient=loss_gradient(model, at, batch.x, batch.y, loss=loss),
         labels=None,
         batch_size=len(batch),
         shape=batch.shape,

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from remanence.attacks import GradientMatching, Stein
 from remanence.data import Split, load, split
+from remanence.engine import loss_gradient
 from remanence.errors import BadInput
 from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
 from remanence.metrics import Interval, hungarian
@@ -237,7 +238,7 @@ def _federated(
         own = derive_seed(seed, "round", next(rounds))
         sent = [
             defended(
-                training.gradient(model, params, pool.x[rows], pool.y[rows]),
+                loss_gradient(model, params, pool.x[rows], pool.y[rows], loss=training.loss),
                 strength.defenses,
                 seed=derive_seed(own, k),
             )

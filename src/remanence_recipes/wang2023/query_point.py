@@ -13,6 +13,7 @@ from torch import nn
 
 from remanence.attacks import Attack, GradientMatching, Stein
 from remanence.data import Split, load, split
+from remanence.engine import train
 from remanence.experiments import Cell, Figure, Measure, Outcome, Point, Scale, Series, Study
 from remanence.metrics import MSE, PSNR, SSIM
 from remanence.metrics.statistics import binomial_share
@@ -71,7 +72,7 @@ def _trained(scale: Scale, epochs: int, model: nn.Module, seed: int) -> Params:
     """On the fixed records: the client's are new to the net."""
     initial = {name: p.double() for name, p in initial_params(model, seed=seed).items()}
     training = Training(optimizer=SGD(lr=0.05, momentum=0.9), epochs=epochs, batch_size=100)
-    return training(model, initial, _cut(scale, seed).fixed, seed=seed)
+    return train(training, model, initial, _cut(scale, seed).fixed, seed=seed)
 
 
 def _accuracy(scale: Scale, seed: int, device: torch.device) -> Outcome:

@@ -8,11 +8,12 @@ from torch import Tensor, nn
 from torch.func import grad, vjp
 
 from remanence.attacks import Stein, WideLayer
+from remanence.engine import loss_gradient
 from remanence.metrics import hungarian
 from remanence.models import mlp, server_params, server_rows
 from remanence.releases import Gradient
 from remanence.releases.defenses import Defense, defended
-from remanence.training import SquaredError, Training
+from remanence.training import SquaredError
 from remanence.types import Reconstruction
 
 PAPERS = Stein(exact=False, refine=False, norm=1.0, box=False)
@@ -53,7 +54,7 @@ def gradient_of(
     return Gradient(
         model=model,
         at=at,
-        gradient=defended(Training(loss=loss).gradient(model, at, x, labels), defenses, seed=seed),
+        gradient=defended(loss_gradient(model, at, x, labels, loss=loss), defenses, seed=seed),
         labels=None,
         batch_size=len(x),
         shape=tuple(x.shape[1:]),

@@ -11,11 +11,12 @@ from torch.nn.functional import interpolate
 
 from remanence.attacks import KKT, Attack, KKTRun, Stationarity
 from remanence.data import data_folders, distinct, load
+from remanence.engine import train_each
 from remanence.experiments import Scale
 from remanence.models import centred_mlp, torch_params
 from remanence.releases import KnowsFinal, Victim, check_fit
 from remanence.seeds import derive_seed
-from remanence.training import SGD, ByLoss, CrossEntropy, KnownLoss, SquaredError, Training, train_together
+from remanence.training import SGD, ByLoss, CrossEntropy, KnownLoss, SquaredError, Training
 from remanence.types import Data, Params, concat
 
 Source: TypeAlias = Literal["cifar10", "mnist", "cifar100"]
@@ -162,7 +163,7 @@ class Target:
         stages = tuple((epochs * tenths // 10, factor) for tenths, factor in ((6, 0.3), (8, 0.1)))
         sgd = SGD(lr=self.lr or (0.3 if self.scale == "smoke" else 0.1), momentum=0.9)
         rule = ByLoss() if self.by_loss else stages
-        return Training(optimizer=sgd, epochs=epochs, stages=rule, weight_decay=self.decay, loss=self.loss)
+        return Training(optimizer=sgd, epochs=epochs, lr_schedule=rule, weight_decay=self.decay, loss=self.loss)
 
     def victim(self, private: Data, seed: int) -> Victim:
         return self.victims([private], [seed])[0]
@@ -172,12 +173,7 @@ class Target:
         hidden, training = self.hidden or HIDDEN[self.scale], self.training()
         model = centred_mlp(private[0].shape, 1 if self.one_output else self.classes, hidden=hidden)
         starts = [self._start(model, data, seed) for data, seed in zip(private, seeds, strict=True)]
-        alone = len(starts) == 1  # a stack of one takes longer
-        final = (
-            [training(model, starts[0], private[0])]
-            if alone
-            else train_together([training] * len(starts), model, starts, private)
-        )
+        final = train_each(training, model, starts, private)
         victims = [
             Victim(model=model, training=training, initial=start, final=end, fixed=data.take(slice(0, 0)), private=data)
             for start, end, data in zip(starts, final, private, strict=True)

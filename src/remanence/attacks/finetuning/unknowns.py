@@ -12,6 +12,7 @@ from torch import Tensor
 
 from remanence.attacks.finetuning.simudy import SimuDy
 from remanence.attacks.gradients.labels import infer_labels
+from remanence.engine import engine_for, trajectory
 from remanence.errors import BadInput, Diverged
 from remanence.releases import KnowsTraining, LocalUpdate, require
 from remanence.training import Training
@@ -89,8 +90,8 @@ def contributions(release: KnowsTraining, found: Reconstruction, *, seed: int = 
     if found.y is None:
         raise BadInput("the candidates must come with labels: a gradient needs them")
     training, data = release.training, Data(x=found.x, y=found.y, num_classes=release.num_classes)
-    passed = training.trajectory(release.model, release.initial, data, seed=seed)
-    gradient = training.gradient_of(release.model)
+    passed = trajectory(training, release.model, release.initial, data, seed=seed)
+    gradient = engine_for(release.model, training).gradient
     norms = []
     for x, y in zip(found.x.split(1), found.y.split(1), strict=True):
         pulls = (gradient(params, x, y) for params in passed)

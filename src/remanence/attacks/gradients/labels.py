@@ -8,10 +8,11 @@ Leakage from Gradients in Federated Learning" (PoPETs 2022), counts.
 import torch
 from torch import Tensor
 
+from remanence.engine import loss_gradient
 from remanence.errors import NotEnoughKnowledge
 from remanence.models import apply
 from remanence.releases import KnowsGradient, KnowsUpdate
-from remanence.training import CrossEntropy, Training
+from remanence.training import CrossEntropy
 
 
 def infer_labels(release: KnowsUpdate, looks_like: Tensor) -> Tensor:
@@ -57,7 +58,7 @@ def _shrunk(release: KnowsGradient, last: str, looks_like: Tensor, labels: Tenso
     count = min(len(looks_like), len(labels))
     x, labels = looks_like[:count], labels[:count]
     made = release.simulate(x, labels)[last]
-    plain = Training(loss=release.loss).gradient(release.model, release.at, x, labels)[last]
+    plain = loss_gradient(release.model, release.at, x, labels, loss=release.loss)[last]
     ratio: Tensor = made.norm() / (plain * (made != 0)).norm()
     return ratio.nan_to_num(nan=1.0)
 

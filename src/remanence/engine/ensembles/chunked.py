@@ -10,6 +10,7 @@ from torch.func import vmap
 from remanence.engine.cuda import precision
 from remanence.engine.ensembles import cnn as shared_cnn
 from remanence.engine.ensembles import mlp as shared_mlp
+from remanence.engine.generic import GenericEngine
 from remanence.models import activations
 from remanence.seeds import derive_seed
 from remanence.training.training import Training
@@ -96,9 +97,11 @@ def train_by_vmap(
 ) -> Params:
     """Any model and any batch size, more slowly."""
 
+    engine = GenericEngine(model=model, loss=training.loss, privacy=training.privacy)
+
     def one(params: Params, x: Tensor, y: Tensor, batch: Tensor | None) -> Params:
         records = torch.cat([fixed.x, x[None]]), torch.cat([fixed.y, y[None]])
-        return training.gradient(model, params, *(records if batch is None else (part[batch] for part in records)))
+        return engine.gradient(params, *(records if batch is None else (part[batch] for part in records)))
 
     def gradient(params: Params, batch: Tensor | None) -> Params:
         stacked: Params = vmap(one, in_dims=(0, 0, 0, None))(params, targets.x, targets.y, batch)
