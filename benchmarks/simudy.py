@@ -109,7 +109,7 @@ def ways(model: nn.Module, training: Training, truth: Tensor, *, fused: bool = F
     y = (torch.arange(len(truth)) % 10).to(truth.device)
     initial = {name: p.to(truth) for name, p in initial_params(model, seed=0).items()}
     batches = [b if b is None else b.to(truth.device) for b in training.batches(len(truth), 0)]
-    gradient = on_batches(engine_for(model, training).gradient, truth, y)
+    gradient = on_batches(engine_for(model, training, truth.shape[1:]).gradient, truth, y)
     final = training.descend(gradient, initial, batches, records=len(truth), noise_seed=0)
     whole = Whole(model=model, training=training, initial=initial, final=final, y=y, distance=Cosine())
     spanned = Spanned.of(model, training, initial, final, y, Cosine())

@@ -312,5 +312,5 @@ def test_images_can_be_standardised_by_the_model() -> None:
     model = nn.Sequential(Standardise(1), *mlp(data.shape, 10, hidden=(8,), activation=nn.ReLU))
     params = {name: p.double() for name, p in initial_params(model, seed=0).items()}
     params |= {"0.mean": params["0.mean"] + 0.3, "0.spread": params["0.spread"] * 0.2}
-    written = engine_for(model, EASY).gradient(params, data.x, data.y)
+    written = engine_for(model, EASY, data.shape).gradient(params, data.x, data.y)
     torch.testing.assert_close(written, loss_gradient(model, params, data.x, data.y, loss=EASY.loss))

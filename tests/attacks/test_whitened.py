@@ -121,7 +121,7 @@ def test_what_decay_alone_does_to_weights_is_no_way(digits: Data) -> None:
 def apart_by_training(made: Victim, x: Tensor, whitening: float, distance: ByProducts) -> Tensor:
     """The reference: trained plainly, and each layer whitened by powers of its Gram matrices."""
     batches = list(made.training.batches(len(x), 0))
-    gradient = on_batches(engine_for(made.model, made.training).gradient, x, made.private.y)
+    gradient = on_batches(engine_for(made.model, made.training, x.shape[1:]).gradient, x, made.private.y)
     end = made.training.descend(gradient, made.initial, batches, records=len(x), noise_seed=0)
     left = remaining_fraction(made.training, len(batches), records=len(x))
     names = [name for name, _ in made.model.named_parameters()]

@@ -34,7 +34,7 @@ def net(data: Data) -> tuple[nn.Sequential, Params]:
 
 def pure(training: Training, model: nn.Module, initial: Params, data: Data) -> Params:
     """Full-batch steps of the pure loop."""
-    gradient = on_batches(engine_for(model, training).gradient, data.x, data.y)
+    gradient = on_batches(engine_for(model, training, data.shape).gradient, data.x, data.y)
     return training.descend(gradient, initial, [None] * training.epochs, records=len(data), noise_seed=0)
 
 
@@ -45,7 +45,7 @@ def test_steps_in_place_are_those_of_the_pure_loop(parts: Split, optimizer: Opti
     data = few(parts)
     model, initial = net(data)
     training = Training(optimizer=optimizer, epochs=12, lr_schedule=SCHEDULE)
-    there, engine = data.to(device), engine_for(model, training)
+    there, engine = data.to(device), engine_for(model, training, data.shape)
     ours = train_in_place(
         lambda params: engine.gradient(params, there.x, there.y),
         {name: p.to(device) for name, p in initial.items()},

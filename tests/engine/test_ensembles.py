@@ -153,7 +153,7 @@ def test_clipping_agrees_with_a_naive_loop(parts: Split) -> None:
         for name, g in grads.items():
             total[name] += g * min(1.0, clip / float(norm)) / len(fixed)
     assert cut > 0
-    found = engine_for(model, Training(privacy=DPGD(clip=clip))).gradient(start(model), fixed.x, fixed.y)
+    found = engine_for(model, Training(privacy=DPGD(clip=clip)), fixed.shape).gradient(start(model), fixed.x, fixed.y)
     assert all(torch.allclose(found[name], value, atol=1e-12) for name, value in total.items())
 
 

@@ -88,7 +88,7 @@ def test_autograd_runs_through_the_training(parts: Split) -> None:
     initial = {name: p.double() for name, p in initial_params(model, seed=0).items()}
 
     def final_norm(x: torch.Tensor) -> torch.Tensor:
-        gradient = on_batches(engine_for(model, training).gradient, x, data.y)
+        gradient = on_batches(engine_for(model, training, data.shape).gradient, x, data.y)
         final = training.descend(gradient, initial, [None] * 3, records=4, noise_seed=0)
         return torch.stack([p.square().sum() for p in final.values()]).sum()
 

@@ -83,7 +83,7 @@ class Whole:
     def gradient(self, weights: Params, read: Read, y: Tensor, batch: Tensor | None) -> Params:
         (x,) = read
         x, y = (x, y) if batch is None else (x[batch], y[batch])
-        return engine_for(self.model, self.training).gradient(self.initial | weights, x, y)
+        return engine_for(self.model, self.training, x.shape[1:]).gradient(self.initial | weights, x, y)
 
     def apart(self, weights: Params, read: Read) -> Tensor:
         return self.distance(self._way({name: self.final[name] for name in weights}), self._way(weights))

@@ -104,7 +104,8 @@ def linearity(victim: Victim, *, seed: int = 0) -> Tensor:
     """M_lin of Tian et al. 2025, for each private record: the mean cosine of its gradients at the starts of any two
     epochs. At one, all epochs pull the same way, and an attack that linearises the training has a chance; well below,
     only one that simulates it. `seed` shuffles mini-batches: the victim's own shuffle is not kept."""
-    data, training, gradient = victim.private, victim.training, engine_for(victim.model, victim.training).gradient
+    data, training = victim.private, victim.training
+    gradient = engine_for(victim.model, training, data.shape).gradient
     if training.epochs < 2:
         raise BadInput(f"linearity() compares epochs, and the victim was trained for {training.epochs}: train for more")
     passed = trajectory(training, victim.model, victim.initial, concat([victim.fixed, data]), seed=seed)

@@ -29,7 +29,7 @@ _EPOCHS_PER_UPDATE = 1000  # of the progress that is shown
 
 def train(training: Training, model: nn.Module, initial: Params, data: Data, *, seed: int = 0) -> Params:
     """The final weights of `model`; `seed` shuffles mini-batches and samples the noise of DP-GD."""
-    engine, schedule = engine_for(model, training), training.lr_schedule
+    engine, schedule = engine_for(model, training, data.shape), training.lr_schedule
     # on the CPU a pure step is as fast, or faster where the network is small
     if _in_place(training, engine, len(data)) and (not isinstance(schedule, tuple) or data.x.device.type == "cuda"):
         assert isinstance(engine, PlainMlp)
@@ -51,7 +51,7 @@ def train_each(training: Training, model: nn.Module, initial: Sequence[Params], 
     """
     if len(initial) == 1:  # an ensemble of one takes longer
         return [train(training, model, initial[0], data[0])]
-    engine, sizes = engine_for(model, training), {len(each) for each in data}
+    engine, sizes = engine_for(model, training, data[0].shape), {len(each) for each in data}
     if len(sizes) > 1 or not _in_place(training, engine, *sizes) or not isinstance(engine, PlainMlp) or engine.standard:
         raise BadInput(
             "train_each() is for MLPs with ReLU without standardised inputs, full batches of equal sizes and a loss of "
@@ -71,7 +71,7 @@ def train_each(training: Training, model: nn.Module, initial: Sequence[Params], 
 
 def trajectory(training: Training, model: nn.Module, initial: Params, data: Data, *, seed: int = 0) -> list[Params]:
     """The weights before each step, without the noise of DP-GD."""
-    passed, gradient = [], on_batches(engine_for(model, training).gradient, data.x, data.y)
+    passed, gradient = [], on_batches(engine_for(model, training, data.shape).gradient, data.x, data.y)
 
     def recorded(params: Params, batch: Tensor | None) -> Params:
         passed.append(params)

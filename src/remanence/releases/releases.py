@@ -151,6 +151,6 @@ class LocalUpdate:
 
 def moved(training: Training, model: nn.Module, at: Params, x: Tensor, labels: Tensor) -> Params:
     """How far full-batch steps on these records move the weights."""
-    gradient = on_batches(engine_for(model, training).gradient, x, labels)
+    gradient = on_batches(engine_for(model, training, x.shape[1:]).gradient, x, labels)
     end = training.descend(gradient, at, [None] * training.epochs, records=len(x), noise_seed=0)
     return {name: end[name] - at[name] for name, _ in model.named_parameters()}

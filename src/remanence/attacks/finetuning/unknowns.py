@@ -91,7 +91,7 @@ def contributions(release: KnowsTraining, found: Reconstruction, *, seed: int = 
         raise BadInput("the candidates must come with labels: a gradient needs them")
     training, data = release.training, Data(x=found.x, y=found.y, num_classes=release.num_classes)
     passed = trajectory(training, release.model, release.initial, data, seed=seed)
-    gradient = engine_for(release.model, training).gradient
+    gradient = engine_for(release.model, training, release.shape).gradient
     norms = []
     for x, y in zip(found.x.split(1), found.y.split(1), strict=True):
         pulls = (gradient(params, x, y) for params in passed)
