@@ -7,21 +7,21 @@ import torch
 
 from remanence import (
     AllButOne,
-    Cell,
     Data,
+    Experiment,
     NotEnoughKnowledge,
     Reconstruction,
     Training,
+    Victims,
     evaluate,
-    run_cell,
+    run_experiment,
     train_victim,
 )
 from remanence.attacks import GradientMatching, RecoNN
-from remanence.audit.checks import caveats
-from remanence.audit.finding import Finding, audit
 from remanence.data import Split
 from remanence.errors import BadInput
-from remanence.experiments import Claim
+from remanence.experiments import Claim, Finding, attack_cases
+from remanence.experiments.checks import caveats
 from remanence.metrics import MSE, SSIM, Matching, Metric, hungarian, identity
 from remanence.models import initial_params, mlp
 from remanence.releases import Case, all_but_one, gradient_at_initial, weights_only
@@ -39,7 +39,7 @@ class Replay:
 
 def finding(x: torch.Tensor, parts: Split, matching: Matching = hungarian, truth: Data | None = None) -> Finding:
     truth = truth or parts.private
-    return audit(
+    return attack_cases(
         [Case(release=None, truth=truth)], Replay(x), public=parts.public, unrelated=parts.test, matching=matching
     )
 
@@ -50,11 +50,13 @@ def codes(found: Finding) -> set[str]:
 
 def test_several_releases_are_scored_together(parts: Split) -> None:
     cases = [Case(release=None, truth=parts.private.take(slice(k, k + 1))) for k in range(3)]
-    found = audit(cases, Replay(parts.private.x[:1]), public=parts.public, unrelated=parts.test, matching=identity)
+    found = attack_cases(
+        cases, Replay(parts.private.x[:1]), public=parts.public, unrelated=parts.test, matching=identity
+    )
     assert len(found.truth) == 3
     assert found.scores.found.tolist() == [True, False, False]
     with pytest.raises(BadInput, match="`cases` is empty"):
-        audit([], Replay(parts.private.x), public=parts.public, unrelated=parts.test)
+        attack_cases([], Replay(parts.private.x), public=parts.public, unrelated=parts.test)
 
 
 def test_a_learning_attack_on_a_poorer_release_says_what_is_missing(parts: Split) -> None:
@@ -62,7 +64,7 @@ def test_a_learning_attack_on_a_poorer_release_says_what_is_missing(parts: Split
     initial = initial_params(model, seed=0)
     victim = train_victim(model, Training(epochs=2), initial, parts.fixed, parts.private, seed=0)
     with pytest.raises(NotEnoughKnowledge, match=r"`fixed`.* which a WeightsOnly release does not show"):
-        audit([weights_only(victim)] * 2, RecoNN(), public=parts.public, unrelated=parts.test)
+        attack_cases([weights_only(victim)] * 2, RecoNN(), public=parts.public, unrelated=parts.test)
 
 
 def test_one_bank_serves_releases_of_one_start_and_one_fixed_set(parts: Split) -> None:
@@ -73,16 +75,16 @@ def test_one_bank_serves_releases_of_one_start_and_one_fixed_set(parts: Split) -
         return all_but_one(train_victim(model, Training(epochs=1), initial, fixed, target, seed=0))
 
     first, fewer = release(0, parts.fixed), parts.fixed.take(slice(0, 50))
-    for other, what in ((release(1, parts.fixed), "first weights"), (release(0, fewer), "fixed set")):
+    for other, what in ((release(1, parts.fixed), "initial weights"), (release(0, fewer), "fixed records")):
         with pytest.raises(BadInput, match=f"the releases differ in their {what}"):
-            audit([first, other], RecoNN(), public=parts.public, unrelated=parts.test)
+            attack_cases([first, other], RecoNN(), public=parts.public, unrelated=parts.test)
 
 
 def test_the_nearest_neighbour_is_looked_for_in_all_that_the_attacker_owns(parts: Split) -> None:
     model = mlp(parts.fixed.shape, 10)
     initial, target = initial_params(model, seed=0), parts.private.take(slice(0, 1))
     case = all_but_one(train_victim(model, Training(epochs=2), initial, parts.fixed, target, seed=0))
-    found = audit([case], Replay(target.x), public=parts.public, unrelated=parts.test)
+    found = attack_cases([case], Replay(target.x), public=parts.public, unrelated=parts.test)
     owned = torch.cat([parts.public.x, parts.fixed.x])
     nearest = owned[(owned - target.x).square().flatten(1).mean(dim=1).argmin()]
     assert torch.equal(found.scores.lookalike[0], nearest)
@@ -110,21 +112,23 @@ def test_few_records_few_nulls_unmatched_and_broken_are_said(parts: Split) -> No
     assert "few-null-scores" in codes(dataclasses.replace(found, scores=dataclasses.replace(found.scores, nulls=few)))
 
 
-def cell(parts: Split, **changes: object) -> Cell:
-    plain = Cell(
+def cell(parts: Split, **changes: object) -> Experiment:
+    plain = Experiment(
         label="gradient",
-        split=lambda seed: dataclasses.replace(parts, private=parts.private.take(slice(seed, seed + 6))),
-        model=lambda data: mlp(data.shape, data.num_classes, hidden=(64,)),
-        training=Training(epochs=5),
-        reveal=gradient_at_initial,
-        per_victim=3,
+        victims=Victims(
+            split=lambda seed: dataclasses.replace(parts, private=parts.private.take(slice(seed, seed + 6))),
+            model=lambda data: mlp(data.shape, data.num_classes, hidden=(64,)),
+            training=Training(epochs=5),
+            reveal=gradient_at_initial,
+            per_victim=3,
+        ),
         attack=GradientMatching(steps=150, restarts=1),
     )
     return dataclasses.replace(plain, **changes)  # type: ignore[arg-type]
 
 
 def test_a_cell_walks_from_split_to_scores(parts: Split) -> None:
-    result = run_cell(cell(parts), seed=2)
+    result = run_experiment(cell(parts), seed=2)
     assert torch.equal(result.finding.truth.x, parts.private.x[2:8])
     assert result.finding.reconstruction.x.shape == (6, 1, 8, 8)
     again = evaluate(
@@ -135,8 +139,8 @@ def test_a_cell_walks_from_split_to_scores(parts: Split) -> None:
 
 
 def test_a_choice_made_with_the_truth_in_hand_is_said(parts: Split) -> None:
-    result = run_cell(cell(parts, tuned_on_truth=True, attack=GradientMatching(steps=5)))
-    assert "tuned-on-truth" in {caveat.code for caveat in result.caveats}
+    result = run_experiment(cell(parts, tuned_on_truth=True, attack=GradientMatching(steps=5)))
+    assert "tuned-on-truth" in {caveat.code for caveat in result.outcome.caveats}
 
 
 @pytest.mark.parametrize(
@@ -150,8 +154,8 @@ def test_a_claim_holds_when_ours_is_no_worse(metric: Metric, measured: float, ho
 def test_cuda_is_refused_where_there_is_none(parts: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(BadInput, match="0 CUDA devices here: use `cpu`"):
-        run_cell(cell(parts), device="cuda")
+        run_experiment(cell(parts), device="cuda")
     with pytest.raises(BadInput, match="got `meta`"):
-        run_cell(cell(parts), device="meta")
+        run_experiment(cell(parts), device="meta")
     with pytest.raises(BadInput, match="got `gpu please`"):
-        run_cell(cell(parts), device="gpu please")
+        run_experiment(cell(parts), device="gpu please")

@@ -24,10 +24,9 @@ LAYERS = [  # lowest first
     {"attacks"},
     {"diagnostics"},
     {"metrics"},
-    {"audit"},
     {"experiments"},
+    {"audit"},
     {"report"},
-    {"runs"},
     {"cli"},
     {"__main__"},
 ]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from gradients import planted, unit_vectors
 from PIL import Image
-from tiny_cells import cut, made_data, tiny_cell
+from tiny_experiments import cut, made_data, tiny_victims
 from torch import nn
 
 import remanence.progress
@@ -38,7 +38,7 @@ def search_a_batch(_: Path) -> None:
 
 
 def train_victims(_: Path) -> None:
-    prepare(tiny_cell("one", per_victim=2))
+    assert not prepare(tiny_victims(per_victim=2)).caveats
 
 
 def train_for_long(_: Path) -> None:

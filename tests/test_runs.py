@@ -10,27 +10,31 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_cells import Guess, cut, made_data, tiny_cell, tiny_study
+from tiny_experiments import Guess, cut, made_data, tiny_experiment, tiny_measurement
 
 import remanence.experiments.results.folder
-from remanence import SGD, Cell, Data, Split, Training
+from remanence import SGD, Data, Split, Training
 from remanence.errors import BadInput
-from remanence.experiments import Outcome, Study
+from remanence.experiments import Experiment, Outcome
 from remanence.experiments.results import Record, read_run
-from remanence.report import render
-from remanence.runs import Job, run_job
+from remanence.experiments.run import Job, run_job
+from remanence.report import render, write_page
 from remanence.training import DPGD
 
 ALL = {"results.json", "scores.csv", "images.safetensors", "report.html"}
 
 
 def job(folder: Path, **changes: Any) -> Job:
-    fields = {"recipe": "tiny", "scale": "smoke", "seed": 0, "device": "cpu", "folder": folder, "command": "remanence"}
+    fields = {"recipe": "tiny", "scale": "small", "seed": 0, "device": "cpu", "folder": folder, "command": "remanence"}
     return Job(**(fields | changes))
 
 
-def done(cells: Sequence[Cell | Study], folder: Path, **changes: Any) -> list[Record]:
-    return list(run_job(cells, job(folder, **changes)))
+def done(cells: Sequence[Experiment], folder: Path, **changes: Any) -> list[Record]:
+    made, asked = [], job(folder, **changes)
+    for run, record in run_job(cells, asked):
+        write_page(asked.page, run, redact=asked.redact)
+        made.append(record)
+    return made
 
 
 def never(seed: int) -> Split:
@@ -47,7 +51,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_a_run_writes_four_files_and_makes_its_folder(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "deep"
-    records = done([tiny_cell("one"), tiny_cell("two")], folder)
+    records = done([tiny_experiment("one"), tiny_experiment("two")], folder)
     assert names(folder) == ALL
     assert json.loads((folder / "results.json").read_text()) == records
     assert [record["cell"] for record in records] == ["one", "two"]
@@ -59,7 +63,7 @@ def test_a_run_writes_four_files_and_makes_its_folder(tmp_path: Path) -> None:
 
 
 def test_the_pictures_are_those_of_the_private_records(tmp_path: Path) -> None:
-    done([tiny_cell()], tmp_path, seed=4)
+    done([tiny_experiment()], tmp_path, seed=4)
     run, private = read_run(tmp_path), cut(made_data, 4).private
     assert torch.equal(run.images["0/truth"], (private.x * 255).round().to(torch.uint8))
     assert (run.images["0/reconstruction"] == 128).all()  # 0.5 of 255, rounded to even
@@ -67,16 +71,15 @@ def test_the_pictures_are_those_of_the_private_records(tmp_path: Path) -> None:
 
 
 def test_the_page_can_be_drawn_again_from_the_folder_alone(tmp_path: Path) -> None:
-    done([tiny_cell("one"), tiny_cell("two", metrics=None)], tmp_path)
+    done([tiny_experiment("one"), tiny_experiment("two", metrics=None)], tmp_path)
     assert render(read_run(tmp_path)).encode() == (tmp_path / "report.html").read_bytes()
 
 
 def test_the_folder_is_complete_after_every_cell(tmp_path: Path) -> None:
-    run = run_job([tiny_cell("one"), tiny_cell("two")], job(tmp_path))
+    run = run_job([tiny_experiment("one"), tiny_experiment("two")], job(tmp_path))
     next(run)
-    assert names(tmp_path) == ALL
+    assert names(tmp_path) == ALL - {"report.html"}
     assert [record["cell"] for record in read_run(tmp_path).records] == ["one"]
-    assert render(read_run(tmp_path)).encode() == (tmp_path / "report.html").read_bytes()
 
 
 def test_nothing_is_made_before_a_cell_is_finished(tmp_path: Path) -> None:
@@ -84,7 +87,7 @@ def test_nothing_is_made_before_a_cell_is_finished(tmp_path: Path) -> None:
         raise BadInput("no such file")
 
     with pytest.raises(BadInput, match="no such file"):
-        done([tiny_cell(split=partial(cut, source))], tmp_path / "runs" / "new")
+        done([tiny_experiment(split=partial(cut, source))], tmp_path / "runs" / "new")
     assert names(tmp_path) == set()
 
 
@@ -117,7 +120,7 @@ BAD_CELLS: dict[str, tuple[dict[str, Any], str]] = {
 
 def test_noise_that_leaves_nothing_to_learn_is_a_result_with_a_caveat(tmp_path: Path) -> None:
     unlearnt, learnt = (
-        tiny_cell(
+        tiny_experiment(
             f"noise {noise:g}", training=Training(optimizer=SGD(lr=0.5), epochs=8, privacy=DPGD(clip=1.0, noise=noise))
         )
         for noise in (1000.0, 1e-6)
@@ -129,7 +132,7 @@ def test_noise_that_leaves_nothing_to_learn_is_a_result_with_a_caveat(tmp_path: 
 @pytest.mark.parametrize("case", BAD_CELLS)
 def test_a_bad_cell_is_refused_and_the_finished_ones_are_kept(tmp_path: Path, case: str) -> None:
     changes, message = BAD_CELLS[case]
-    run = run_job([tiny_cell("good"), tiny_cell("bad", **changes)], job(tmp_path))
+    run = run_job([tiny_experiment("good"), tiny_experiment("bad", **changes)], job(tmp_path))
     next(run)
     before = contents(tmp_path)
     with pytest.raises(BadInput, match=message):
@@ -142,9 +145,9 @@ def test_a_run_that_goes_on_says_why_a_cell_or_a_study_was_refused(tmp_path: Pat
     def diverging(seed: int, device: torch.device) -> Outcome:
         raise BadInput("the <rate> is too high")
 
-    bad = tiny_cell("bad", training=Training(optimizer=SGD(lr=0.0), epochs=3))
-    cells = [bad, tiny_cell("good"), tiny_study("worse", run=diverging), tiny_cell("better")]
-    made = done(cells, tmp_path, go_on=True)
+    bad = tiny_experiment("bad", training=Training(optimizer=SGD(lr=0.0), epochs=3))
+    cells = [bad, tiny_experiment("good"), tiny_measurement("worse", run=diverging), tiny_experiment("better")]
+    made = done(cells, tmp_path, skip_refused=True)
     assert [r["kind"] for r in made] == ["refused", "attack", "refused", "attack"]
     assert made[0]["refusal"].startswith("the victim did not fit")
     run, page = read_run(tmp_path), (tmp_path / "report.html").read_text()
@@ -153,9 +156,9 @@ def test_a_run_that_goes_on_says_why_a_cell_or_a_study_was_refused(tmp_path: Pat
     assert {name.split("/")[0] for name in run.images} == {"1", "3"}
     assert "Refused: the victim did not fit" in page
     assert "Refused: the &lt;rate&gt; is too high" in page
-    assert [r["cell"] for r in done(cells, tmp_path, go_on=True)] == [cell.label for cell in cells]
+    assert [r["cell"] for r in done(cells, tmp_path, skip_refused=True)] == [cell.label for cell in cells]
     with pytest.raises(BadInput, match="the victim did not fit"):
-        done([bad, replace(cells[2], label="worst")], tmp_path / "other", go_on=True)
+        done([bad, replace(cells[2], label="worst")], tmp_path / "other", skip_refused=True)
     assert not (tmp_path / "other").exists()
 
 
@@ -163,39 +166,39 @@ def test_a_run_that_goes_on_says_why_a_cell_or_a_study_was_refused(tmp_path: Pat
 def test_a_device_that_is_not_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(BadInput, match=r"`device` .*`cpu`"):
-        done([tiny_cell(split=never)], tmp_path / "new", device=device)
+        done([tiny_experiment(split=never)], tmp_path / "new", device=device)
     assert names(tmp_path) == set()
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"seed": 1}, {"scale": "small"}, {"recipe": "other"}],
+    [{"seed": 1}, {"scale": "full"}, {"recipe": "other"}],
     ids=lambda changes: next(iter(changes)),
 )
 def test_other_results_are_not_touched(tmp_path: Path, changes: dict[str, Any]) -> None:
-    done([tiny_cell()], tmp_path)
+    done([tiny_experiment()], tmp_path)
     before = contents(tmp_path)
     with pytest.raises(BadInput, match=r"holds other results: .*`--out`.*`--force`"):
-        done([tiny_cell()], tmp_path, **changes)
+        done([tiny_experiment()], tmp_path, **changes)
     assert contents(tmp_path) == before
-    done([tiny_cell()], tmp_path, **changes, force=True)
+    done([tiny_experiment()], tmp_path, **changes, force=True)
     record = read_run(tmp_path).records[0]
     assert {name: record[name] for name in changes} == changes  # type: ignore[literal-required]
 
 
 def test_results_that_a_run_would_not_make_again_are_other_results(tmp_path: Path) -> None:
-    done([tiny_cell("one"), tiny_cell("two")], tmp_path)
+    done([tiny_experiment("one"), tiny_experiment("two")], tmp_path)
     before = contents(tmp_path)
-    for cells in ([tiny_cell("one")], [tiny_cell("one"), tiny_cell("two", attack=Guess(grey=0.4))]):
+    for cells in ([tiny_experiment("one")], [tiny_experiment("one"), tiny_experiment("two", attack=Guess(grey=0.4))]):
         with pytest.raises(BadInput, match="holds other results"):
             done(cells, tmp_path)
     assert contents(tmp_path) == before
 
 
 def test_the_same_run_may_be_repeated_and_completed(tmp_path: Path) -> None:
-    next(run_job([tiny_cell("one"), tiny_cell("two")], job(tmp_path)))  # broken off after the first cell
-    done([tiny_cell("one"), tiny_cell("two")], tmp_path)
-    done([tiny_cell("one"), tiny_cell("two")], tmp_path)
+    next(run_job([tiny_experiment("one"), tiny_experiment("two")], job(tmp_path)))  # broken off after the first cell
+    done([tiny_experiment("one"), tiny_experiment("two")], tmp_path)
+    done([tiny_experiment("one"), tiny_experiment("two")], tmp_path)
     assert [record["cell"] for record in read_run(tmp_path).records] == ["one", "two"]
 
 
@@ -203,15 +206,15 @@ def test_the_same_run_may_be_repeated_and_completed(tmp_path: Path) -> None:
 def test_files_of_somebody_else_are_not_touched(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
     with pytest.raises(BadInput, match="holds other results"):
-        done([tiny_cell()], tmp_path)
+        done([tiny_experiment()], tmp_path)
     assert contents(tmp_path) == {name: b"mine"}
-    done([tiny_cell()], tmp_path, force=True)
+    done([tiny_experiment()], tmp_path, force=True)
     assert names(tmp_path) == ALL
 
 
 def test_files_with_other_names_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    done([tiny_cell()], tmp_path)
+    done([tiny_experiment()], tmp_path)
     assert contents(tmp_path)["notes.txt"] == b"mine"
 
 
@@ -219,7 +222,7 @@ def test_a_folder_below_a_file_is_refused_before_any_work(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("mine")
     for folder in (tmp_path / "file", tmp_path / "file" / "deeper" / "still"):
         with pytest.raises(BadInput, match=r"cannot write into `.*file.*` \(Not a directory\): .*`--out`"):
-            done([tiny_cell(split=never)], folder)
+            done([tiny_experiment(split=never)], folder)
     assert contents(tmp_path) == {"file": b"mine"}
 
 
@@ -234,20 +237,20 @@ def test_a_read_only_folder_is_refused_before_any_work(tmp_path: Path, monkeypat
     for number in (errno.EACCES, errno.EROFS):
         monkeypatch.setattr(remanence.experiments.results.folder, "TemporaryFile", failing(number))
         with pytest.raises(BadInput, match=r"cannot write into `.*` \(a reason\): .*`--out`"):
-            done([tiny_cell(split=never)], tmp_path)
+            done([tiny_experiment(split=never)], tmp_path)
     assert names(tmp_path) == set()
 
 
 def test_a_full_disk_is_not_called_a_wrong_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remanence.experiments.results.folder, "TemporaryFile", failing(errno.ENOSPC))
     with pytest.raises(OSError, match="a reason"):
-        done([tiny_cell(split=never)], tmp_path)
+        done([tiny_experiment(split=never)], tmp_path)
 
 
 def test_a_redacted_run_shows_no_record_and_removes_what_an_earlier_one_showed(tmp_path: Path) -> None:
-    done([tiny_cell("one")], tmp_path)
+    done([tiny_experiment("one")], tmp_path)
     assert names(tmp_path) == ALL
-    records = done([tiny_cell("one")], tmp_path, redact=True)
+    records = done([tiny_experiment("one")], tmp_path, redact=True)
     assert names(tmp_path) == {"results.json", "report.html"}
     run = read_run(tmp_path)
     assert (run.records, run.rows, run.images) == (records, [], {})
@@ -259,13 +262,13 @@ def test_a_redacted_run_shows_no_record_and_removes_what_an_earlier_one_showed(t
 
 def test_rows_of_a_table_are_kept_as_numbers(tmp_path: Path) -> None:
     source = partial(made_data, shape=(5,))
-    done([tiny_cell(split=partial(cut, source))], tmp_path)
+    done([tiny_experiment(split=partial(cut, source))], tmp_path)
     private = cut(source, 0).private
     assert torch.equal(read_run(tmp_path).images["0/truth"], private.x)
 
 
 def test_a_study_stands_beside_the_cells(tmp_path: Path) -> None:
-    records = done([tiny_cell("one"), tiny_study("two"), tiny_cell("three")], tmp_path, seed=3)
+    records = done([tiny_experiment("one"), tiny_measurement("two"), tiny_experiment("three")], tmp_path, seed=3)
     assert [(record["kind"], record["cell"]) for record in records] == [
         ("attack", "one"),
         ("study", "two"),
@@ -281,7 +284,7 @@ def test_a_study_stands_beside_the_cells(tmp_path: Path) -> None:
 
 
 def test_a_redacted_study_keeps_its_curves_and_nothing_about_a_record(tmp_path: Path) -> None:
-    done([tiny_study()], tmp_path, redact=True)
+    done([tiny_measurement()], tmp_path, redact=True)
     assert names(tmp_path) == {"results.json", "report.html"}
     (record,) = read_run(tmp_path).records
     assert [figure["title"] for figure in record["figures"]] == ["A curve"]
@@ -289,9 +292,9 @@ def test_a_redacted_study_keeps_its_curves_and_nothing_about_a_record(tmp_path: 
 
 
 def test_the_same_study_may_be_repeated_and_another_one_not(tmp_path: Path) -> None:
-    done([tiny_study("one")], tmp_path)
-    done([tiny_study("one")], tmp_path)
+    done([tiny_measurement("one")], tmp_path)
+    done([tiny_measurement("one")], tmp_path)
     with pytest.raises(BadInput, match="holds other results"):
-        done([tiny_study("two")], tmp_path)
+        done([tiny_measurement("two")], tmp_path)
     with pytest.raises(BadInput, match="holds other results"):
-        done([tiny_cell("one")], tmp_path)
+        done([tiny_experiment("one")], tmp_path)

@@ -7,7 +7,7 @@ from remanence import attacks, diagnostics, metrics, models, releases
 from remanence.attacks import Attack
 from remanence.data import Split, load, split
 from remanence.errors import BadInput, NotEnoughKnowledge
-from remanence.experiments import Cell, Study, run_cell, run_study
+from remanence.experiments import Experiment, Victims, run_experiment, sweep
 from remanence.metrics import evaluate
 from remanence.releases import (
     AllButOne,
@@ -43,9 +43,9 @@ __all__ = [
     "AllButOneUnknownInit",
     "Attack",
     "BadInput",
-    "Cell",
     "CrossEntropy",
     "Data",
+    "Experiment",
     "FineTuned",
     "Gradient",
     "LocalUpdate",
@@ -55,9 +55,9 @@ __all__ = [
     "Reconstruction",
     "Split",
     "SquaredError",
-    "Study",
     "Training",
     "Victim",
+    "Victims",
     "WeightsOnly",
     "attacks",
     "defenses",
@@ -68,9 +68,9 @@ __all__ = [
     "metrics",
     "models",
     "releases",
-    "run_cell",
-    "run_study",
+    "run_experiment",
     "save_weights",
     "split",
+    "sweep",
     "train_victim",
 ]

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from remanence.execution import Local, Ray
-    from remanence.experiments import Cell, Study
+    from remanence.experiments import Experiment
     from remanence.experiments.results import Record
-    from remanence.runs import Job
+    from remanence.experiments.run import Job
 
 app = typer.Typer(
     name="remanence",
@@ -52,7 +52,7 @@ RayAddress = Annotated[
 Store = Annotated[
     Path | None, typer.Option("--store", help="Folder of shadow models and searches; a broken run goes on.")
 ]
-Scale = Annotated[str, typer.Option("--scale", help="smoke (seconds), small (a laptop) or paper (one GPU).")]
+Scale = Annotated[str, typer.Option("--scale", help="smoke (seconds), small (a laptop) or full (one GPU).")]
 
 
 def main() -> None:
@@ -119,7 +119,7 @@ def program(
 @app.command()
 def demo(out: Out = None, seed: Seed = 0, force: Force = False, redact: Redact = False, as_json: Json = False) -> None:
     """Attack small models on embedded data and write a page. It takes under a minute on two cores."""
-    from remanence.runs import Job
+    from remanence.experiments.run import Job
     from remanence_recipes.demo import digits
 
     job = Job(
@@ -167,7 +167,7 @@ def audit(
 ) -> None:
     """Train small victims on your data, attack them, and write a page."""
     from remanence.data import load
-    from remanence.runs import Job
+    from remanence.experiments.run import Job
     from remanence_recipes.demo import SPANS, audit_attacks
     from remanence_recipes.finished import finished_study
 
@@ -183,7 +183,7 @@ def audit(
                 "a table's columns are scaled by its own extremes, which is not how the network saw them: with "
                 "`--weights` give what it saw as an .npz, without `--label`"
             )
-        chosen: list[Cell | Study] = [finished_study(SPANS, records, partial(load, held_out), weights, start)]
+        chosen: list[Experiment] = [finished_study(SPANS, records, partial(load, held_out), weights, start)]
         begun = ["--start", str(start)] if start else []
         subject = ["--weights", str(weights), *begun, "--held-out", held_out]
     else:
@@ -197,7 +197,7 @@ def audit(
         folder=out or Path("runs") / f"audit-{Path(data).stem}",
         command=_command(),
         force=force,
-        go_on=len(chosen) > 1,
+        skip_refused=len(chosen) > 1,
         redact=redact,
         backend=_backend(backend, ray_address),
         store=store,
@@ -222,11 +222,18 @@ def run(
 ) -> None:
     """Run a recipe: one figure or table of a paper. Its printed numbers stand beside ours."""
     from remanence.experiments import SCALES
-    from remanence.runs import Job
+    from remanence.experiments.run import Job
     from remanence_recipes import RECIPES
 
     if recipe not in RECIPES:
         raise unknown_name("recipe", recipe, RECIPES, shown_by="remanence list")
+    if scale == "paper":
+        raise BadInput(
+            "there is no scale `paper`: what one GPU does is called `full`, and each result says where it is less than "
+            "the paper's; use `--scale full`",
+            code="unknown-name",
+            argument="--scale",
+        )
     named = {name: name for name in SCALES}
     if scale not in named:
         raise unknown_name("scale", scale, SCALES)
@@ -337,20 +344,21 @@ def _backend(name: str, ray_address: str | None) -> "Local | Ray":
     return Ray(address=ray_address) if name == "ray" else Local()
 
 
-def _run(cells: "Sequence[Cell | Study]", job: "Job", *, as_json: bool) -> None:
+def _run(cells: "Sequence[Experiment]", job: "Job", *, as_json: bool) -> None:
     """Run the cells, say what each gave as soon as it is written, and end with the path of the page."""
     from remanence.execution import Ray
-    from remanence.experiments import Study
-    from remanence.runs import run_job
+    from remanence.experiments.run import run_job
+    from remanence.report import write_page
 
-    spread = job.store or isinstance(job.backend, Ray)
-    if studies := [cell.label for cell in cells if isinstance(cell, Study) and spread]:
-        print(f"note: `--store` and `--backend` are for cells, not for studies ({', '.join(studies)})", file=sys.stderr)
+    distributed = job.store or isinstance(job.backend, Ray)
+    if idle := [each.label for each in cells if each.attack is None and distributed]:
+        print(f"note: `--store` and `--backend` do nothing without an attack ({', '.join(idle)})", file=sys.stderr)
     records: list[Record] = []
     results = sys.stdout
     try:
         with redirect_stdout(sys.stderr):  # Ray tells of its workers on stdout
-            for record in run_job(cells, job):
+            for run, record in run_job(cells, job):
+                write_page(job.page, run, redact=job.redact)
                 records.append(record)
                 if not as_json:
                     print(_sentence(record), file=results, flush=True)

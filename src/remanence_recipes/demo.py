@@ -16,7 +16,7 @@ from torch import nn
 from remanence.attacks import ATTACKS, L2, FirstLayer, Fitting, GradientMatching, RecoNN, SimuDy, Stationarity, Stein
 from remanence.data import Split, distinct, load, split
 from remanence.errors import BadInput, unknown_name
-from remanence.experiments import Cell, Scale, Study
+from remanence.experiments import Experiment, Reconstructed, Scale, Victims
 from remanence.metrics import identity
 from remanence.models import centred_mlp, cnn, mlp, torch_params
 from remanence.releases import all_but_one, fine_tuned, gradient_at_initial, weights_only
@@ -39,14 +39,14 @@ ON_REQUEST = ("FirstLayer", "Stein")  # refuse, as of narrow tables, what they c
 FEWEST = 200  # below this no part of the split is large enough to say anything
 
 
-def digits(scale: Scale) -> Sequence[Cell]:
+def digits(scale: Scale) -> Sequence[Experiment]:
     """The demo: small victims on scikit-learn's 8x8 digits, which need no download."""
     search, quick = GradientMatching(steps=400, restarts=1), scale == "smoke"
     cells = audit_cells(partial(load, "digits"), quick=quick, search=search, named="digits")
     return [*cells, _weights_alone(2, 1000) if quick else _weights_alone(3, 2000), _both_ends(quick=quick)]
 
 
-def _weights_alone(per_class: int, steps: int) -> Cell:
+def _weights_alone(per_class: int, steps: int) -> Experiment:
     """All records of an MLP that came to rest under weight decay, from its weights; they also tell how many there were.
 
     It takes the records' mean off, which is released with the weights, as by Buzaglo et al. 2023.
@@ -58,28 +58,32 @@ def _weights_alone(per_class: int, steps: int) -> Cell:
     def start(model: nn.Module, seed: int) -> Params:
         return torch_params(model, seed=seed) | {"1.mean": cut(seed).private.x.mean(0).flatten()}
 
-    return Cell(
+    return Experiment(
         label="trained weights alone",
-        split=cut,
-        model=lambda data: centred_mlp(data.shape, data.num_classes, hidden=(200,)),
-        training=Training(epochs=1200, weight_decay=0.01, lr_schedule=((720, 0.3), (960, 0.1))),
-        start=start,
-        reveal=weights_only,
+        victims=Victims(
+            split=cut,
+            model=lambda data: centred_mlp(data.shape, data.num_classes, hidden=(200,)),
+            training=Training(epochs=1200, weight_decay=0.01, lr_schedule=((720, 0.3), (960, 0.1))),
+            initial=start,
+            reveal=weights_only,
+        ),
         attack=Stationarity(steps=steps, restarts=2),
         tuned_on_truth=True,
     )
 
 
-def _both_ends(*, quick: bool) -> Cell:
+def _both_ends(*, quick: bool) -> Experiment:
     """The start and the end of a short training give its records away; weight decay is not needed."""
     per_class = 1 if quick else 2
     search = Adam(lr=0.05, beta1=0.8, beta2=0.9)
-    return Cell(
+    return Experiment(
         label="weights before and after training",
-        split=lambda seed: _same_of_each(distinct(load("digits")), per_class, seed),
-        model=lambda data: mlp(data.shape, data.num_classes, hidden=(64 if quick else 200,), activation=nn.ReLU),
-        training=Training(optimizer=SGD(lr=0.1), epochs=20),
-        reveal=fine_tuned,
+        victims=Victims(
+            split=lambda seed: _same_of_each(distinct(load("digits")), per_class, seed),
+            model=lambda data: mlp(data.shape, data.num_classes, hidden=(64 if quick else 200,), activation=nn.ReLU),
+            training=Training(optimizer=SGD(lr=0.1), epochs=20),
+            reveal=fine_tuned,
+        ),
         attack=SimuDy(
             candidates=10 * per_class, distance=L2(), tv=0.001, steps=100 if quick else 200, optimizer=search
         ),
@@ -102,32 +106,36 @@ def audit_cells(
     quick: bool = False,
     search: GradientMatching = GradientMatching(),  # noqa: B008
     named: str | None = None,
-) -> Sequence[Cell]:
+) -> Sequence[Experiment]:
     """The demo's cells on any data, `named` if it is a set of ours: federated gradients of eight records, at weights
     that nobody or that the server chose, and models with one unknown record."""
     data = _enough(distinct(source()))  # what is wrong with the records ends an audit before any work
     wide, narrow = partial(_net, net, hidden=(256,)), partial(_net, net, hidden=(10,))
     cells = [
-        Cell(
+        Experiment(
             label="gradient of a batch",
-            split=partial(_cut, data, private=8 if quick else 32, public=0),
-            model=wide,
-            training=Training(epochs=20),
-            reveal=gradient_at_initial,
-            per_victim=8,
+            victims=Victims(
+                split=partial(_cut, data, private=8 if quick else 32, public=0),
+                model=wide,
+                training=Training(epochs=20),
+                reveal=gradient_at_initial,
+                per_victim=8,
+            ),
             attack=replace(search, steps=200, restarts=1) if quick else search,
             tuned_on_truth=named in TUNED_ON[GradientMatching],
         ),
-        Cell(
+        Experiment(
             label="all records but one",
-            split=partial(_cut, data, private=20 if quick else 100, public=100 if quick else 1000),
-            model=narrow,
-            training=Training(epochs=20 if quick else 100),
-            reveal=all_but_one,
-            per_victim=1,
+            victims=Victims(
+                split=partial(_cut, data, private=20 if quick else 100, public=100 if quick else 1000),
+                model=narrow,
+                training=Training(epochs=20 if quick else 100),
+                reveal=all_but_one,
+                per_victim=1,
+            ),
             attack=QUICK_RECONSTRUCTOR if quick else RECONSTRUCTOR,
-            matching=identity,
             tuned_on_truth=named in TUNED_ON[RecoNN],
+            evaluations=(Reconstructed(matching=identity),),
         ),
     ]
     if net == "mlp":
@@ -136,37 +144,39 @@ def audit_cells(
     return cells
 
 
-def _first_layer(usual: Cell) -> Cell:
+def _first_layer(usual: Experiment) -> Experiment:
     """All its records in one batch, by a net with ReLU."""
     return replace(
-        usual,
+        usual.with_victims(
+            model=lambda data: mlp(data.shape, data.num_classes, hidden=(256,), activation=nn.ReLU), per_victim=None
+        ),
         label="gradient of a batch, its first layer",
-        model=lambda data: mlp(data.shape, data.num_classes, hidden=(256,), activation=nn.ReLU),
-        per_victim=None,
         attack=FirstLayer(),
         tuned_on_truth=False,
     )
 
 
-def _chosen(data: Data, *, quick: bool) -> Cell:
+def _chosen(data: Data, *, quick: bool) -> Experiment:
     """The weights are the server's, the layers those that it reads, and the classes numbers from 1 to -1."""
     last = max(1, data.num_classes - 1)
     values = tuple(1 - 2 * k / last for k in range(last + 1))
-    return Cell(
+    return Experiment(
         label="gradient of a batch, at weights that the server chose",
-        split=partial(_cut, data, private=4 if quick else 32, public=0),
-        model=lambda data: mlp(data.shape, 1, hidden=(1000 if quick else 2000,), activation=nn.Tanh),
-        training=Training(epochs=0, loss=SquaredError(values=values)),
-        reveal=gradient_at_initial,
-        per_victim=4 if quick else 8,
-        start=partial(sent_by_server, None),
+        victims=Victims(
+            split=partial(_cut, data, private=4 if quick else 32, public=0),
+            model=lambda data: mlp(data.shape, 1, hidden=(1000 if quick else 2000,), activation=nn.Tanh),
+            training=Training(epochs=0, loss=SquaredError(values=values)),
+            reveal=gradient_at_initial,
+            per_victim=4 if quick else 8,
+            initial=partial(sent_by_server, None),
+        ),
         attack=Stein(),
     )
 
 
 def audit_attacks(
     records: Callable[[], Data], net: str, wanted: Sequence[str] | None, *, named: str
-) -> list[Cell | Study]:
+) -> list[Experiment]:
     """Those that are wanted; where none is named, those that are run unasked, and the studies."""
     if net not in NETS:
         raise unknown_name("net", net, NETS)
@@ -177,7 +187,8 @@ def audit_attacks(
             raise _not_run(name, names, "audit" if net == "mlp" else f"audit --net {net}")
     if wanted:
         return [cell for name, cell in zip(names, cells, strict=True) if name in wanted]
-    studies = [what_stores(cells[-1]), what_spans(cells[-1])] if net == "mlp" else []
+    informed = cells[-1].victims
+    studies = [what_stores(informed), what_spans(informed)] if net == "mlp" and informed else []
     return [*(cell for name, cell in zip(names, cells, strict=True) if name not in ON_REQUEST), *studies]
 
 
@@ -190,17 +201,19 @@ def _not_run(name: str, names: Sequence[str], command: str) -> BadInput:
     )
 
 
-def what_stores(cell: Cell) -> Study:
+def what_stores(victims: Victims) -> Experiment:
     """Beside an attack on MLPs with ELU, whose rows store every record: how many do where it is ReLU."""
-    last, net = cell.training.epochs, partial(mlp, hidden=(10,), activation=nn.ReLU)
+    last, net = victims.training.epochs, partial(mlp, hidden=(10,), activation=nn.ReLU)
     label = "what stores a record, with ReLU"
     steps = (1, last // 2, last)
-    return storage_study(label, cell.split, lambda data: net(data.shape, data.num_classes), cell.training, steps=steps)
+    return storage_study(
+        label, victims.split, lambda data: net(data.shape, data.num_classes), victims.training, steps=steps
+    )
 
 
-def what_spans(cell: Cell) -> Study:
+def what_spans(victims: Victims) -> Experiment:
     """Beside attacks on MLPs: what the first layer of one tells without any, if it was trained with weight decay."""
-    return span_study(SPANS, cell.split)
+    return span_study(SPANS, victims.split)
 
 
 def _net(name: str, data: Data, *, hidden: tuple[int, ...]) -> nn.Module:

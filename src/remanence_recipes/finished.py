@@ -12,7 +12,7 @@ from torch import nn
 from remanence.data.splits import check_disjoint
 from remanence.diagnostics.span import read_span
 from remanence.errors import BadInput
-from remanence.experiments import Outcome, Study
+from remanence.experiments import Experiment, Measurement, Outcome
 from remanence.releases import FineTuned, KnowsFinal, WeightsOnly
 from remanence.releases.loading import load_weights
 from remanence.training import SGD, Training
@@ -25,11 +25,13 @@ _TRY_START = ": if the model was tuned from public weights, give them with --sta
 
 def finished_study(
     label: str, records: Callable[[], Data], held_out: Callable[[], Data], weights: File, start: File | None = None
-) -> Study:
+) -> Experiment:
     """`records` are those that trained the model, from the weights in `start` where these are given."""
     what = "the first layer of a finished model" if start is None else "how far training moved a model's first layer"
     about = f"One SVD of {what}: how many records it says, and whether given ones lie in it."
-    return Study(label=label, about=about, run=partial(_run, records, held_out, weights, start))
+    return Experiment(
+        label=label, about=about, evaluations=(Measurement(measure=partial(_run, records, held_out, weights, start)),)
+    )
 
 
 def _run(

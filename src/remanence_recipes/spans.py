@@ -7,11 +7,11 @@ from math import nan
 import torch
 from torch import Tensor, nn
 
-from remanence.audit.checks import few_held_out, no_gap, records_outside, swapped
 from remanence.data import Split
 from remanence.diagnostics.span import Span, read_span
 from remanence.engine import train
-from remanence.experiments import Figure, Measure, Outcome, Series, Study
+from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Series
+from remanence.experiments.checks import few_held_out, no_gap, records_outside, swapped
 from remanence.metrics import Interval, Membership, membership
 from remanence.models import initial_params, mlp
 from remanence.releases import WeightsOnly
@@ -31,14 +31,14 @@ _HIDDEN = (128,)
 _MOMENTUM, _DECAY = 0.9, 2.5e-3  # with it, of rate times weight decay, the first weights die fastest
 
 
-def span_study(label: str, split: Callable[[int], Split]) -> Study:
+def span_study(label: str, split: Callable[[int], Split]) -> Experiment:
     """How many records trained an MLP with weight decay, and whether private ones tell from held-out ones."""
     about = (
         "An MLP is trained with weight decay on a few private records, in float64, until its first weights have died "
         "out. One SVD of its first layer, from the weights alone: the rank is the number of records, and a record that "
         "was trained on lies in the span."
     )
-    return Study(label=label, about=about, run=partial(_run, split))
+    return Experiment(label=label, about=about, evaluations=(Measurement(measure=partial(_run, split)),))
 
 
 def _run(split: Callable[[int], Split], seed: int, device: torch.device) -> Outcome:
@@ -100,19 +100,19 @@ def membership_measures(told: Membership, suffix: str = "") -> list[Measure]:
     by, unknown = "by the share of a record's energy that lies outside the span", Interval(value=nan, low=nan, high=nan)
     share_told, wrong = (unknown, unknown) if few_held_out(told) else (told.share_told, told.false_positives)
     return [
-        Measure.of(
+        Measure.from_interval(
             TOLD + suffix,
             share_told,
             chance=0.01,
             meaning=f"share of the records trained on that are told from held-out ones at 1 % false positives, {by}",
         ),
-        Measure.of(
+        Measure.from_interval(
             FALSE + suffix,
             wrong,
             chance=0.01,
             meaning="share of the held-out records, others than those that set the threshold, that pass it",
         ),
-        Measure.of(
+        Measure.from_interval(
             AUC + suffix,
             told.auc,
             chance=0.5,

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from remanence.data import Split
 from remanence.diagnostics.memorization import Storage, audit_storage
-from remanence.experiments import Figure, Measure, Outcome, Series, Study
+from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Series
 from remanence.metrics.statistics import binomial_share, bootstrap_mean
 from remanence.models import initial_params
 from remanence.seeds import derive_seed
@@ -27,14 +27,18 @@ def storage_study(
     *,
     steps: Sequence[int],
     caveats: tuple[Caveat, ...] = (),
-) -> Study:
+) -> Experiment:
     """How many rows of the first layer store each private record at some steps of a full-batch training."""
     about = (
         "A row of the first layer stores a record if the record's own gradient moves it; where its neuron is off, as "
         "a ReLU's may be, the row learns nothing about the record. An activation whose slope is never zero, such as "
         "ELU, makes every row store every record."
     )
-    return Study(label=label, about=about, run=partial(_run, split, model, training, tuple(steps), caveats))
+    return Experiment(
+        label=label,
+        about=about,
+        evaluations=(Measurement(measure=partial(_run, split, model, training, tuple(steps), caveats)),),
+    )
 
 
 def _run(
@@ -64,11 +68,11 @@ def _measures(found: Storage, seed: int) -> list[Measure]:
     for step, counts in zip(found.steps, found.rows_storing.T, strict=True):
         mean = bootstrap_mean(counts.double(), seed=derive_seed(seed, "rows", step))
         meaning = f"mean over the records of the number of rows, of {rows}, that the record moves at step {step}"
-        made.append(Measure.of(f"{ROWS}, step {step}", mean, meaning=meaning))
+        made.append(Measure.from_interval(f"{ROWS}, step {step}", mean, meaning=meaning))
     never = found.stored.any(1).sum(1) == 0
     none = binomial_share(int(never.sum()), len(never))
     meaning = "share of the records that move no row at any of these steps"
-    return [*made, Measure.of(NONE, none, meaning=meaning)]
+    return [*made, Measure.from_interval(NONE, none, meaning=meaning)]
 
 
 def _histogram(found: Storage) -> Figure:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Call, Said, ended
-from tiny_cells import tiny_cell
+from tiny_experiments import tiny_experiment
 
 import remanence_recipes.demo
 from remanence.cli import main
@@ -30,7 +30,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """A recipe of two cells that take no time."""
-    monkeypatch.setitem(RECIPES, "tiny", lambda scale: [tiny_cell("one"), tiny_cell("two")])
+    monkeypatch.setitem(RECIPES, "tiny", lambda scale: [tiny_experiment("one"), tiny_experiment("two")])
 
 
 @pytest.fixture

@@ -9,26 +9,26 @@ from secrets import token_hex
 
 import pytest
 from command_line import ROOT, Call, assert_refused, contents
-from tiny_cells import tiny_cell
+from tiny_experiments import tiny_experiment
 
-from remanence import Cell
+from remanence import Experiment
 from remanence.attacks import Fitting, RecoNN, SimuDy
 from remanence.execution import Local, Ray
 from remanence.experiments.results import parse_records
+from remanence.experiments.run import Job
 from remanence.releases import all_but_one, fine_tuned
-from remanence.runs import Job
 from remanence.search import solver as _search
 from remanence_recipes import RECIPES
 
 
-def shadow_cell(label: str) -> Cell:
+def shadow_cell(label: str) -> Experiment:
     attack = RecoNN(hidden=(8,), fitting=Fitting(epochs=1))
-    return tiny_cell(label, reveal=all_but_one, per_victim=1, attack=attack)
+    return tiny_experiment(label, reveal=all_but_one, per_victim=1, attack=attack)
 
 
 @pytest.fixture
 def shadows(monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = [shadow_cell("ELU, sigma = 0.5"), tiny_cell("no shadows")]
+    cells = [shadow_cell("ELU, sigma = 0.5"), tiny_experiment("no shadows")]
     monkeypatch.setitem(RECIPES, "shadows", lambda scale: cells)
 
 
@@ -48,7 +48,7 @@ def test_a_store_has_one_folder_for_the_shadow_models_of_each_cell(call: Call, s
 
 
 def test_a_search_goes_on_from_the_store(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = tiny_cell("simulated", reveal=fine_tuned, attack=SimuDy(candidates=20, steps=3))
+    cell = tiny_experiment("simulated", reveal=fine_tuned, attack=SimuDy(candidates=20, steps=3))
     monkeypatch.setitem(RECIPES, "searches", lambda scale: [cell])
     first = call("run", "searches", "--store", "kept", "--json")
     assert (first.code, first.err) == (0, "")
@@ -108,7 +108,7 @@ def test_the_backend_is_the_one_asked_for(
         jobs.append(job)
         return iter(())
 
-    monkeypatch.setattr("remanence.runs.run_job", note)
+    monkeypatch.setattr("remanence.experiments.run.run_job", note)
     for command in (["run", "shadows"], ["audit"]):
         assert call(*command, *options).code == 0
     assert [job.backend for job in jobs] == [backend] * 2

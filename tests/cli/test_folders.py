@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from command_line import Call, Said, assert_refused, assert_told, contents, printed_to
-from tiny_cells import tiny_cell
+from tiny_experiments import tiny_experiment
 
 import remanence.data
 import remanence.experiments.results.folder
@@ -28,7 +28,7 @@ def test_other_results_are_kept_unless_forced(call: Call, tiny: None, tmp_path: 
 
 
 def test_an_audit_of_something_else_is_another_run(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(remanence_recipes.demo, "audit_cells", lambda source, **_: [tiny_cell()])
+    monkeypatch.setattr(remanence_recipes.demo, "audit_cells", lambda source, **_: [tiny_experiment()])
     assert call("audit", "--out", "run").code == 0
     before = contents(tmp_path)
     for other in (["--net", "cnn"], ["--data", "mnist"], ["--label", "y"]):
@@ -39,7 +39,10 @@ def test_an_audit_of_something_else_is_another_run(call: Call, monkeypatch: pyte
 def test_an_audit_with_fewer_attacks_does_not_drop_the_others(
     call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    cells = [tiny_cell("one"), tiny_cell("two", attack=remanence.attacks.GradientMatching(steps=1), split=no_split)]
+    cells = [
+        tiny_experiment("one"),
+        tiny_experiment("two", attack=remanence.attacks.GradientMatching(steps=1), split=no_split),
+    ]
     monkeypatch.setattr(remanence_recipes.demo, "audit_cells", lambda source, **_: cells)
     assert call("audit", "--attack", "Guess", "--out", "run").code == 0
     assert [record["cell"] for record in read_run(tmp_path / "run").records] == ["one"]

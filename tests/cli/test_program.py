@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 from command_line import FILES, ROOT, Call, Said, assert_refused, contents, printed_to
-from tiny_cells import tiny_cell
+from tiny_experiments import tiny_experiment
 
 import remanence.data
 import remanence.experiments.results.folder
 import remanence_recipes.demo
 from remanence.errors import BadInput
-from remanence.experiments import Cell, run_cell
+from remanence.experiments import Experiment, run_experiment
 from remanence.experiments.results import parse_records, read_run
 
 
@@ -115,7 +115,7 @@ def test_single_cells_can_be_run_and_unknown_ones_are_named(call: Call) -> None:
 
 
 def test_the_demo_takes_the_options_of_a_run(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(remanence_recipes.demo, "digits", lambda scale: [tiny_cell(f"at {scale}")])
+    monkeypatch.setattr(remanence_recipes.demo, "digits", lambda scale: [tiny_experiment(f"at {scale}")])
     said = call("demo", "--seed", 3)
     assert (said.code, said.out.splitlines()[-1]) == (0, os.path.join("runs", "demo", "report.html"))
     (record,) = read_run(tmp_path / "runs" / "demo").records
@@ -141,11 +141,11 @@ def test_the_script_and_the_module_are_the_same_program() -> None:
 
 SLOW = """
 import sys, time
-from tiny_cells import tiny_cell
+from tiny_experiments import tiny_experiment
 from remanence.cli import main
 from remanence_recipes import RECIPES
 
-RECIPES["slow"] = lambda scale: [tiny_cell("one"), tiny_cell("two", split=lambda seed: time.sleep(600))]
+RECIPES["slow"] = lambda scale: [tiny_experiment("one"), tiny_experiment("two", split=lambda seed: time.sleep(600))]
 main()
 """
 
@@ -173,12 +173,12 @@ def test_an_interrupted_run_keeps_what_is_finished(tmp_path: Path, call: Call) -
 def test_a_cell_that_cannot_be_made_tells_of_those_before_it(
     call: Call, tiny: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def first_only(cell: Cell, **given: Any) -> Any:
+    def first_only(cell: Experiment, **given: Any) -> Any:
         if cell.label == "two":
             raise BadInput("the victim did not fit")
-        return run_cell(cell, **given)
+        return run_experiment(cell, **given)
 
-    monkeypatch.setattr("remanence.runs.run_cell", first_only)
+    monkeypatch.setattr("remanence.experiments.run.run_experiment", first_only)
     said = call("run", "tiny", "--out", "run")
     assert said.code == 2
     assert said.out.startswith("one: ")
@@ -193,7 +193,7 @@ def interrupt(*_: Any, **__: Any) -> Any:
 def test_interrupting_is_an_exit_code_of_one_everywhere(
     call: Call, tiny: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("remanence.runs.run_cell", interrupt)
+    monkeypatch.setattr("remanence.experiments.run.run_experiment", interrupt)
     assert call("run", "tiny") == Said(1, "", "interrupted after 0 of 2 cells\n")
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(remanence.data, "fetch_named", interrupt)

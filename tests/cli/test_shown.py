@@ -14,7 +14,7 @@ from command_line import Call, Said, assert_refused, printed_to
 
 import remanence.data
 import remanence.experiments.results.folder
-from remanence import Cell
+from remanence import Experiment
 from remanence.data import FetchFailed
 from remanence.errors import BadInput
 from remanence.progress import track
@@ -198,10 +198,10 @@ def test_a_traceback_is_shown_only_on_demand(call: Call) -> None:
 
 
 def test_a_defect_is_called_one(call: Call, tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(cell: Cell, **_: Any) -> Any:
+    def broken(cell: Experiment, **_: Any) -> Any:
         raise RuntimeError("what torch says\nin many\nlines")
 
-    monkeypatch.setattr("remanence.runs.run_cell", broken)
+    monkeypatch.setattr("remanence.experiments.run.run_experiment", broken)
     said = call("run", "tiny")
     assert (said.code, said.out) == (1, "")
     assert said.err == "error: RuntimeError: what torch says\nThis is a defect of remanence: `--debug` shows where.\n"

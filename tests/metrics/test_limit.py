@@ -9,10 +9,10 @@ from scipy.stats import binomtest, chi2, norm
 from torch import Tensor
 
 from remanence import DPGD, SGD, AllButOne, BadInput, Data, Reconstruction, Training, WeightsOnly
-from remanence.audit.checks import caveats
-from remanence.audit.finding import Finding, audit
 from remanence.data import Split
 from remanence.engine import train
+from remanence.experiments import Finding, attack_cases
+from remanence.experiments.checks import caveats
 from remanence.metrics import MSE, hungarian, identity
 from remanence.metrics.limit import DOUBT, Limit, _largest_share, reconstruction_limit, success_bound
 from remanence.models import initial_params, mlp
@@ -189,7 +189,7 @@ def found_with(training: Training, parts: Split, per_case: int = 1, kind: type =
     cases = [Case(release=kind(**shown), truth=truth) for truth in truths]
     x = parts.private.x if per_case == 1 else parts.private.x.repeat_interleave(per_case, dim=0)
     matching = identity if per_case == 1 else hungarian
-    return audit(cases, Perfect(x), public=parts.public, unrelated=parts.test, matching=matching, metrics=(MSE,))
+    return attack_cases(cases, Perfect(x), public=parts.public, unrelated=parts.test, matching=matching, metrics=(MSE,))
 
 
 def test_an_audit_of_private_training_has_its_limit_and_says_when_it_is_broken(parts: Split) -> None:

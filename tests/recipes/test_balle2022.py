@@ -7,7 +7,7 @@ import pytest
 from smoke import records
 
 from remanence.experiments.results import Record
-from remanence.runs import Job, run_job
+from remanence.experiments.run import Job, run_job
 from remanence_recipes import RECIPES
 
 NAMES = [name for name in RECIPES if name.startswith("balle2022.")]

@@ -23,7 +23,7 @@ def test_a_recipe_makes_differently_named_cells(name: str, scale: Scale) -> None
 def test_a_committed_record_is_one(path: Path) -> None:
     records = parse_records(path.read_text(encoding="utf-8"), where=path.name)
     small = path.stem.endswith("-small")
-    assert {record["scale"] for record in records} == {"small" if small else "paper"}
+    assert {record["scale"] for record in records} == {"small" if small else "full"}
     assert {record["recipe"] for record in records} <= set(RECIPES)
     for claim in (claim for record in records for claim in record["claims"]):
         assert (claim["holds"] is None) == (small or claim["printed"] is None)

@@ -71,7 +71,7 @@ def test_candidates_that_no_record_needs_pull_less() -> None:
 
 
 def test_scaling_changes_one_thing_at_a_time() -> None:
-    smoke, *larger = ([c for c in scaling(scale) if c.point] for scale in ("smoke", "small", "paper"))
+    smoke, *larger = ([c for c in scaling(scale) if c.point] for scale in ("smoke", "small", "full"))
     for cells in larger:
         places = {(c.point.series, c.point.axis, c.point.value) for c in cells if c.point}
         assert len(places) == len(cells)
@@ -79,7 +79,8 @@ def test_scaling_changes_one_thing_at_a_time() -> None:
             assert {axis for name, axis, _ in places if name == series} == {"images", "epochs", "width", "batch"}
     for cell in smoke:
         assert isinstance(cell.attack, SimuDy)
-        assert len(cell.split(0).private) == cell.attack.candidates
+        assert cell.victims
+        assert len(cell.victims.split(0).private) == cell.attack.candidates
 
 
 def test_deep_nets_are_simulated_in_short_first_and_in_full_at_last() -> None:

@@ -46,7 +46,7 @@ def test_photographs_join_held_out_records_that_are_too_few(monkeypatch: pytest.
         return Data(x=x, y=torch.arange(24) % 2, num_classes=2, name=source)
 
     monkeypatch.setattr(target, "_images", images)
-    most = replace(TARGET, scale="paper", source="cifar100", classes=2, per_class=9)
+    most = replace(TARGET, scale="full", source="cifar100", classes=2, per_class=9)
     private, held_out = most.cut(0)
     assert len(private) == 18
     assert len(held_out) == 6 + 24
@@ -63,7 +63,7 @@ def test_the_published_runs_are_those_of_the_loss(loss: Logistic | SquaredError,
 
 
 def test_the_papers_victims_without_weight_decay_are_trained_in_float64() -> None:
-    for each in decays(plain("paper"), "paper").values():
+    for each in decays(plain("full"), "full").values():
         assert each.dtype == (torch.float32 if each.decay else torch.float64)
 
 

@@ -3,13 +3,13 @@
 import pytest
 import torch
 from made_result import LOST, PRIVATE, made_result
-from tiny_cells import made_data
+from tiny_experiments import made_data
 
-from remanence.experiments import CellResult
+from remanence.experiments import Completed
 
 
 @pytest.fixture(scope="module")
-def result() -> CellResult:
+def result() -> Completed:
     """Reconstructions in reverse order: half exact, half worse and worse, four missing, one broken."""
     data = made_data(200)
     truth, unrelated = data.take(slice(0, PRIVATE)), data.take(slice(PRIVATE, 200))

@@ -4,13 +4,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from tiny_cells import Guess, tiny_cell
+from tiny_experiments import Guess, tiny_experiment
 from torch import Tensor
 
 from remanence import Data, Reconstruction, evaluate
-from remanence.audit.checks import caveats
-from remanence.audit.finding import Finding
-from remanence.experiments import CellResult, run_cell
+from remanence.experiments import Completed, Finding, Outcome, run_experiment
+from remanence.experiments.checks import caveats
 from remanence.experiments.results import Record, record
 from remanence.metrics import MSE, PSNR, Metric, hungarian
 
@@ -18,11 +17,11 @@ PRIVATE = 40
 LOST = 4  # withheld records that got no candidate
 
 
-def made_result(truth: Data, unrelated: Data, x: Tensor, *, metrics: tuple[Metric, ...] = (MSE, PSNR)) -> CellResult:
-    cell = tiny_cell("made")
+def made_result(truth: Data, unrelated: Data, x: Tensor, *, metrics: tuple[Metric, ...] = (MSE, PSNR)) -> Completed:
+    experiment = tiny_experiment("made")
     found = Reconstruction(x=x)
     finding = Finding(
-        release=run_cell(cell).finding.release,
+        release=run_experiment(experiment).finding.release,
         attack=Guess(grey=0.25),
         public=unrelated.take(slice(0, 7)),
         truth=truth,
@@ -30,11 +29,11 @@ def made_result(truth: Data, unrelated: Data, x: Tensor, *, metrics: tuple[Metri
         scores=evaluate(found, truth, unrelated=unrelated, matching=hungarian, metrics=metrics),
         seconds=1.0,
     )
-    doubts = tuple(caveats(finding))
-    return CellResult(cell=cell, finding=finding, caveats=doubts, seconds=1.23456, device=torch.device("cpu"))
+    outcome = Outcome(finding=finding, caveats=tuple(caveats(finding)))
+    return Completed(experiment=experiment, outcome=outcome, seconds=1.23456, device=torch.device("cpu"))
 
 
-def made(result: CellResult, **changes: Any) -> Record:
+def made(result: Completed, **changes: Any) -> Record:
     fields = {"recipe": "made.up", "scale": "smoke", "seed": 7, "command": "remanence run made.up"}
     return record(result, **(fields | changes))
 

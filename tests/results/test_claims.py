@@ -6,22 +6,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from made_result import finite, made
-from tiny_cells import tiny_cell, tiny_study
+from tiny_experiments import tiny_experiment, tiny_measurement
 
 from remanence.errors import BadInput
-from remanence.experiments import CellResult, Claim, run_cell, run_study
+from remanence.experiments import Claim, Completed, run_experiment
 from remanence.metrics import MSE, Scores
 
 
 @pytest.mark.parametrize(
     ("scale", "printed", "holds"),
-    [("smoke", 9.0, None), ("small", 9.0, None), ("paper", 9.0, True), ("paper", 0.0, False)],
+    [("smoke", 9.0, None), ("small", 9.0, None), ("full", 9.0, True), ("full", 0.0, False)],
 )
 def test_a_claim_is_judged_at_the_scale_of_the_paper(
-    result: CellResult, scale: str, printed: float, holds: bool | None
+    result: Completed, scale: str, printed: float, holds: bool | None
 ) -> None:
-    cell = replace(result.cell, claims=(Claim.mean(MSE, printed=printed, where="table 2"),))
-    said = made(replace(result, cell=cell), scale=scale)
+    experiment = replace(result.experiment, claims=(Claim.mean(MSE, printed=printed, where="table 2"),))
+    said = made(replace(result, experiment=experiment), scale=scale)
     mean = said["scores"]["metrics"]["mse"]["mean"]
     (claim,) = said["claims"]
     assert claim == {
@@ -45,10 +45,11 @@ def test_a_claim_is_judged_at_the_scale_of_the_paper(
     ],
 )
 def test_a_claim_may_be_about_each_named_quantity(
-    result: CellResult, quantity: str, up: bool, expected: Callable[[Scores], float]
+    result: Completed, quantity: str, up: bool, expected: Callable[[Scores], float]
 ) -> None:
     claim = Claim(quantity=quantity, higher_is_better=up, target=1e9 if up else -1.0, where="ours")
-    (said,) = made(replace(result, cell=replace(result.cell, metrics=None, claims=(claim,))), scale="paper")["claims"]
+    experiment = tiny_experiment(metrics=None, claims=(claim,))
+    (said,) = made(replace(result, experiment=experiment), scale="full")["claims"]
     assert said["measured"] == pytest.approx(expected(result.finding.scores), rel=1e-4)
     assert (said["printed"], said["holds"], said["reached"]) == (None, None, False)
 
@@ -58,12 +59,12 @@ def test_a_claim_about_nothing_known_is_refused_before_any_work() -> None:
     with pytest.raises(
         BadInput, match=r"did you mean `mean mse`\? known: mean mse, median mse, share closer .*share found"
     ):
-        tiny_cell(claims=(wrong,))
+        tiny_experiment(claims=(wrong,))
     upside_down = Claim(quantity="mean mse", higher_is_better=True, printed=1.0, where="nowhere")
     with pytest.raises(BadInput, match="`higher_is_better` of the claim about `mean mse` must be False, got True"):
-        tiny_cell(claims=(upside_down,))
+        tiny_experiment(claims=(upside_down,))
     with pytest.raises(BadInput, match="unknown quantity of a claim `mean mes`"):
-        run_cell(tiny_cell(metrics=None, claims=(wrong,), model=None))
+        run_experiment(tiny_experiment(metrics=None, claims=(wrong,), model=None))
     with pytest.raises(BadInput, match="needs `printed` or `target`, got neither"):
         Claim(quantity="mean mse", higher_is_better=False, where="nowhere")
 
@@ -90,4 +91,4 @@ def test_where_neither_end_is_better_ours_must_be_near(measured: float, holds: b
 def test_a_claim_about_what_a_study_does_not_measure_is_refused() -> None:
     claim = Claim(quantity="mean gray", higher_is_better=True, target=0.1, where="ours")
     with pytest.raises(BadInput, match="did you mean `mean grey`"):
-        run_study(tiny_study(claims=(claim,)))
+        run_experiment(tiny_measurement(claims=(claim,)))

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from tiny_cells import tiny_cell
+from tiny_experiments import tiny_experiment
 
 from remanence.errors import BadInput
-from remanence.experiments import run_cell
+from remanence.experiments import run_experiment
 from remanence.experiments.results import Run, check_writable, images, read_run, record, replace_file, rows, write_run
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -22,7 +22,7 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
 
 @pytest.fixture(scope="module")
 def run() -> Run:
-    result = run_cell(tiny_cell())
+    result = run_experiment(tiny_experiment())
     made = record(result, recipe="tiny", scale="smoke", seed=0, command="remanence run tiny")
     return Run(records=[made], rows=rows(result), images={f"0/{name}": x for name, x in images(result).items()})
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from made_result import made
 
-from remanence.experiments import CellResult
+from remanence.experiments import Completed
 
 PROVENANCE = sys.modules["remanence.experiments.results.provenance"]  # by attribute one gets the function of that name
 
@@ -18,9 +18,7 @@ def git(folder: Path, *words: str) -> str:
     return subprocess.run(["git", *name, *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_the_commit_is_that_of_our_checkout(
-    result: CellResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commit_is_that_of_our_checkout(result: Completed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "src" / "remanence" / "results"
     place.mkdir(parents=True)
     (place / "provenance.py").write_text("one")
@@ -39,7 +37,7 @@ def test_the_commit_is_that_of_our_checkout(
     assert made(result)["commit"] is None
 
 
-def test_there_is_no_commit_without_git(result: CellResult, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_no_commit_without_git(result: Completed, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: Any, **__: Any) -> Any:
         raise FileNotFoundError("git")
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from made_result import LOST, PRIVATE, finite, made, made_result
 from scipy.stats import binomtest
-from tiny_cells import Guess, made_data, tiny_cell
+from tiny_experiments import Guess, made_data, tiny_experiment
 from torch import nn
 
 from remanence import Reconstruction, evaluate
 from remanence.attacks import GradientMatching
-from remanence.experiments import CellResult, Point, run_cell
+from remanence.experiments import Completed, Outcome, Point, run_experiment
 from remanence.experiments.results import as_pixels, images, parse_records, rows
 from remanence.metrics import MSE, PSNR, Interval, Metric, hungarian
 from remanence.metrics.limit import Limit
@@ -25,7 +25,7 @@ from remanence.releases.defenses import Clipping, GaussianNoise
 MODULE = sys.modules["remanence.experiments.results.record"]  # by attribute one gets the function of that name
 
 
-def test_a_record_says_what_was_run(result: CellResult) -> None:
+def test_a_record_says_what_was_run(result: Completed) -> None:
     said = made(result)
     assert {name: said[name] for name in ("recipe", "scale", "seed", "command", "cell", "matching", "seconds")} == {  # type: ignore[literal-required]
         "recipe": "made.up",
@@ -39,16 +39,16 @@ def test_a_record_says_what_was_run(result: CellResult) -> None:
     assert eval(said["attack"], {"Guess": Guess}) == Guess(grey=0.25)
     assert said["hardware"]["torch"] == torch.__version__
     assert said["hardware"]["threads"] == torch.get_num_threads()
-    assert [caveat["code"] for caveat in said["caveats"]] == [caveat.code for caveat in result.caveats]
+    assert [caveat["code"] for caveat in said["caveats"]] == [caveat.code for caveat in result.outcome.caveats]
     assert "unmatched-records" in {caveat["code"] for caveat in said["caveats"]}
 
 
-def test_a_record_is_json_that_passes_its_own_check(result: CellResult) -> None:
+def test_a_record_is_json_that_passes_its_own_check(result: Completed) -> None:
     said = made(result)
     assert parse_records(json.dumps([said], allow_nan=False), where="here") == [said]
 
 
-def test_what_the_attacker_saw_is_in_words(result: CellResult) -> None:
+def test_what_the_attacker_saw_is_in_words(result: Completed) -> None:
     release = made(result)["release"]
     assert (release["kind"], release["records"]) == ("WeightsOnly", PRIVATE)
     assert release["withholds"] == "every training record, the initial weights and the training recipe"
@@ -68,7 +68,7 @@ def test_a_convolution_is_in_words() -> None:
     assert MODULE._in_words(made_data(1200)) == "1,200 records of made, each 1x4x4"
 
 
-def test_the_counts(result: CellResult) -> None:
+def test_the_counts(result: Completed) -> None:
     scores = made(result)["scores"]
     assert (scores["records"], scores["candidates"], scores["unmatched"]) == (PRIVATE, PRIVATE - LOST, LOST)
     found = result.finding.scores.found
@@ -79,7 +79,7 @@ def test_the_counts(result: CellResult) -> None:
 
 
 @pytest.mark.parametrize("metric", [MSE, PSNR])
-def test_the_numbers_of_a_metric(result: CellResult, metric: Metric) -> None:
+def test_the_numbers_of_a_metric(result: Completed, metric: Metric) -> None:
     said, values = made(result)["scores"]["metrics"][metric.name], finite(result.finding.scores.values[metric.name])
     assert len(values) == PRIVATE - LOST - 1
     assert said["mean"] == pytest.approx(values.mean(), rel=1e-5)
@@ -89,7 +89,7 @@ def test_the_numbers_of_a_metric(result: CellResult, metric: Metric) -> None:
 
 
 @pytest.mark.parametrize("null", ["held_out", "unrelated", "noise", "mean_image", "nearest_neighbour"])
-def test_the_numbers_of_a_null(result: CellResult, null: str) -> None:
+def test_the_numbers_of_a_null(result: Completed, null: str) -> None:
     said, scored = made(result)["nulls"][null], result.finding.scores.nulls[null]
     assert said["meaning"] == scored.meaning
     assert said["count"] == len(scored.values["mse"])
@@ -100,7 +100,7 @@ def test_the_numbers_of_a_null(result: CellResult, null: str) -> None:
         assert level == pytest.approx(np.percentile(values, at), rel=1e-5)
 
 
-def test_the_first_metric_is_counted_in_the_histogram(result: CellResult) -> None:
+def test_the_first_metric_is_counted_in_the_histogram(result: Completed) -> None:
     scores, said = result.finding.scores, made(result)["scores"]
     assert said["primary"] == "mse"
     groups = {"records": scores.values, "held_out": scores.nulls["held_out"].values}
@@ -114,7 +114,7 @@ def test_the_first_metric_is_counted_in_the_histogram(result: CellResult) -> Non
         assert np.abs(np.array(said["histogram"][name]) - expected).max() <= 1  # a score on an edge
 
 
-def test_the_curve_is_that_of_the_scores(result: CellResult) -> None:
+def test_the_curve_is_that_of_the_scores(result: Completed) -> None:
     said, scores = made(result)["scores"]["roc"], result.finding.scores
     assert said["fpr"] == pytest.approx(scores.roc.fpr, rel=1e-3)
     assert said["tpr"] == pytest.approx(scores.roc.tpr, rel=1e-3)
@@ -124,7 +124,7 @@ def test_the_curve_is_that_of_the_scores(result: CellResult) -> None:
     assert said["tpr_at_0.1_percent"] is None  # fewer than 999 different comparisons cannot show it
 
 
-def test_the_records_closer_than_their_neighbours_are_counted(result: CellResult) -> None:
+def test_the_records_closer_than_their_neighbours_are_counted(result: Completed) -> None:
     scores = result.finding.scores
     neighbour = scores.nulls["nearest_neighbour"].values["mse"].numpy()
     closer = [bool(ours < theirs) for ours, theirs in zip(scores.values["mse"].numpy(), neighbour, strict=True)]
@@ -135,7 +135,7 @@ def test_the_records_closer_than_their_neighbours_are_counted(result: CellResult
     assert [row["closer"] == "yes" for row in rows(result)] == closer
 
 
-def test_labels_and_objective_are_told_where_the_attack_gave_them(result: CellResult) -> None:
+def test_labels_and_objective_are_told_where_the_attack_gave_them(result: Completed) -> None:
     said = made(result)["scores"]
     assert (said["labels"], said["objective"]) == (None, None)
     data = made_data(200)
@@ -144,12 +144,12 @@ def test_labels_and_objective_are_told_where_the_attack_gave_them(result: CellRe
     told = made_result(truth, data.take(slice(20, 200)), guess.x)
     finding = replace(told.finding, reconstruction=guess)
     scores = evaluate(guess, truth, unrelated=data.take(slice(20, 200)), matching=hungarian, metrics=(MSE,))
-    said = made(replace(told, finding=replace(finding, scores=scores)))["scores"]
+    said = made(replace(told, outcome=replace(told.outcome, finding=replace(finding, scores=scores))))["scores"]
     assert (said["labels"]["share"], said["labels"]["chance"], said["objective"]) == (0.5, 0.5, 0.5)
     assert said["labels"]["low"] < 0.5 < said["labels"]["high"]
 
 
-def test_a_cell_says_where_it_stands_and_what_privacy_allows(result: CellResult) -> None:
+def test_a_cell_says_where_it_stands_and_what_privacy_allows(result: Completed) -> None:
     said = made(result)
     assert (said["point"], said["limit"]) == (None, None)
     limit = Limit(
@@ -162,8 +162,8 @@ def test_a_cell_says_where_it_stands_and_what_privacy_allows(result: CellResult)
         bound=0.3,
         success=Interval(value=0.1, low=0.05, high=0.2),
     )
-    placed = replace(result.cell, point=Point(axis="epsilon", value=2.0, log=True))
-    said = made(replace(result, cell=placed, finding=replace(result.finding, limit=limit)))
+    placed = replace(result.experiment, point=Point(axis="epsilon", value=2.0, log=True))
+    said = made(replace(result, experiment=placed, outcome=Outcome(finding=replace(result.finding, limit=limit))))
     assert said["point"] == {"axis": "epsilon", "value": 2.0, "series": "", "log": True}
     assert said["limit"] == {
         "mu": 1.0,
@@ -178,7 +178,7 @@ def test_a_cell_says_where_it_stands_and_what_privacy_allows(result: CellResult)
     assert parse_records(json.dumps([said], allow_nan=False), where="here") == [said]
 
 
-def test_there_is_a_row_for_each_record(result: CellResult) -> None:
+def test_there_is_a_row_for_each_record(result: Completed) -> None:
     told, scores = rows(result), result.finding.scores
     assert [row["record"] for row in told] == [str(i) for i in range(PRIVATE)]
     assert [row["label"] for row in told] == [str(i % 2) for i in range(PRIVATE)]
@@ -194,7 +194,7 @@ def test_there_is_a_row_for_each_record(result: CellResult) -> None:
     assert {(row["mse"], row["found"], row["p_held_out"]) for row in unmatched} == {("", "no", "1")}
 
 
-def test_the_pictures_are_in_the_order_of_the_rows(result: CellResult) -> None:
+def test_the_pictures_are_in_the_order_of_the_rows(result: Completed) -> None:
     shown, truth = images(result), result.finding.truth.x
     assert shown.keys() == {"truth", "reconstruction", "lookalike"}
     for picture in shown.values():
@@ -206,7 +206,7 @@ def test_the_pictures_are_in_the_order_of_the_rows(result: CellResult) -> None:
             assert not shown["reconstruction"][i].any()
 
 
-def test_an_attack_that_returns_nothing_gives_a_record(result: CellResult) -> None:
+def test_an_attack_that_returns_nothing_gives_a_record(result: Completed) -> None:
     data = made_data(200)
     nothing = made_result(data.take(slice(0, 20)), data.take(slice(20, 200)), torch.zeros(0, 1, 4, 4), metrics=(MSE,))
     said = made(nothing)
@@ -232,7 +232,7 @@ def test_a_record_states_the_defences_of_a_gradient() -> None:
     defenses = (Clipping(norm=1.0), GaussianNoise(share=0.1))
     said = []
     for reveal in (gradient_at_initial, partial(gradient_at_initial, defenses=defenses)):
-        result = run_cell(tiny_cell(reveal=reveal, attack=attack, per_victim=4))
+        result = run_experiment(tiny_experiment(reveal=reveal, attack=attack, per_victim=4))
         said.append(made(result)["release"]["shows"])
     assert [each["defenses"] for each in said] == ["none", "Clipping(norm=1.0), GaussianNoise(share=0.1)"]
     assert said[0]["shape"] == "1x4x4"

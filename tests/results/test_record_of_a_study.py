@@ -6,19 +6,19 @@ from collections.abc import Callable
 import pytest
 import torch
 from made_result import made
-from tiny_cells import tiny_outcome, tiny_study
+from tiny_experiments import tiny_measurement, tiny_outcome
 
 from remanence.errors import BadInput
-from remanence.experiments import Claim, Figure, Measure, Outcome, Point, Series, run_study
+from remanence.experiments import Claim, Figure, Measure, Outcome, Point, Series, run_experiment
 from remanence.experiments.results import images, parse_records, rows
 
 
 def test_a_study_says_what_it_measured() -> None:
-    study = tiny_study(claims=(Claim(quantity="mean grey", higher_is_better=True, target=0.1, where="ours"),))
-    result = run_study(study, seed=5)
-    said, outcome = made(result, scale="paper"), tiny_outcome(5, torch.device("cpu"))
+    study = tiny_measurement(claims=(Claim(quantity="mean grey", higher_is_better=True, target=0.1, where="ours"),))
+    result = run_experiment(study, seed=5)
+    said, outcome = made(result, scale="full"), tiny_outcome(5, torch.device("cpu"))
     assert parse_records(json.dumps([said], allow_nan=False), where="here") == [said]
-    assert (said["kind"], said["cell"], said["about"]) == ("study", "a study", "How grey pictures are.")
+    assert (said["kind"], said["cell"], said["about"]) == ("study", "a measurement", "How grey pictures are.")
     (measure,) = said["measures"]
     assert measure["value"] == pytest.approx(outcome.measures[0].value, rel=1e-5)
     assert (measure["low"], measure["high"], measure["chance"]) == (0.0, 1.0, 0.5)
@@ -35,7 +35,7 @@ def test_values_that_are_not_finite_become_gaps() -> None:
         measures=(Measure(name="m", value=nan, meaning="Nothing."),),
         figures=(Figure(title="t", x_label="x", y_label="y", series=(series,)),),
     )
-    said = made(run_study(tiny_study(run=lambda seed, device: outcome)))
+    said = made(run_experiment(tiny_measurement(run=lambda seed, device: outcome)))
     assert said["measures"][0]["value"] is None
     (drawn,) = said["figures"][0]["series"]
     assert (drawn["y"], drawn["low"], drawn["high"]) == ([1.0, None], [None, 0.0], [2.0, None])

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_cells import tiny_cell, tiny_study
+from tiny_experiments import tiny_experiment, tiny_measurement
 
 from remanence.errors import BadInput
-from remanence.experiments import Point, Refusal, run_cell, run_study
+from remanence.experiments import Completed, Point, run_experiment
 from remanence.experiments.results import SCHEMA, Record, parse_records, record
 from remanence.metrics import MSE
 
@@ -39,7 +39,7 @@ def good() -> dict[str, Any]:
     from remanence.experiments import Claim
 
     claims = (Claim.mean(MSE, printed=0.01, where="table 1"),)
-    result = run_cell(tiny_cell(claims=claims, point=Point(axis="epsilon", value=1.0)))
+    result = run_experiment(tiny_experiment(claims=claims, point=Point(axis="epsilon", value=1.0)))
     made = record(result, recipe="tiny", scale="smoke", seed=0, command="remanence run tiny")
     assert made["claims"]
     assert made["caveats"]
@@ -49,12 +49,15 @@ def good() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def study() -> dict[str, Any]:
-    return plain(record(run_study(tiny_study()), recipe="tiny", scale="smoke", seed=0, command="remanence run tiny"))
+    return plain(
+        record(run_experiment(tiny_measurement()), recipe="tiny", scale="smoke", seed=0, command="remanence run tiny")
+    )
 
 
 @pytest.fixture(scope="module")
 def refused() -> dict[str, Any]:
-    result = Refusal(label="tiny", why="the victim did not fit", seconds=1.0, device=torch.device("cpu"))
+    why, cpu = "the victim did not fit", torch.device("cpu")
+    result = Completed(experiment=tiny_experiment(), refusal=why, seconds=1.0, device=cpu)
     return plain(record(result, recipe="tiny", scale="smoke", seed=0, command="remanence audit"))
 
 

@@ -1,34 +1,53 @@
-"""A recipe is a function from a scale to cells and studies."""
+"""Experiments: victims, attacks on them and evaluations, and the results of a run. A recipe is a function from a scale
+to experiments."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
-from remanence.experiments.cell import Cell, CellResult, Point, Stage, prepare, run_cell
+from remanence.experiments.budget import Budget
 from remanence.experiments.claim import Claim
-from remanence.experiments.refusal import Refusal
-from remanence.experiments.study import Figure, Measure, Outcome, Series, Study, StudyResult, run_study
+from remanence.experiments.experiment import (
+    Completed,
+    Evaluation,
+    Experiment,
+    Measurement,
+    Point,
+    Reconstructed,
+    Trial,
+    prepare,
+    run_experiment,
+)
+from remanence.experiments.finding import Finding, attack_cases
+from remanence.experiments.outcome import Figure, Measure, Outcome, Series
+from remanence.experiments.sweep import sweep
+from remanence.experiments.victims import Prepared, Victims
 
-Scale: TypeAlias = Literal["smoke", "small", "paper"]
-SCALES: tuple[Scale, ...] = ("smoke", "small", "paper")
-Recipe: TypeAlias = Callable[[Scale], Sequence[Cell | Study]]
+Scale: TypeAlias = Literal["smoke", "small", "full"]  # seconds; minutes on a laptop; one GPU
+SCALES: tuple[Scale, ...] = ("smoke", "small", "full")
+Recipe: TypeAlias = Callable[[Scale], Sequence[Experiment]]
 
 __all__ = [
     "SCALES",
-    "Cell",
-    "CellResult",
+    "Budget",
     "Claim",
+    "Completed",
+    "Evaluation",
+    "Experiment",
     "Figure",
+    "Finding",
     "Measure",
+    "Measurement",
     "Outcome",
     "Point",
+    "Prepared",
     "Recipe",
-    "Refusal",
+    "Reconstructed",
     "Scale",
     "Series",
-    "Stage",
-    "Study",
-    "StudyResult",
+    "Trial",
+    "Victims",
+    "attack_cases",
     "prepare",
-    "run_cell",
-    "run_study",
+    "run_experiment",
+    "sweep",
 ]

@@ -13,7 +13,7 @@ from torch.nn.functional import interpolate
 
 from remanence.attacks import Fitting, ImageLoss, RecoNN, WeightFeatures
 from remanence.data import Split, load, split
-from remanence.experiments import Cell, Claim, Scale
+from remanence.experiments import Claim, Experiment, Scale
 from remanence.metrics import MSE
 from remanence.models import cnn
 from remanence.training import SGD, AdamW, Training
@@ -24,7 +24,7 @@ from remanence_recipes.balle2022.tables import private_cells
 SIZES: dict[Scale, tuple[int, int, int, int]] = {  # private, fixed, public, test
     "smoke": (20, 60, 60, 500),
     "small": (100, 200, 1000, 2000),
-    "paper": (100, 5000, 700, 500),
+    "full": (100, 5000, 700, 500),
 }
 PAPERS = RecoNN.paper_cifar10()
 OURS = RecoNN(
@@ -34,7 +34,7 @@ OURS = RecoNN(
 )
 
 
-def cifar10(scale: Scale) -> Sequence[Cell]:
+def cifar10(scale: Scale) -> Sequence[Experiment]:
     """Tables IV to VII: one unknown CIFAR-10 image of a convolutional net."""
     claim = Claim.mean(MSE, target=0.028, where="the nearest neighbour among 59,000 others")
     ours = _cell("our reconstructor", scale, claims=(claim,))
@@ -42,16 +42,16 @@ def cifar10(scale: Scale) -> Sequence[Cell]:
     return [ours, replace(ours, label="the paper's reconstructor", attack=papers, tuned_on_truth=False)]
 
 
-def figure14_dp(scale: Scale) -> Sequence[Cell]:
+def figure14_dp(scale: Scale) -> Sequence[Experiment]:
     """Figure 14: DP-GD on CIFAR-10 with a clipping norm of 10."""
-    epsilons = {"smoke": (1e5,), "small": (1e3, 1e5), "paper": (1.0, 100.0, 1e4, 1e6)}[scale]
+    epsilons = {"smoke": (1e5,), "small": (1e3, 1e5), "full": (1.0, 100.0, 1e4, 1e6)}[scale]
     usual = _cell("no privacy", scale)
-    if scale == "paper":  # each point needs shadows of its own: a fifth of the paper's fixed set
-        usual = replace(usual, split=partial(cut, scale, sizes=(50, 1000, 400, 500)))
+    if scale == "full":  # each point needs shadows of its own: a fifth of the paper's fixed set
+        usual = usual.with_victims(split=partial(cut, scale, sizes=(50, 1000, 400, 500)))
     return private_cells(usual, epsilons, clip=10.0)
 
 
-def _cell(label: str, scale: Scale, *, claims: tuple[Claim, ...] = ()) -> Cell:
+def _cell(label: str, scale: Scale, *, claims: tuple[Claim, ...] = ()) -> Experiment:
     return cell(
         label,
         scale,

@@ -9,7 +9,7 @@ from torch import nn
 
 from remanence.attacks import RecoNN
 from remanence.data import Split, load, split
-from remanence.experiments import Cell, Scale
+from remanence.experiments import Experiment, Reconstructed, Scale, Victims
 from remanence.metrics import MAE, MAE_MSE, MSE, PSNR, SSIM, identity
 from remanence.models import mlp
 from remanence.releases import all_but_one
@@ -19,28 +19,27 @@ from remanence.types import Data
 SIZES: dict[Scale, tuple[int, int, int, int]] = {  # private, fixed, public, test
     "smoke": (20, 100, 100, 500),
     "small": (200, 1000, 2000, 2000),
-    "paper": (1000, 10_000, 58_000, 1000),  # the paper takes 59,000 shadows; a thousand records are our nulls
+    "full": (1000, 10_000, 58_000, 1000),  # the paper takes 59,000 shadows; a thousand records are our nulls
 }
 PAPERS = RecoNN.paper()
 OURS = RecoNN()
 
 
-def cell(label: str, scale: Scale, **changes: Any) -> Cell:
+def cell(label: str, scale: Scale, **changes: Any) -> Experiment:
     """Table IV on MNIST: 784-10-10, ELU, full batch, 100 epochs; all records but one are known. On digits in a smoke
-    test. `changes` are fields of the cell."""
-    usual = Cell(
+    test. `changes` are fields of the experiment or of its victims."""
+    usual = Experiment(
         label=label,
-        split=partial(cut, scale),
-        model=net(nn.ELU),
-        training=training(scale),
-        reveal=all_but_one,
-        per_victim=1,
+        victims=Victims(
+            split=partial(cut, scale), model=net(nn.ELU), training=training(scale), reveal=all_but_one, per_victim=1
+        ),
         attack=reduced(OURS, scale),
-        matching=identity,
-        metrics=(MSE, MAE, MAE_MSE, PSNR, SSIM),
         tuned_on_truth=True,  # the gates, the clip, the falling rate and AdamW's values: by the error on MNIST targets
+        evaluations=(Reconstructed(matching=identity, metrics=(MSE, MAE, MAE_MSE, PSNR, SSIM)),),
     )
-    return replace(usual, **changes)
+    assert usual.victims
+    victims = {name: changes.pop(name) for name in [*changes] if hasattr(usual.victims, name)}
+    return replace(usual, victims=replace(usual.victims, **victims), **changes)
 
 
 def cut(scale: Scale, seed: int, *, sizes: Sequence[int] | None = None) -> Split:
@@ -57,7 +56,7 @@ def net(activation: Callable[[], nn.Module]) -> Callable[[Data], nn.Module]:
 
 
 def training(scale: Scale, **changes: Any) -> Training:
-    usual = Training(epochs=20 if scale == "smoke" else 100, tf32=scale == "paper")
+    usual = Training(epochs=20 if scale == "smoke" else 100, tf32=scale == "full")
     return replace(usual, **changes)
 
 

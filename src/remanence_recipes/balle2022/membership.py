@@ -9,7 +9,7 @@ from torch.func import vmap
 from torch.nn.functional import cross_entropy
 
 from remanence.engine.ensembles.chunked import chunks, train_chunk
-from remanence.experiments import Cell, Claim, Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Claim, Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
 from remanence.metrics.statistics import binomial_share, bootstrap_mean
 from remanence.models import apply, initial_params, initial_stack
 from remanence.progress import track
@@ -22,25 +22,25 @@ COMMON, OWN = "AUC, common start", "AUC, each its own start"
 APART = "told apart, common start"
 
 
-def figure10_membership(scale: Scale) -> Sequence[Cell | Study]:
+def figure10_membership(scale: Scale) -> Sequence[Experiment]:
     """Figure 10: with known first weights the loss tells whether a record was trained on, with unknown ones hardly."""
     claims = (
         Claim(quantity=COMMON, higher_is_better=True, target=0.99, where="figure 10, separable"),
         Claim(quantity=OWN, higher_is_better=False, target=0.6, where="figure 10, overlapping"),
     )
-    study = Study(
+    study = Experiment(
         label="membership",
         about="How well the loss on a record tells models trained with it from models trained with another instead.",
-        run=partial(_membership, scale),
-        claims=claims if scale == "paper" else (),
+        evaluations=(Measurement(measure=partial(_membership, scale)),),
+        claims=claims if scale == "full" else (),
     )
-    blind = cell("reconstruction, first weights unknown", scale, reveal=all_but_one_unknown_init, own_starts=True)
+    blind = cell("reconstruction, first weights unknown", scale, reveal=all_but_one_unknown_init, init_per_victim=True)
     return [study, blind]
 
 
 def _membership(scale: Scale, seed: int, device: torch.device) -> Outcome:
     parts = cut(scale, seed)
-    count, again = {"smoke": (10, 2), "small": (50, 4), "paper": (100, 10)}[scale]
+    count, again = {"smoke": (10, 2), "small": (50, 4), "full": (100, 10)}[scale]
     fixed, targets = parts.fixed.to(device), parts.private.take(slice(0, count)).to(device)
     others = parts.public.take(slice(0, count * again)).to(device)
     measures, figures = [], []
@@ -54,12 +54,14 @@ def _membership(scale: Scale, seed: int, device: torch.device) -> Outcome:
         each_auc = _auc(own, unseen)
         meaning = "chance that a model trained with the record has a lower loss on it than one trained with another"
         measures.append(
-            Measure.of(name, bootstrap_mean(each_auc, seed=derive_seed(seed, name)), meaning=meaning, chance=0.5)
+            Measure.from_interval(
+                name, bootstrap_mean(each_auc, seed=derive_seed(seed, name)), meaning=meaning, chance=0.5
+            )
         )
         if common:
             apart = binomial_share(int((each_auc >= 0.99).sum()), count)
             meaning = "share of the records with an AUC of at least 0.99"
-            measures.append(Measure.of(APART, apart, meaning=meaning, chance=0.01))
+            measures.append(Measure.from_interval(APART, apart, meaning=meaning, chance=0.01))
         figures.append(_histograms(name.removeprefix("AUC, "), own[0], unseen[0]))
     return Outcome(measures=tuple(measures), figures=tuple(figures))
 

@@ -10,7 +10,7 @@ from torch import nn
 from remanence.attacks import GLM, Fitting
 from remanence.data import Split
 from remanence.engine import train
-from remanence.experiments import Cell, Claim, Measure, Outcome, Point, Scale, Study
+from remanence.experiments import Claim, Experiment, Measure, Measurement, Outcome, Point, Scale
 from remanence.metrics import MAE_MSE, MSE
 from remanence.metrics.statistics import binomial_share
 from remanence.models import apply, initial_params, mlp
@@ -39,14 +39,14 @@ NOTEBOOK = replace(
 )
 
 
-def mnist(scale: Scale) -> Sequence[Cell]:
+def mnist(scale: Scale) -> Sequence[Experiment]:
     """Table III, ELU: one unknown MNIST image, read off the weights; our reconstructor and the paper's own."""
     ours = cell("our reconstructor", scale, claims=(_table_3("ELU", target=0.0065),))
     papers = reduced(PAPERS, scale)
     return [ours, replace(ours, label="the paper's reconstructor", attack=papers, claims=(_table_3("ELU"),))]
 
 
-def table3(scale: Scale) -> Sequence[Cell]:
+def table3(scale: Scale) -> Sequence[Experiment]:
     """Table III: the twelve activations."""
     names = ("ReLU", "ELU") if scale == "smoke" else TABLE_3
     return [
@@ -65,7 +65,7 @@ def _table_3(activation: str, *, target: float | None = None) -> Claim:
     return Claim.mean(MSE, printed=TABLE_3[activation][1], target=target, where=f"table III, {activation}")
 
 
-def settings(scale: Scale) -> Sequence[Cell]:
+def settings(scale: Scale) -> Sequence[Experiment]:
     """What the paper leaves open about its reconstructor: schedule, clipping, stopping, width; and our gates."""
     ours = Fitting(epochs=100)
     three = replace(PAPERS, features=OURS.features, fitting=replace(ours, optimizer=PAPERS.fitting.optimizer))
@@ -86,9 +86,9 @@ def settings(scale: Scale) -> Sequence[Cell]:
     ]
 
 
-def notebook(scale: Scale) -> Sequence[Cell]:
+def notebook(scale: Scale) -> Sequence[Experiment]:
     """The authors' released MNIST notebook: 1,000 fixed images, 10,000 shadows, rate 0.1."""
-    sizes = {"small": SIZES["small"], "smoke": SIZES["smoke"], "paper": (1000, 1000, 10_000, 1000)}[scale]
+    sizes = {"small": SIZES["small"], "smoke": SIZES["smoke"], "full": (1000, 1000, 10_000, 1000)}[scale]
     claim = Claim.mean(MAE_MSE, printed=0.0583, target=0.0583, where="the notebook, expected test loss")
     first = cell(
         "the notebook's reconstructor",
@@ -103,10 +103,10 @@ def notebook(scale: Scale) -> Sequence[Cell]:
     return [first, replace(first, label="our reconstructor", attack=ours, tuned_on_truth=True)]
 
 
-def shadows(scale: Scale) -> Sequence[Cell]:
+def shadows(scale: Scale) -> Sequence[Experiment]:
     """How many shadow models the attack needs."""
     private, fixed, public, test = SIZES[scale]
-    counts = {"smoke": (50, 100), "small": (250, 500, 1000, 2000), "paper": (1000, 3000, 10_000, 30_000, 58_000)}[scale]
+    counts = {"smoke": (50, 100), "small": (250, 500, 1000, 2000), "full": (1000, 3000, 10_000, 30_000, 58_000)}[scale]
     return [
         cell(
             f"{count:,} shadow models",
@@ -119,14 +119,14 @@ def shadows(scale: Scale) -> Sequence[Cell]:
     ]
 
 
-def figure13_gallery(scale: Scale) -> Sequence[Cell]:
+def figure13_gallery(scale: Scale) -> Sequence[Experiment]:
     """Figure 13: the best and the worst reconstructions of MNIST; the page's gallery."""
     return [cell("best and worst", scale)]
 
 
-def figure15_epochs(scale: Scale) -> Sequence[Cell]:
+def figure15_epochs(scale: Scale) -> Sequence[Experiment]:
     """Figure 15: the longer the released model was trained, the less can be read."""
-    epochs = {"smoke": (5, 20), "small": (1, 50, 100, 200), "paper": (1, 50, 100, 150, 200, 260)}[scale]
+    epochs = {"smoke": (5, 20), "small": (1, 50, 100, 200), "full": (1, 50, 100, 150, 200, 260)}[scale]
     return [
         cell(
             f"{count} epochs",
@@ -138,34 +138,37 @@ def figure15_epochs(scale: Scale) -> Sequence[Cell]:
     ]
 
 
-def dp_mnist(scale: Scale) -> Sequence[Cell]:
+def dp_mnist(scale: Scale) -> Sequence[Experiment]:
     """DP-GD on MNIST: what can still be read at each epsilon, under the limit that it sets."""
     epsilons = {
         "smoke": (1e3, 1e5),
         "small": (1e2, 1e3, 1e4, 1e6),
-        "paper": (1.0, 10.0, 100.0, 1e3, 1e4),
+        "full": (1.0, 10.0, 100.0, 1e3, 1e4),
     }[scale]
     return private_cells(cell("no privacy", scale), epsilons, clip=1.0)
 
 
-def private_cells(usual: Cell, epsilons: Sequence[float], *, clip: float) -> Sequence[Cell]:
+def private_cells(usual: Experiment, epsilons: Sequence[float], *, clip: float) -> Sequence[Experiment]:
     """A cell without privacy, one that clips only, and one for each epsilon at delta = 1e-5."""
 
+    assert usual.victims
+    ordinary = usual.victims.training
+
     def private(noise: float) -> Training:
-        return replace(usual.training, privacy=DPGD(clip=clip, noise=noise))
+        return replace(ordinary, privacy=DPGD(clip=clip, noise=noise))
 
-    def noisy(epsilon: float) -> Cell:
-        noise = noise_for(epsilon, steps=usual.training.epochs)
+    def noisy(epsilon: float) -> Experiment:
+        noise = noise_for(epsilon, steps=ordinary.epochs)
         point = Point(axis="epsilon", value=epsilon, log=True)
-        return replace(usual, label=f"epsilon {epsilon:g}", training=private(noise), point=point)
+        return replace(usual.with_victims(training=private(noise)), label=f"epsilon {epsilon:g}", point=point)
 
-    clipped = replace(usual, label="clipped, without noise", training=private(0.0))
+    clipped = replace(usual.with_victims(training=private(0.0)), label="clipped, without noise")
     return [usual, clipped, *(noisy(epsilon) for epsilon in sorted(epsilons, reverse=True))]
 
 
-def figure12_pretrained(scale: Scale) -> Sequence[Cell | Study]:
+def figure12_pretrained(scale: Scale) -> Sequence[Experiment]:
     """Figure 12: who first sees a model near convergence reads less than who knows its first weights."""
-    sizes = {"smoke": (20, 100, 200, 500), "small": (200, 1000, 3000, 2000), "paper": (1000, 10_000, 58_000, 1000)}[
+    sizes = {"smoke": (20, 100, 200, 500), "small": (200, 1000, 3000, 2000), "full": (1000, 10_000, 58_000, 1000)}[
         scale
     ]
 
@@ -190,21 +193,30 @@ def figure12_pretrained(scale: Scale) -> Sequence[Cell | Study]:
         right = apply(net(nn.ELU)(test), trained(seed), test.x).argmax(1) == test.y
         share, chance = binomial_share(int(right.sum()), len(test)), float(test.y.bincount().max()) / len(test)
         meaning = "share of held-out records that the checkpoint classifies rightly"
-        return Outcome(measures=(Measure.of("test accuracy", share, meaning=meaning, chance=chance),))
+        return Outcome(measures=(Measure.from_interval("test accuracy", share, meaning=meaning, chance=chance),))
 
     claim = Claim(quantity="test accuracy", higher_is_better=True, target=0.92, where="figure 12, over 92 %")
     fresh = cell("from the first weights", scale, split=lambda seed: parts(seed)[0])
     about = "How good the model is from which training goes on."
     return [
-        Study(label="the checkpoint", about=about, run=accuracy, claims=(claim,) if scale == "paper" else ()),
+        Experiment(
+            label="the checkpoint",
+            about=about,
+            evaluations=(Measurement(measure=accuracy),),
+            claims=(claim,) if scale == "full" else (),
+        ),
         replace(fresh, point=Point(axis="start", value="first weights")),
-        replace(fresh, label="near convergence", start=checkpoint, point=Point(axis="start", value="near convergence")),
+        replace(
+            fresh.with_victims(initial=checkpoint),
+            label="near convergence",
+            point=Point(axis="start", value="near convergence"),
+        ),
     ]
 
 
-def glm(scale: Scale) -> Sequence[Cell]:
+def glm(scale: Scale) -> Sequence[Experiment]:
     """Convex models: one unknown record of a linear classifier, in closed form."""
-    sizes = {"smoke": (20, 100, 0, 500), "small": (100, 1000, 0, 2000), "paper": (1000, 10_000, 0, 1000)}[scale]
+    sizes = {"smoke": (20, 100, 0, 500), "small": (100, 1000, 0, 2000), "full": (1000, 10_000, 0, 1000)}[scale]
     converged = Training(
         optimizer=SGD(lr=0.5, momentum=0.95), epochs=600 if scale == "smoke" else 2000, weight_decay=0.01
     )

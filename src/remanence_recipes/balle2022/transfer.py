@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from remanence.attacks import FittedRecoNN
-from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
 from remanence.metrics import MSE, Interval
 from remanence.metrics.nulls import nearest_neighbour
 from remanence.metrics.statistics import bootstrap_mean
@@ -19,14 +19,14 @@ from remanence.types import Data, concat
 from remanence_recipes.balle2022.informed import OURS, cut, for_shadows, net, reduced, training
 
 
-def figure11_transfer(scale: Scale) -> Sequence[Study]:
+def figure11_transfer(scale: Scale) -> Sequence[Experiment]:
     """Figure 11: a reconstructor learnt on one fixed set, used on another; as it is, and refined on a few shadows."""
     about = "The error of a reconstructor that was trained for another fixed set and refined on a few shadows of this."
-    return [Study(label="transfer", about=about, run=partial(_transfer, scale))]
+    return [Experiment(label="transfer", about=about, evaluations=(Measurement(measure=partial(_transfer, scale)),))]
 
 
 def _transfer(scale: Scale, seed: int, device: torch.device) -> Outcome:
-    counts = {"smoke": (20, 50), "small": (30, 100, 300), "paper": (100, 1000, 10_000)}[scale]
+    counts = {"smoke": (20, 50), "small": (30, 100, 300), "full": (100, 1000, 10_000)}[scale]
     parts, attack = cut(scale, seed), reduced(OURS, scale)
     fixed, private, public = (part.to(device) for part in (parts.fixed, parts.private, parts.public))
     other = len(public) // 3 if len(public) < 3 * len(fixed) else len(fixed)
@@ -63,7 +63,7 @@ def _outcome(
     meaning = "mean MSE over the targets; chance is the nearest record that the attacker owns"
 
     def measure(name: str, error: Interval) -> Measure:
-        return Measure.of(name, error, meaning=meaning, chance=chance)
+        return Measure.from_interval(name, error, meaning=meaning, chance=chance)
 
     def series(name: str, errors: list[Interval]) -> Series:
         low, high = tuple(e.low for e in errors), tuple(e.high for e in errors)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from remanence.engine import loss_gradient
-from remanence.experiments import Claim, Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Claim, Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
 from remanence.metrics.statistics import bootstrap_mean
 from remanence.models import cnn, initial_params
 from remanence.progress import track
@@ -17,15 +17,20 @@ from remanence.types import Params, concat
 from remanence_recipes.balle2022.cifar import cut, victims_training
 
 
-def figure16_zero_gradients(scale: Scale) -> Sequence[Study]:
+def figure16_zero_gradients(scale: Scale) -> Sequence[Experiment]:
     """Figure 16: the share of each layer's weights to which a record gives exactly no gradient, epoch by epoch."""
     about = "The share of a layer's weights whose gradient for a record is exactly zero: they cannot store it."
     claim = Claim(
         quantity="convolutions, last epoch", higher_is_better=True, printed=0.8, where="figure 16, ReLU: over 80 %"
     )
     return [
-        Study(label="ReLU", about=about, run=partial(_zeros, scale, nn.ReLU), claims=(claim,)),
-        Study(label="ELU", about=about, run=partial(_zeros, scale, nn.ELU)),
+        Experiment(
+            label="ReLU",
+            about=about,
+            evaluations=(Measurement(measure=partial(_zeros, scale, nn.ReLU)),),
+            claims=(claim,),
+        ),
+        Experiment(label="ELU", about=about, evaluations=(Measurement(measure=partial(_zeros, scale, nn.ELU)),)),
     ]
 
 
@@ -53,7 +58,7 @@ def _outcome(epochs: list[dict[str, Tensor]], layers: list[str], seed: int) -> O
         torch.stack([epochs[-1][name] for name in layers[:2]]).mean(0), seed=derive_seed(seed, "zeros")
     )
     titles = dict(zip(layers, ("first convolution", "second convolution", "linear", "logits"), strict=True))
-    measure = Measure.of(
+    measure = Measure.from_interval(
         "convolutions, last epoch",
         last,
         meaning="mean over the records of the share of exact zeros in the gradients of both convolutions",

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from remanence.experiments import Claim, Scale, Study
+from remanence.experiments import Claim, Experiment, Scale
 from remanence.training import Logistic
 from remanence_recipes.weights_alone.reading import ACCURACY, FOUND, RATIO, study
 from remanence_recipes.weights_alone.survey import VICTIMS, ordering
 from remanence_recipes.weights_alone.target import BRIEF, FULL, Target, brief
 
-PER_CLASS: dict[Scale, int] = {"smoke": 2, "small": 5, "paper": 50}
-FEW: dict[Scale, int] = {"smoke": 2, "small": 5, "paper": 5}  # of each class, in surveys
-DECAY: dict[Scale, float] = {"smoke": 1e-2, "small": 3e-3, "paper": 3e-3}
+PER_CLASS: dict[Scale, int] = {"smoke": 2, "small": 5, "full": 50}
+FEW: dict[Scale, int] = {"smoke": 2, "small": 5, "full": 5}  # of each class, in surveys
+DECAY: dict[Scale, float] = {"smoke": 1e-2, "small": 3e-3, "full": 3e-3}
 TEN, TWO = "ten classes", "two groups"
 SMALL, NONE = "no decay, small first layer", "no decay"
 AT_REST = f"{SMALL}, rate by the loss"
@@ -46,11 +46,11 @@ def grouped(target: Target) -> Target:
     return replace(target, classes=2, per_class=target.records // 2, loss=Logistic())
 
 
-def figure2_binary_vs_multiclass(scale: Scale) -> Sequence[Study]:
+def figure2_binary_vs_multiclass(scale: Scale) -> Sequence[Experiment]:
     """Figure 2: two groups against ten classes, equally many records; SSIM against the distance from the boundary."""
     ten = plain(scale)
     targets = {TEN: ten, TWO: grouped(ten)}
-    if scale == "paper":
+    if scale == "full":
         at_once = replace(ten.effort, steps=3000, restarts=2, stages=1, kept=())
         fifty = replace(ten, per_class=FEW[scale], effort=at_once)
         start = replace(ten, decay=0.0, small_first=True, effort=BRIEF[scale])  # the figure's own, if not for so long
@@ -71,7 +71,7 @@ def _accuracy(printed: float) -> Claim:
     return Claim(quantity=ACCURACY, higher_is_better=True, printed=printed, where="section 4, test accuracy")
 
 
-def figure4_weight_decay(scale: Scale) -> Sequence[Study]:
+def figure4_weight_decay(scale: Scale) -> Sequence[Experiment]:
     """Figure 4: no weight decay, with both kinds of first weights, and a grid of it; SSIM against the margin."""
     targets = decays(plain(scale), scale)
     about = (
@@ -90,8 +90,8 @@ def figure4_weight_decay(scale: Scale) -> Sequence[Study]:
 
 def decays(target: Target, scale: Scale) -> dict[str, Target]:
     """No weight decay, and a grid of it."""
-    grid = {"smoke": (1e-2,), "small": (1e-3, 3e-3, 1e-2), "paper": (1e-3, 3e-3, 1e-2)}[scale]
-    without = replace(target, decay=0.0, effort=BRIEF[scale] if scale == "paper" else target.effort)
+    grid = {"smoke": (1e-2,), "small": (1e-3, 3e-3, 1e-2), "full": (1e-3, 3e-3, 1e-2)}[scale]
+    without = replace(target, decay=0.0, effort=BRIEF[scale] if scale == "full" else target.effort)
     targets = {SMALL: replace(without, small_first=True)}
     if scale != "smoke":
         targets[NONE] = without

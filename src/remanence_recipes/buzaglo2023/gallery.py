@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from remanence.diagnostics.preflight import preflight
-from remanence.experiments import Measure, Outcome, Scale, Study
+from remanence.experiments import Experiment, Measure, Measurement, Outcome, Scale
 from remanence.metrics import SSIM, hungarian
 from remanence.metrics.nulls import matched
 from remanence.metrics.statistics import binomial_share, bootstrap_mean
@@ -18,10 +18,16 @@ from remanence_recipes.weights_alone.reading import TUNED, Attacked, read, said,
 from remanence_recipes.weights_alone.target import Target
 
 
-def figure1(scale: Scale) -> Sequence[Study]:
+def figure1(scale: Scale) -> Sequence[Experiment]:
     """Figure 1: of each class the record that comes back best, beside the best that unrelated images reach."""
     target = plain(scale)
-    return [Study(label="best of each class", about=said(in_words(target), target), run=partial(_best, target))]
+    return [
+        Experiment(
+            label="best of each class",
+            about=said(in_words(target), target),
+            evaluations=(Measurement(measure=partial(_best, target)),),
+        )
+    ]
 
 
 def _best(target: Target, seed: int, device: torch.device) -> Outcome:
@@ -59,13 +65,13 @@ def _measures(
 ) -> tuple[Measure, Measure]:
     hit = private.y[attacked.scores.found].unique().numel()
     return (
-        Measure.of(
+        Measure.from_interval(
             f"best SSIM of a class, {name}",
             bootstrap_mean(best, seed=derive_seed(seed, name)),
             chance=by_chance,
             meaning="mean over the classes; chance: as many unrelated images as candidates",
         ),
-        Measure.of(
+        Measure.from_interval(
             f"classes with a record found, {name}",
             binomial_share(hit, private.num_classes),
             meaning="share of the classes; a record is found beyond both nulls at 1 % false positives",

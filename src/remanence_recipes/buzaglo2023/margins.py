@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from remanence.diagnostics.preflight import preflight
-from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
 from remanence.metrics import SSIM
 from remanence.metrics.statistics import binomial_share, bootstrap_statistic, rank_correlation
 from remanence.progress import track
@@ -19,11 +19,17 @@ from remanence_recipes.weights_alone.reading import TUNED, Reading, read, said, 
 from remanence_recipes.weights_alone.target import Target
 
 
-def figure5_margins(scale: Scale) -> Sequence[Study]:
+def figure5_margins(scale: Scale) -> Sequence[Experiment]:
     """Figure 5: the margins of the records under weight decay, and whether records near the boundary come back."""
     target = surveyed(plain(scale), PER_CLASS[scale])
     about = "Victims without weight decay and with a grid of it: how far are their records from the boundary?"
-    return [Study(label="margins", about=said(about, target), run=partial(_margins, decays(target, scale)))]
+    return [
+        Experiment(
+            label="margins",
+            about=said(about, target),
+            evaluations=(Measurement(measure=partial(_margins, decays(target, scale))),),
+        )
+    ]
 
 
 @final
@@ -67,15 +73,15 @@ def _measures(name: str, each: _Decayed, seed: int) -> list[Measure]:
             value=each.on_margin,
             meaning="share whose margin is at most 1.1 times the smallest",
         ),
-        Measure.of(f"records on the wrong side, {name}", wrong, meaning="share of the training records"),
-        Measure.of(
+        Measure.from_interval(f"records on the wrong side, {name}", wrong, meaning="share of the training records"),
+        Measure.from_interval(
             f"SSIM against the margin, {name}",
             rho,
             chance=0.0,
             meaning="rank correlation over the records, Stationarity; below zero where records near the boundary come "
             "back better",
         ),
-        Measure.of(
+        Measure.from_interval(
             f"share found, {name}",
             each.reading.ours.scores.share_found,
             chance=0.01,

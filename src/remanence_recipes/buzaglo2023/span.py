@@ -26,11 +26,11 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from remanence.audit.checks import few_held_out, no_gap, records_outside
 from remanence.data import Split, load, split
 from remanence.diagnostics.span import Span, read_span
 from remanence.engine import train
-from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
+from remanence.experiments.checks import few_held_out, no_gap, records_outside
 from remanence.metrics import Membership, membership
 from remanence.metrics.evaluation import FPR
 from remanence.metrics.statistics import auc, binomial_share, bootstrap_mean, p_values
@@ -98,7 +98,7 @@ SETTINGS: dict[Scale, Setting] = {
         pairs=6,
         pair_epochs=400,
     ),
-    "paper": Setting(
+    "full": Setting(
         data="cifar10",
         records=100,
         hidden=(256,),
@@ -111,7 +111,7 @@ SETTINGS: dict[Scale, Setting] = {
 }
 
 
-def span(scale: Scale) -> Sequence[Study]:
+def span(scale: Scale) -> Sequence[Experiment]:
     """One SVD of the first layer: rank, span and membership, by weight decay and epochs, with and without a record."""
     setting = SETTINGS[scale]
     over_time = (
@@ -123,8 +123,14 @@ def span(scale: Scale) -> Sequence[Study]:
         "not in those of the others?"
     )
     return [
-        Study(label="weight decay and epochs", about=over_time, run=partial(_over_time, setting)),
-        Study(label="with and without a record", about=pairs, run=partial(_pairs, setting)),
+        Experiment(
+            label="weight decay and epochs",
+            about=over_time,
+            evaluations=(Measurement(measure=partial(_over_time, setting)),),
+        ),
+        Experiment(
+            label="with and without a record", about=pairs, evaluations=(Measurement(measure=partial(_pairs, setting)),)
+        ),
     ]
 
 
@@ -259,7 +265,9 @@ def _pairs(setting: Setting, seed: int, device: torch.device) -> Outcome:
     return Outcome(
         measures=(
             _share(EXACT, torch.tensor([each.rank == setting.records for each in found]), "share of the targets"),
-            Measure.of(WITH, bootstrap_mean(each_auc, seed=derive_seed(seed, WITH)), meaning=meaning, chance=0.5),
+            Measure.from_interval(
+                WITH, bootstrap_mean(each_auc, seed=derive_seed(seed, WITH)), meaning=meaning, chance=0.5
+            ),
             _share(WITH_TOLD, p[own] <= FPR, "share of the records called trained on, of their target", chance=FPR),
             _share(WITHOUT_TOLD, p[~own] <= FPR, "the same of the other targets", chance=FPR),
         ),
@@ -268,4 +276,4 @@ def _pairs(setting: Setting, seed: int, device: torch.device) -> Outcome:
 
 
 def _share(name: str, which: Tensor, meaning: str, *, chance: float | None = None) -> Measure:
-    return Measure.of(name, binomial_share(int(which.sum()), which.numel()), meaning=meaning, chance=chance)
+    return Measure.from_interval(name, binomial_share(int(which.sum()), which.numel()), meaning=meaning, chance=chance)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from remanence.diagnostics.preflight import preflight
-from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
 from remanence.metrics import SSIM3, nearest_ncc
 from remanence.metrics.evaluation import FPR
 from remanence.metrics.nulls import matched
@@ -27,10 +27,16 @@ LEVELS = tuple(level / 20 for level in range(21))
 UNRELATED = "unrelated images"
 
 
-def figure7_threshold(scale: Scale) -> Sequence[Study]:
+def figure7_threshold(scale: Scale) -> Sequence[Experiment]:
     """Figure 7: pairs around SSIM 0.4, reconstructed and look-alike, and how often unrelated images reach it."""
     target = plain(scale)
-    return [Study(label="around SSIM 0.4", about=said(in_words(target), target), run=partial(_around, target))]
+    return [
+        Experiment(
+            label="around SSIM 0.4",
+            about=said(in_words(target), target),
+            evaluations=(Measurement(measure=partial(_around, target)),),
+        )
+    ]
 
 
 @final
@@ -71,14 +77,14 @@ def _around(target: Target, seed: int, device: torch.device) -> Outcome:
 def _of_attacks(reading: Reading, pairs: Mapping[str, _Paired]) -> Iterator[Measure]:
     for name, pair in pairs.items():
         attacked = reading.attacked[name]
-        yield Measure.of(
+        yield Measure.from_interval(
             f"above 0.4, {name}",
             binomial_share(pair.above, len(pair.ssim)),
             chance=attacked.good_by_chance / len(pair.ssim),
             meaning="share of the records whose nearest candidate reaches it; chance: as many unrelated images",
         )
         if pair.above:
-            yield Measure.of(
+            yield Measure.from_interval(
                 f"found, of those above 0.4, {name}",
                 binomial_share(int((attacked.scores.found & (pair.ssim > GOOD)).sum()), pair.above),
                 chance=FPR,
@@ -88,7 +94,7 @@ def _of_attacks(reading: Reading, pairs: Mapping[str, _Paired]) -> Iterator[Meas
 
 def _of_lookalikes(lookalikes: Mapping[int, Sequence[_Paired]], records: int) -> Iterator[Measure]:
     for count, draws in lookalikes.items():
-        yield Measure.of(
+        yield Measure.from_interval(
             f"above 0.4, {count} unrelated images",
             binomial_share(sum(draw.above for draw in draws), records * len(draws)),
             meaning="share of the records whose nearest unrelated image reaches it: what chance reaches",
@@ -120,7 +126,7 @@ def _growing(lookalikes: Mapping[int, Sequence[_Paired]]) -> Figure:
         title="Above 0.4 by chance",
         x_label=UNRELATED,
         y_label="share of the records above 0.4",
-        series=(Series.of("nearest unrelated image", tuple(map(float, lookalikes)), found),),
+        series=(Series.from_intervals("nearest unrelated image", tuple(map(float, lookalikes)), found),),
         log_x=True,
     )
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from remanence.attacks import infer_labels
 from remanence.data import Split, load, split
 from remanence.engine import train
-from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
 from remanence.metrics import Interval
 from remanence.metrics.statistics import bootstrap_mean
 from remanence.models import apply, initial_params, mlp
@@ -23,18 +23,25 @@ SIZES = (1, 2, 4, 8, 16, 32)
 GUESS = "guessed by frequency"
 
 
-def labels(scale: Scale) -> Sequence[Study]:
+def labels(scale: Scale) -> Sequence[Experiment]:
     """Label inference: the share of a batch's labels that is read right, repeated ones included, beside guessing."""
     about = (
         "The labels of a batch from the gradient of the last bias. The mean softmax is that of noise or of public "
         "records; the net is a 256-neuron MLP."
     )
     epochs = (0, 5) if scale == "smoke" else (0, 5, 30, 100)
-    return [Study(label=f"after {count} epochs", about=about, run=partial(_labels, scale, count)) for count in epochs]
+    return [
+        Experiment(
+            label=f"after {count} epochs",
+            about=about,
+            evaluations=(Measurement(measure=partial(_labels, scale, count)),),
+        )
+        for count in epochs
+    ]
 
 
 def _labels(scale: Scale, epochs: int, seed: int, device: torch.device) -> Outcome:
-    parts, count = _cut(scale, seed), {"smoke": 2, "small": 20, "paper": 100}[scale]
+    parts, count = _cut(scale, seed), {"smoke": 2, "small": 20, "full": 100}[scale]
     victim, public = _victim(parts, epochs, seed, device), parts.public.to(device)
     noise = torch.rand(256, *public.shape, generator=torch.Generator().manual_seed(derive_seed(seed, "noise")))
     guesses = torch.Generator().manual_seed(derive_seed(seed, "guesses"))
@@ -86,7 +93,7 @@ def _read(way: Callable[[Gradient], Tensor], victim: Victim, size: int, count: i
 def _outcome(found: dict[str, list[Interval]], *, accuracy: float, classes: int) -> Outcome:
     x = tuple(map(float, SIZES))
     measures = [
-        Measure.of(
+        Measure.from_interval(
             f"labels right {name}, batches of {size}",
             each,
             meaning="mean share of a batch's labels; chance draws them by their frequency",

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from remanence.attacks import L2, LBFGS, Attack, FirstLayer, GradientMatching, Stein
 from remanence.data import Split, load, split
 from remanence.engine import loss_gradient
-from remanence.experiments import Cell, Claim, Measure, Outcome, Point, Scale, Study
+from remanence.experiments import Claim, Experiment, Measure, Measurement, Outcome, Point, Reconstructed, Scale, Victims
 from remanence.metrics import MSE, PSNR, SSIM, hungarian
 from remanence.metrics.statistics import bootstrap_mean
 from remanence.models import mlp, server_params
@@ -20,25 +20,27 @@ from remanence.training import SGD, SquaredError, Training
 from remanence.types import Data
 from remanence_recipes.wang2023.setting import SquareAndCube
 
-ROWS = {"smoke": 4000, "small": 5000, "paper": 5000}
+ROWS = {"smoke": 4000, "small": 5000, "full": 5000}
 MEASURED = {2: 0.015, 4: 0.051, 8: 0.212}  # rms with the exact span alone, before this code was written
 
 
-def first_layer(scale: Scale) -> Sequence[Cell]:
+def first_layer(scale: Scale) -> Sequence[Experiment]:
     """Whole batches from the first layer of an ordinary net with ReLU: larger and larger ones, fresh and trained."""
-    sizes = {"smoke": (4, 16), "small": (8, 64, 128), "paper": (8, 32, 64, 128, 256)}[scale]
-    width = {"smoke": 256, "small": 500, "paper": 2000}[scale]
+    sizes = {"smoke": (4, 16), "small": (8, 64, 128), "full": (8, 32, 64, 128, 256)}[scale]
+    width = {"smoke": 256, "small": 500, "full": 2000}[scale]
     return [
-        Cell(
+        Experiment(
             label=f"{name}, batches of {records}",
-            split=partial(_batches, scale, records),
-            model=lambda data: mlp(data.shape, data.num_classes, hidden=(width,), activation=nn.ReLU),
-            training=Training(epochs=epochs, optimizer=SGD(lr=0.1, momentum=0.9)),
-            reveal=gradient_at_final,
-            per_victim=records,
+            victims=Victims(
+                split=partial(_batches, scale, records),
+                model=lambda data: mlp(data.shape, data.num_classes, hidden=(width,), activation=nn.ReLU),
+                training=Training(epochs=epochs, optimizer=SGD(lr=0.1, momentum=0.9)),
+                reveal=gradient_at_final,
+                per_victim=records,
+            ),
             attack=FirstLayer(),
-            metrics=(SSIM, MSE, PSNR),
             point=Point(axis="records of a batch", value=records, series=name, log=True),
+            evaluations=(Reconstructed(metrics=(SSIM, MSE, PSNR)),),
         )
         for name, epochs in (("fresh weights", 0), ("trained weights", 5 if scale == "smoke" else 10))
         for records in sizes
@@ -47,18 +49,18 @@ def first_layer(scale: Scale) -> Sequence[Cell]:
 
 def _batches(scale: Scale, records: int, seed: int) -> Split:
     data = load("digits") if scale == "smoke" else load("cifar10", part="test")
-    private = max(records, {"smoke": 16, "small": 64, "paper": 512}[scale])
+    private = max(records, {"smoke": 16, "small": 64, "full": 512}[scale])
     return split(data, private=private, fixed=500, public=0, test=1000, seed=seed)
 
 
-def from_the_tensor(scale: Scale) -> Sequence[Study]:
+def from_the_tensor(scale: Scale) -> Sequence[Experiment]:
     """Gradient matching that begins with the estimate of Stein's tensor: MNIST images, weights of the server."""
     about = "Images of norm one from one gradient of a wide net; the estimate alone, and sharpened."
     return [
-        Study(
+        Experiment(
             label=f"{records} images",
             about=about,
-            run=partial(_from_the_tensor, scale, records),
+            evaluations=(Measurement(measure=partial(_from_the_tensor, scale, records)),),
             claims=() if scale == "smoke" else _claims(records),
         )
         for records in ((8,) if scale == "smoke" else MEASURED)
@@ -77,7 +79,7 @@ def _from_the_tensor(scale: Scale, records: int, seed: int, device: torch.device
     estimate = Stein(refine=False, norm=1.0)
     matching = GradientMatching(distance=L2(), tv=0.0, optimizer=LBFGS(), steps=100, restarts=1, start=estimate)
     ways: dict[str, Attack[Gradient]] = {"estimate": estimate, "sharpened": matching}
-    batches = {"smoke": 1, "small": 2, "paper": 10}[scale]
+    batches = {"smoke": 1, "small": 2, "full": 10}[scale]
     data = load("digits" if scale == "smoke" else "mnist")
     images = split(data, private=batches * records, fixed=0, public=0, test=batches * records, seed=seed)
     errors: dict[str, list[float]] = {name: [] for name in (*ways, "chance")}
@@ -92,7 +94,7 @@ def _from_the_tensor(scale: Scale, records: int, seed: int, device: torch.device
         pictures = pictures or {"truth": _bright(batch.x), **{name: _bright(x) for name, x in found.items()}}
     chance = sum(errors["chance"]) / batches
     measures = tuple(
-        Measure.of(
+        Measure.from_interval(
             _named(name),
             bootstrap_mean(torch.tensor(errors[name]), seed=derive_seed(seed, "interval", name)),
             meaning="root of the mean squared distance; chance is that of other images",

@@ -9,7 +9,7 @@ from torch.nn.functional import interpolate
 
 from remanence.attacks import L2, LBFGS, GradientMatching
 from remanence.data import Split, load, split
-from remanence.experiments import Cell, Point, Scale
+from remanence.experiments import Experiment, Point, Reconstructed, Scale, Victims
 from remanence.metrics import MSE, PSNR, SSIM
 from remanence.models import cnn, mlp, resnet, resnet18
 from remanence.releases import Case, Gradient, Victim, gradient_at_initial, local_update
@@ -20,27 +20,32 @@ RECORDS = 4  # of a batch
 NEWTON = GradientMatching(distance=L2(), tv=0.0, optimizer=LBFGS(), restarts=1)
 
 
-def architectures(scale: Scale) -> Sequence[Cell]:
+def architectures(scale: Scale) -> Sequence[Experiment]:
     """Gradient matching on an MLP, a CNN and a ResNet with frozen BatchNorm, by Adam and by L-BFGS."""
-    steps = {"smoke": 8, "small": 300, "paper": 2000}[scale]
+    steps = {"smoke": 8, "small": 300, "full": 2000}[scale]
     ways = {"L-BFGS": replace(NEWTON, steps=steps)}
     if scale != "smoke":
         ways["Adam"] = GradientMatching(steps=steps, restarts=1)
-    cut = partial(_cut, scale)
-    return [
-        Cell(
-            label=f"{name}, {way}",
-            split=cut,
+    victims = {
+        name: Victims(
+            split=partial(_cut, scale),
             model=net,
             training=Training(epochs=0),
             reveal=gradient_at_initial,
             per_victim=RECORDS,
-            attack=attack,
-            metrics=(SSIM, MSE, PSNR),
-            tuned_on_truth=way == "Adam",  # its rate and prior: on digits
-            point=Point(axis="architecture", value=name, series=way),
         )
         for name, net in _nets(scale).items()
+    }
+    return [
+        Experiment(
+            label=f"{name}, {way}",
+            victims=victims[name],
+            attack=attack,
+            tuned_on_truth=way == "Adam",  # its rate and prior: on digits
+            point=Point(axis="architecture", value=name, series=way),
+            evaluations=(Reconstructed(metrics=(SSIM, MSE, PSNR)),),
+        )
+        for name in victims
         for way, attack in ways.items()
     ]
 
@@ -50,7 +55,7 @@ def _nets(scale: Scale) -> dict[str, Callable[[Data], nn.Module]]:
     hidden, width = (64, 2) if scale == "smoke" else (256, 16)
 
     def residual(data: Data) -> nn.Module:
-        if scale == "paper":
+        if scale == "full":
             return resnet18(data.shape, data.num_classes)
         return resnet(data.shape, data.num_classes, blocks=(1, 1, 1), width=width)
 
@@ -61,26 +66,28 @@ def _nets(scale: Scale) -> dict[str, Callable[[Data], nn.Module]]:
     }
 
 
-def local_steps(scale: Scale) -> Sequence[Cell]:
+def local_steps(scale: Scale) -> Sequence[Experiment]:
     """Federated averaging: updates of several local steps, simulated by the attack, or taken for one gradient."""
-    counts = {"smoke": (3,), "small": (1, 2, 5, 10), "paper": (1, 2, 5, 10, 20, 50)}[scale]
+    counts = {"smoke": (3,), "small": (1, 2, 5, 10), "full": (1, 2, 5, 10, 20, 50)}[scale]
     attack = replace(
-        NEWTON, steps={"smoke": 50, "small": 150, "paper": 400}[scale], restarts=1 if scale == "smoke" else 2
+        NEWTON, steps={"smoke": 50, "small": 150, "full": 400}[scale], restarts=1 if scale == "smoke" else 2
     )
     ways = {"simulated": local_update, "taken for one gradient": _taken_for_a_gradient}
     cut = partial(_cut, scale)
     return [
-        Cell(
+        Experiment(
             label=f"{steps} local steps, {way}",
-            split=cut,
-            model=_nets(scale)["MLP"],
-            training=Training(optimizer=SGD(lr=0.1), epochs=steps),
-            reveal=reveal,
-            per_victim=RECORDS,
+            victims=Victims(
+                split=cut,
+                model=_nets(scale)["MLP"],
+                training=Training(optimizer=SGD(lr=0.1), epochs=steps),
+                reveal=reveal,
+                per_victim=RECORDS,
+            ),
             attack=attack,
-            metrics=(SSIM, MSE, PSNR),
             tuned_on_truth=True,  # the two restarts, and the exchange of labels: after a look at batches of seed 0
             point=Point(axis="local steps", value=steps, series=way, log=True),
+            evaluations=(Reconstructed(metrics=(SSIM, MSE, PSNR)),),
         )
         for steps in counts
         for way, reveal in ways.items()
@@ -104,8 +111,8 @@ def _taken_for_a_gradient(victim: Victim) -> Case[Gradient]:
 
 
 def _cut(scale: Scale, seed: int) -> Split:
-    batches = {"smoke": 1, "small": 2, "paper": 25}[scale]
-    if scale == "paper":
+    batches = {"smoke": 1, "small": 2, "full": 25}[scale]
+    if scale == "full":
         data = load("cifar10", part="test")
     else:
         digits = load("digits")

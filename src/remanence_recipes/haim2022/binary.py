@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from remanence.experiments import Claim, Scale, Study
+from remanence.experiments import Claim, Experiment, Scale
 from remanence.training import KnownLoss, Logistic, SquaredError
 from remanence_recipes.weights_alone.reading import study
 from remanence_recipes.weights_alone.target import FULL, Source, Target
 
-PER_GROUP: dict[Scale, int] = {"smoke": 10, "small": 25, "paper": 250}
-DECAY: dict[Scale, float] = {"smoke": 1e-2, "small": 3e-3, "paper": 3e-3}
-REGRESSION_DECAY: dict[Scale, float] = {"smoke": 1e-2, "small": 3e-3, "paper": 7.5e-4}  # the last is published
+PER_GROUP: dict[Scale, int] = {"smoke": 10, "small": 25, "full": 250}
+DECAY: dict[Scale, float] = {"smoke": 1e-2, "small": 3e-3, "full": 3e-3}
+REGRESSION_DECAY: dict[Scale, float] = {"smoke": 1e-2, "small": 3e-3, "full": 7.5e-4}  # the last is published
 PRINTED = Claim(
     quantity="SSIM above 0.4 as published, KKT",
     higher_is_better=True,
@@ -19,19 +19,19 @@ PRINTED = Claim(
 )
 
 
-def cifar10_binary(scale: Scale) -> Sequence[Study]:
+def cifar10_binary(scale: Scale) -> Sequence[Experiment]:
     """CIFAR-10, animals against vehicles: from a small first layer as published, and with weight decay."""
     return _pair(scale, "cifar10", Logistic(), DECAY[scale], "animals and vehicles", claims=(PRINTED,))
 
 
-def mnist_binary(scale: Scale) -> Sequence[Study]:
+def mnist_binary(scale: Scale) -> Sequence[Experiment]:
     """MNIST, odd digits against even ones: from a small first layer as published, and with weight decay."""
     return _pair(scale, "mnist", Logistic(), DECAY[scale], "odd and even digits")
 
 
-def regression(scale: Scale) -> Sequence[Study]:
+def regression(scale: Scale) -> Sequence[Experiment]:
     """CIFAR-10 with numbers for classes and squared errors (Buzaglo et al. 2023): multipliers of either sign."""
-    slow = 0.03 if scale == "paper" else None  # at the usual rate squared errors of 500 photographs diverge
+    slow = 0.03 if scale == "full" else None  # at the usual rate squared errors of 500 photographs diverge
     return _pair(scale, "cifar10", SquaredError(), REGRESSION_DECAY[scale], "numbers -1 and 1", lr=slow)
 
 
@@ -44,7 +44,7 @@ def _pair(
     *,
     lr: float | None = None,
     claims: Sequence[Claim] = (),
-) -> list[Study]:
+) -> list[Experiment]:
     target = Target(
         scale=scale,
         per_class=PER_GROUP[scale],

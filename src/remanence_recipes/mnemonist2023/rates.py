@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from remanence.attacks import RecoNN
-from remanence.audit.checks import tuned_on_truth
-from remanence.experiments import Claim, Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Claim, Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
+from remanence.experiments.checks import tuned_on_truth
 from remanence.metrics.statistics import Interval, binomial_share, bootstrap_mean, bootstrap_statistic, rank_correlation
 from remanence.models import initial_params
 from remanence.progress import track
@@ -32,10 +32,10 @@ from remanence_recipes.mnemonist2023.setting import SIZES, Readings, Run, mean_i
 STARTS: dict[Scale, dict[float, int]] = {
     "smoke": {0.1: 2, 0.2: 1},
     "small": {0.01: 1, 0.03: 1, 0.1: 3, 0.2: 1},
-    "paper": {0.01: 4, 0.03: 4, 0.1: 10, 0.2: 4},
+    "full": {0.01: 4, 0.03: 4, 0.1: 10, 0.2: 4},
 }
 # one record of 200 is heard everywhere, so small has more of them; a dozen fits for each start, so paper fewer shadows
-PARTS = {**SIZES, "small": (100, 1000, 1000, 2000), "paper": (1000, 10_000, 10_000, 1000)}
+PARTS = {**SIZES, "small": (100, 1000, 1000, 2000), "full": (1000, 10_000, 10_000, 1000)}
 LOOKED_AT = tuned_on_truth(
     "The rates, the floor and the control of quiet rows were chosen after looking at true records of seeds 1 and 3: "
     "quote another seed."
@@ -53,7 +53,7 @@ AGREES, CHOICE = "importance against quiet", "gain of chosen rows over drawn one
 _TWINS, _NUDGE = 8, 1e-7
 
 
-def rates(scale: Scale) -> Sequence[Study]:
+def rates(scale: Scale) -> Sequence[Experiment]:
     """Ours: the gain of Mnemonist-RecoNN by the victims' learning rate, and whether the selection is what gains."""
     about = (
         "RecoNN and Mnemonist-RecoNN at one learning rate of the victims, with the later layers and without them. The "
@@ -63,7 +63,12 @@ def rates(scale: Scale) -> Sequence[Study]:
         "rounding."
     )
     return [
-        Study(label=f"rate {lr:g}", about=about, run=partial(_at, scale, lr, starts), claims=_claims())
+        Experiment(
+            label=f"rate {lr:g}",
+            about=about,
+            evaluations=(Measurement(measure=partial(_at, scale, lr, starts)),),
+            claims=_claims(),
+        )
         for lr, starts in STARTS[scale].items()
     ]
 
@@ -187,7 +192,7 @@ def _gains(found: Found, seed: int) -> list[Measure]:
     """Over RecoNN with the same floor."""
     opened = found.gain(OPENED, RECONN, seed)
     meaning = "mean over the starts of 1 - error / error of RecoNN with its floor, on the same targets"
-    made = [Measure.of(_gain(OPENED), opened, meaning=meaning, chance=0.0), _choice(found, seed)]
+    made = [Measure.from_interval(_gain(OPENED), opened, meaning=meaning, chance=0.0), _choice(found, seed)]
     for floor, kept in found.kept.items():
         before, level = _named(RECONN, floor), found.gain(_named(ALONE, floor), _named(RECONN, floor), seed).value
         bare = [_named(name, floor) for name in WITHOUT_LATER]
@@ -198,7 +203,7 @@ def _gains(found: Found, seed: int) -> list[Measure]:
         for name in _gaining(found, floor):
             gain, chance = found.gain(name, before, seed), level if name in bare else 0.0
             told = f"{meaning}; chance: all rows, the later layers dropped too" if name in bare else meaning
-            made.append(Measure.of(_gain(name), gain, meaning=told, chance=chance))
+            made.append(Measure.from_interval(_gain(name), gain, meaning=told, chance=chance))
         made += [_won(found, _named(name, floor), before) for name in (KEPT, DROPPED)]
     return made
 
@@ -209,12 +214,12 @@ def _choice(found: Found, seed: int) -> Measure:
         "mean over the starts of 1 - error of Mnemonist-RecoNN / error of as many rows drawn, both without the later "
         "layers and the floor, on the same targets"
     )
-    return Measure.of(CHOICE, gain, meaning=meaning, chance=0.0)
+    return Measure.from_interval(CHOICE, gain, meaning=meaning, chance=0.0)
 
 
 def _won(found: Found, name: str, before: str) -> Measure:
     meaning = "share of the starts in which it errs less than RecoNN with the same floor"
-    return Measure.of(_wins(name), found.wins(name, before), meaning=meaning, chance=0.5)
+    return Measure.from_interval(_wins(name), found.wins(name, before), meaning=meaning, chance=0.5)
 
 
 def _victims(found: Found, seed: int) -> list[Measure]:
@@ -236,7 +241,7 @@ def _victims(found: Found, seed: int) -> list[Measure]:
         (LOSS, found.loss, loss, guessing),
     )
     return [
-        Measure.of(
+        Measure.from_interval(
             name, bootstrap_mean(torch.tensor(each), seed=derive_seed(seed, name)), meaning=meaning, chance=chance
         )
         for name, each, meaning, chance in told
@@ -248,7 +253,7 @@ def _by_start(found: Found, seed: int) -> Figure:
     starts = tuple(float(i + 1) for i in range(len(found.loss)))
     one = [replace(found, errors={name: [each[i]] for name, each in found.errors.items()}) for i in range(len(starts))]
     series = tuple(
-        Series.of(name, starts, [each.gain(name, _named(RECONN, floor), seed) for each in one])
+        Series.from_intervals(name, starts, [each.gain(name, _named(RECONN, floor), seed) for each in one])
         for floor in found.kept
         for name in _gaining(found, floor)
     )

@@ -6,7 +6,19 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from remanence.experiments import Cell, Claim, Figure, Measure, Outcome, Point, Scale, Series, Study
+from remanence.experiments import (
+    Claim,
+    Experiment,
+    Figure,
+    Measure,
+    Measurement,
+    Outcome,
+    Point,
+    Reconstructed,
+    Scale,
+    Series,
+    Victims,
+)
 from remanence.metrics import MAE, MAE_MSE, MSE, PSNR, SSIM, identity
 from remanence.metrics.statistics import binomial_share, bootstrap_mean, rank_correlation
 from remanence.progress import track
@@ -32,32 +44,32 @@ AT_MEAN, DRAWN = "Mnemonist-RecoNN, rejected rows at the mean", "as many rows, d
 TABLE_3 = {RELU: (0.2040, 0.2705, 0.0908, 0.1315), CHOSEN: (0.1738, 0.2385, 0.0730, 0.1158)}
 GAIN, BETTER, AGREES = "gain of Mnemonist-RecoNN", "starts in which it gains", "importance against storage"
 GAIN_AT_MEAN = "gain with rejected rows at the mean"
-STARTS: dict[Scale, tuple[int, int]] = {"smoke": (2, 2), "small": (5, 5), "paper": (10, 4)}  # ReLU, sigmoid
+STARTS: dict[Scale, tuple[int, int]] = {"smoke": (2, 2), "small": (5, 5), "full": (10, 4)}  # ReLU, sigmoid
 
 
-def table3(scale: Scale) -> Sequence[Cell]:
+def table3(scale: Scale) -> Sequence[Experiment]:
     """Table 3: RecoNN and Mnemonist-RecoNN on four nets that differ in their first weights."""
     return [cell for place in range(2 if scale == "smoke" else 4) for cell in _readings(scale, place)]
 
 
-def _readings(scale: Scale, place: int) -> list[Cell]:
+def _readings(scale: Scale, place: int) -> list[Experiment]:
     """Of one run; what they share is made once."""
-    split, model, start = partial(cut, scale), partial(net, nn.ReLU), partial(start_of, place)
-    trained = training(scale)
+    victims = Victims(
+        split=partial(cut, scale),
+        model=partial(net, nn.ReLU),
+        training=training(scale),
+        reveal=all_but_one,
+        per_victim=1,
+        initial=partial(start_of, place),
+    )
     return [
-        Cell(
+        Experiment(
             label=f"run {place + 1}, {name}",
-            split=split,
-            model=model,
-            training=trained,
-            reveal=all_but_one,
-            per_victim=1,
-            start=start,
+            victims=victims,
             attack=attack,
-            matching=identity,
-            metrics=(MAE_MSE, MSE, MAE, PSNR, SSIM),
             tuned_on_truth=True,  # the victims' rate, on seed 1
             point=Point(axis="first weights", value=f"run {place + 1}", series=name),
+            evaluations=(Reconstructed(matching=identity, metrics=(MAE_MSE, MSE, MAE, PSNR, SSIM)),),
         )
         for name, attack in (
             ("RecoNN", reconstructor(scale)),
@@ -67,7 +79,7 @@ def _readings(scale: Scale, place: int) -> list[Cell]:
     ]
 
 
-def figure1_initialisations(scale: Scale) -> Sequence[Study]:
+def figure1_initialisations(scale: Scale) -> Sequence[Experiment]:
     """Figure 1: RecoNN over many first weights, ReLU against sigmoid; and what Mnemonist gains on each."""
     claims = (
         Claim(quantity=GAIN, higher_is_better=True, printed=0.145, target=0.12, where="table 3, mean of four gains"),
@@ -79,7 +91,14 @@ def figure1_initialisations(scale: Scale) -> Sequence[Study]:
         Claim(quantity=SIGMOID, higher_is_better=False, printed=0.03, where="section 3"),
     )
     about = "The error of RecoNN on nets that differ in nothing but their first weights, and Mnemonist's on the same."
-    return [Study(label="many first weights", about=about, run=partial(_many, scale), claims=claims)]
+    return [
+        Experiment(
+            label="many first weights",
+            about=about,
+            evaluations=(Measurement(measure=partial(_many, scale)),),
+            claims=claims,
+        )
+    ]
 
 
 def _many(scale: Scale, seed: int, device: torch.device) -> Outcome:
@@ -116,7 +135,9 @@ def over_starts(name: str, means: Tensor, level: float, near: float, seed: int) 
     meaning = (
         f"mean MAE + MSE over the starts, which lie {spread}; chance is the mean image, a neighbour has {near:.4f}"
     )
-    return Measure.of(name, bootstrap_mean(means, seed=derive_seed(seed, name)), meaning=meaning, chance=level)
+    return Measure.from_interval(
+        name, bootstrap_mean(means, seed=derive_seed(seed, name)), meaning=meaning, chance=level
+    )
 
 
 def _gains(means: dict[str, Tensor], kept: list[int], seed: int) -> list[Measure]:
@@ -127,14 +148,14 @@ def _gains(means: dict[str, Tensor], kept: list[int], seed: int) -> list[Measure
     mean, other, null = (bootstrap_mean(some, seed=derive_seed(seed, GAIN)) for some in (gains, at_mean, drawn))
     ahead = binomial_share(int((gains > 0).sum()), len(gains))
     return [
-        Measure.of(GAIN, mean, meaning=f"mean over the starts of {each}; {rows}", chance=null.value),
-        Measure.of(
+        Measure.from_interval(GAIN, mean, meaning=f"mean over the starts of {each}; {rows}", chance=null.value),
+        Measure.from_interval(
             GAIN_AT_MEAN,
             other,
             meaning="the same where rows that a mask rejects go to the shadows' mean, not to their first weights",
             chance=null.value,
         ),
-        Measure.of(
+        Measure.from_interval(
             BETTER,
             ahead,
             meaning="share of the starts in which that is above zero; chance is that share with drawn rows",
@@ -148,7 +169,9 @@ def _agreement(found: Tensor, seed: int) -> Measure:
         "rank correlation over the rows of how much a row helps (minus its coefficient) with the share of the targets "
         "that it stores at the first step, mean over the starts"
     )
-    return Measure.of(AGREES, bootstrap_mean(found, seed=derive_seed(seed, AGREES)), meaning=meaning, chance=0.0)
+    return Measure.from_interval(
+        AGREES, bootstrap_mean(found, seed=derive_seed(seed, AGREES)), meaning=meaning, chance=0.0
+    )
 
 
 def by_start(errors: dict[str, list[Tensor]], first: str, levels: dict[str, float], seed: int) -> Figure:
@@ -159,7 +182,7 @@ def by_start(errors: dict[str, list[Tensor]], first: str, levels: dict[str, floa
     def series(name: str, each: list[Tensor]) -> Series:
         places = [(x, i) for x, i in zip(starts, order, strict=True) if i < len(each)]
         found = [bootstrap_mean(each[i], seed=derive_seed(seed, name, i)) for _, i in places]
-        return Series.of(name, tuple(x for x, _ in places), found)
+        return Series.from_intervals(name, tuple(x for x, _ in places), found)
 
     chances = [Series(name=n, x=starts, y=(level,) * len(starts), role="chance") for n, level in levels.items()]
     return Figure(
@@ -170,10 +193,10 @@ def by_start(errors: dict[str, list[Tensor]], first: str, levels: dict[str, floa
     )
 
 
-def figure9_gallery(scale: Scale) -> Sequence[Study]:
+def figure9_gallery(scale: Scale) -> Sequence[Experiment]:
     """Figure 9: targets, what RecoNN and what Mnemonist-RecoNN make of them, side by side."""
     about = "The targets that Mnemonist-RecoNN improves most, those in the middle, and those it harms most."
-    return [Study(label="side by side", about=about, run=partial(_gallery, scale))]
+    return [Experiment(label="side by side", about=about, evaluations=(Measurement(measure=partial(_gallery, scale)),))]
 
 
 def _gallery(scale: Scale, seed: int, device: torch.device) -> Outcome:
@@ -191,8 +214,8 @@ def _gallery(scale: Scale, seed: int, device: torch.device) -> Outcome:
     lower = binomial_share(int((gains > 0).sum()), len(gains))
     return Outcome(
         measures=(
-            Measure.of("difference of the errors", found, meaning=meaning, chance=0.0),
-            Measure.of(
+            Measure.from_interval("difference of the errors", found, meaning=meaning, chance=0.0),
+            Measure.from_interval(
                 "targets read better", lower, meaning="share of the targets for which that is above zero", chance=0.5
             ),
         ),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from remanence.attacks import Importance
-from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
 from remanence.metrics.statistics import bootstrap_statistic, rank_correlation
 from remanence.seeds import derive_seed
 from remanence_recipes.mnemonist2023.setting import STEPS, TUNED, Readings, cut, net, runs, training
@@ -16,7 +16,7 @@ from remanence_recipes.storage import storage_study
 _SEEN = 1.96  # standard errors on either side of a 95 % interval
 
 
-def figure5_storage(scale: Scale) -> Sequence[Study]:
+def figure5_storage(scale: Scale) -> Sequence[Experiment]:
     """Figure 5: how many rows of the first layer store each target at steps 1, 30 and 40, ReLU against sigmoid."""
     split, steps = partial(cut, scale), (1, 3 * STEPS[scale] // 4, STEPS[scale])
     return [
@@ -25,10 +25,14 @@ def figure5_storage(scale: Scale) -> Sequence[Study]:
     ]
 
 
-def figure7_importance(scale: Scale) -> Sequence[Study]:
+def figure7_importance(scale: Scale) -> Sequence[Experiment]:
     """Figures 7 and 8: how much each row helps to read the record, beside how many records it stores."""
     about = "Rows of the first layer put back to their first weights, all masks of them: which does RecoNN miss?"
-    return [Study(label="importance of rows", about=about, run=partial(_importance, scale))]
+    return [
+        Experiment(
+            label="importance of rows", about=about, evaluations=(Measurement(measure=partial(_importance, scale)),)
+        )
+    ]
 
 
 def _importance(scale: Scale, seed: int, device: torch.device) -> Outcome:
@@ -54,7 +58,7 @@ def _agreement(found: Importance, stored: Tensor, seed: int) -> Measure:
         "rank correlation over the rows of how much a row helps (minus its coefficient) with the share of the targets "
         "that it stores at the first step"
     )
-    return Measure.of("importance against storage", rho, meaning=meaning, chance=0.0)
+    return Measure.from_interval("importance against storage", rho, meaning=meaning, chance=0.0)
 
 
 def _surrogate(found: Importance) -> Measure:

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from remanence.attacks import FittedMnemonist, FittedRecoNN, Fitting, Importance, Mnemonist, RecoNN
 from remanence.attacks.one_unknown.mnemonist import ResetTo
-from remanence.audit.checks import tuned_on_truth
 from remanence.data import Split, load, split
 from remanence.diagnostics.memorization import Storage, audit_storage
 from remanence.experiments import Scale
+from remanence.experiments.checks import tuned_on_truth
 from remanence.metrics import MAE_MSE
 from remanence.metrics.nulls import mean_image as null_of_mean
 from remanence.metrics.nulls import nearest_neighbour
@@ -27,12 +27,12 @@ from remanence.types import Data, Params, concat
 SIZES: dict[Scale, tuple[int, int, int, int]] = {  # private, fixed, public, test
     "smoke": (20, 100, 200, 500),
     "small": (100, 200, 1500, 2000),
-    "paper": (1000, 10_000, 20_000, 1000),  # the paper has 40,000 shadows for each start
+    "full": (1000, 10_000, 20_000, 1000),  # the paper has 40,000 shadows for each start
 }
 TUNED = tuned_on_truth(
     "The victims' learning rate was chosen after looking at true records of seed 1: quote another seed."
 )
-STEPS: dict[Scale, int] = {"smoke": 20, "small": 40, "paper": 40}
+STEPS: dict[Scale, int] = {"smoke": 20, "small": 40, "full": 40}
 # table 2 says a transposed CNN, MAE + MSE and 200 steps, which read as epochs would be two minutes for each fit
 RECONSTRUCTOR = RecoNN(
     hidden=(),
@@ -64,7 +64,7 @@ def training(scale: Scale, lr: float | None = None) -> Training:
     """The paper states neither rate nor momentum. At 0.1 some starts are chaotic: models that begin 1e-7 apart end as
     far from each other as those that hold different records. `mnemonist2023.rates` walks over them."""
     lr = lr or (0.1 if scale == "smoke" else 0.03)
-    return Training(optimizer=SGD(lr=lr, momentum=0.9), epochs=STEPS[scale], tf32=scale == "paper")
+    return Training(optimizer=SGD(lr=lr, momentum=0.9), epochs=STEPS[scale], tf32=scale == "full")
 
 
 def cut(scale: Scale, seed: int, sizes: tuple[int, int, int, int] | None = None) -> Split:

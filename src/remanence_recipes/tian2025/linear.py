@@ -9,7 +9,7 @@ from torch import nn
 
 from remanence.data import Split
 from remanence.diagnostics.preflight import gradients_turn, linearity
-from remanence.experiments import Claim, Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Claim, Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
 from remanence.metrics.statistics import bootstrap_mean
 from remanence.releases import train_victim
 from remanence.seeds import derive_seed
@@ -21,10 +21,10 @@ PRINTED = {"MLP 200": 0.9134, "MLP 500": 0.9165, "MLP 2000": 0.9306, "MLP 4000":
 MEANING = "mean cosine of a record's gradients at any two epochs, over the records; chance: unrelated directions"
 
 
-def table_linearity(scale: Scale) -> Sequence[Study]:
+def table_linearity(scale: Scale) -> Sequence[Experiment]:
     """The linearity index of MLPs by their width, and of ResNet-18."""
-    widths = {"smoke": (16, 64), "small": (200, 500), "paper": (200, 500, 2000, 4000)}[scale]
-    records, images, net = {"smoke": 10, "small": 20, "paper": 100}[scale], images_of(scale), NETS[scale]
+    widths = {"smoke": (16, 64), "small": (200, 500), "full": (200, 500, 2000, 4000)}[scale]
+    records, images, net = {"smoke": 10, "small": 20, "full": 100}[scale], images_of(scale), NETS[scale]
     alone = partial(cut, scale, records)
     beside = partial(cut, scale, min(records, 20), public=net.public, side=net.side)
     start = started(net, images, beside)
@@ -36,9 +36,16 @@ def table_linearity(scale: Scale) -> Sequence[Study]:
     claims = [
         Claim(quantity=name, higher_is_better=None, printed=printed, where="table of M_lin", rtol=0.03)
         for name, printed in PRINTED.items()
-        if scale == "paper"
+        if scale == "full"
     ]
-    return [Study(label="linearity", about=about, run=partial(_indices, nets), claims=tuple(claims))]
+    return [
+        Experiment(
+            label="linearity",
+            about=about,
+            evaluations=(Measurement(measure=partial(_indices, nets)),),
+            claims=tuple(claims),
+        )
+    ]
 
 
 Net = tuple[Callable[[Data], nn.Module], Callable[[nn.Module, int], Params], Callable[[int], Split]]
@@ -49,11 +56,11 @@ def _indices(nets: dict[str, Net], seed: int, device: torch.device) -> Outcome:
         name: bootstrap_mean(_index(net, seed, device), seed=derive_seed(seed, name)) for name, net in nets.items()
     }
     names = tuple(found)
-    series = [Series.of("ours", names, list(found.values()))]
+    series = [Series.from_intervals("ours", names, list(found.values()))]
     if printed := tuple(name for name in names if name in PRINTED):
         series.append(Series(name="printed", x=printed, y=tuple(PRINTED[n] for n in printed), role="printed"))
     return Outcome(
-        measures=tuple(Measure.of(name, each, meaning=MEANING, chance=0.0) for name, each in found.items()),
+        measures=tuple(Measure.from_interval(name, each, meaning=MEANING, chance=0.0) for name, each in found.items()),
         figures=(Figure(title="Linearity", x_label="net", y_label="M_lin", series=tuple(series), kind="bars"),),
         caveats=tuple(
             replace(turns, text=f"{name}: {turns.text}")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from remanence.attacks import L2, Cosine, Linearised, SimuDy
-from remanence.experiments import Cell, Claim, Point, Scale
+from remanence.experiments import Claim, Experiment, Point, Reconstructed, Scale, Victims
 from remanence.releases import fine_tuned
 from remanence.training import SGD
 from remanence_recipes.tian2025.setting import PAPERS, cut, images_of, torch_start, wide
@@ -14,38 +14,36 @@ _DECISIVE = 40  # epochs of 200: those after them turn no layer's way by more th
 # It, directions for the distance and 400 steps were chosen on seeds 1 and 2: quote another one.
 
 
-def mlp_100(scale: Scale) -> Sequence[Cell]:
+def mlp_100(scale: Scale) -> Sequence[Experiment]:
     """100 images from an MLP of 3072-1000-1000-10 at full batch, by the paper's search and whitened; to convergence."""
     short = simulated(scale)
-    epochs = {"smoke": 20, "small": 60, "paper": 200}[scale]
+    epochs = {"smoke": 20, "small": 60, "full": 200}[scale]
     claim = Claim.mean(images_of(scale).ssim, target=0.6, where="ours")
     assert isinstance(short.attack, SimuDy)
-    evened = whitened(replace(short.attack, steps=400) if scale == "paper" else short.attack)
+    evened = whitened(replace(short.attack, steps=400) if scale == "full" else short.attack)
     whole = replace(PAPERS, optimizer=SGD(lr=0.1), epochs=epochs)
     of_first = replace(evened, distance=Cosine(), training=replace(whole, epochs=_DECISIVE))
     converged = replace(
-        short,
-        attack=of_first if scale == "paper" else evened,
+        short.with_victims(training=whole),
+        attack=of_first if scale == "full" else evened,
         label=f"{short.label}, to convergence",
-        training=whole,
-        claims=(claim,) if scale == "paper" else (),
+        claims=(claim,) if scale == "full" else (),
     )
     return [short, replace(short, label=f"{short.label}, whitened", attack=evened, claims=()), converged]
 
 
-def unknown_labels(scale: Scale) -> Sequence[Cell]:
+def unknown_labels(scale: Scale) -> Sequence[Experiment]:
     """Images of any classes: with labels that are taken to be balanced, and with labels that are moved with them."""
     one = simulated(scale)
     assert isinstance(one.attack, SimuDy)
-    records, steps = one.attack.candidates, 400 if scale == "paper" else one.attack.steps
+    records, steps = one.attack.candidates, 400 if scale == "full" else one.attack.steps
     split, attack = partial(cut, scale, records, balanced=False), whitened(replace(one.attack, steps=steps))
     rate = 0.1 if scale == "smoke" else PAPERS.optimizer.lr  # so that few digits are learnt
+    one = one.with_victims(split=split, training=replace(PAPERS, optimizer=SGD(lr=rate)))
     return [
         replace(
             one,
             label=f"MLP, {records} images, {way}",
-            split=split,
-            training=replace(PAPERS, optimizer=SGD(lr=rate)),
             attack=replace(attack, soft_labels=soft),
             point=Point(axis="labels", value=way),
             claims=(),
@@ -54,29 +52,28 @@ def unknown_labels(scale: Scale) -> Sequence[Cell]:
     ]
 
 
-def mlp_500(scale: Scale) -> Sequence[Cell]:
+def mlp_500(scale: Scale) -> Sequence[Experiment]:
     """500 images from the same MLP, trained for 20 epochs at full batch, by the whitened search."""
-    records, steps = {"smoke": (20, 150), "small": (50, 600), "paper": (500, 2000)}[scale]
+    records, steps = {"smoke": (20, 150), "small": (50, 600), "full": (500, 2000)}[scale]
     one = simulated(scale)
     assert isinstance(one.attack, SimuDy)
     claim = Claim.mean(images_of(scale).ssim, target=0.6, where="ours")
     return [
         replace(
-            one,
+            one.with_victims(split=partial(cut, scale, records)),
             label=f"MLP, {records} images",
-            split=partial(cut, scale, records),
             attack=whitened(replace(one.attack, candidates=records, steps=steps)),
-            claims=(claim,) if scale == "paper" else (),
+            claims=(claim,) if scale == "full" else (),
         )
     ]
 
 
-def baselines(scale: Scale) -> Sequence[Cell]:
+def baselines(scale: Scale) -> Sequence[Experiment]:
     """The same MLP read by SimuDy, and by gradients at the start and the end of training or at the end alone."""
     usual = simulated(scale)
     budget = usual.attack
     assert isinstance(budget, SimuDy)
-    steps = {"smoke": 40, "small": 600, "paper": 20_000}[scale]
+    steps = {"smoke": 40, "small": 600, "full": 20_000}[scale]
     linear = Linearised(candidates=2 * budget.candidates, steps=steps, octaves=budget.octaves)
     attacks: dict[str, SimuDy | Linearised] = {
         "SimuDy": budget,
@@ -89,25 +86,26 @@ def baselines(scale: Scale) -> Sequence[Cell]:
     ]
 
 
-def simulated(scale: Scale) -> Cell:
-    records, width, steps = {"smoke": (10, 64, 80), "small": (20, 300, 300), "paper": (100, 1000, 5000)}[scale]
-    images, attack = images_of(scale), SimuDy(candidates=records, steps=steps, octaves=4, tf32=scale == "paper")
+def simulated(scale: Scale) -> Experiment:
+    records, width, steps = {"smoke": (10, 64, 80), "small": (20, 300, 300), "full": (100, 1000, 5000)}[scale]
+    images, attack = images_of(scale), SimuDy(candidates=records, steps=steps, octaves=4, tf32=scale == "full")
     claim = Claim.mean(images.ssim, printed=0.3374, target=0.80, where="100 images, greedy SSIM")
     if scale == "smoke":
         few = replace(attack.optimizer, lr=0.04)  # steps must do, and digits of 8x8 are black and white
         attack = replace(attack, optimizer=few, octaves=0)
-    return Cell(
+    return Experiment(
         label=f"MLP, {records} images",
-        split=partial(cut, scale, records),
-        model=wide(width),
-        training=PAPERS,
-        start=torch_start(images),
-        reveal=fine_tuned,
+        victims=Victims(
+            split=partial(cut, scale, records),
+            model=wide(width),
+            training=PAPERS,
+            initial=torch_start(images),
+            reveal=fine_tuned,
+        ),
         attack=attack,
-        matching=images.matching,
-        metrics=images.metrics,
-        claims=(claim,) if scale == "paper" else (),
+        claims=(claim,) if scale == "full" else (),
         tuned_on_truth=True,  # rate and octaves of the search: on 20 images of seed 0 at `small`; see also `whitened`
+        evaluations=(Reconstructed(matching=images.matching, metrics=images.metrics),),
     )
 
 

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from remanence.attacks import SimuDy
 from remanence.data import Split
-from remanence.experiments import Cell, Claim, Measure, Outcome, Scale, Study
+from remanence.experiments import Claim, Experiment, Measure, Measurement, Outcome, Reconstructed, Scale, Victims
 from remanence.metrics.statistics import binomial_share
 from remanence.models import Standardise, apply, initial_params, resnet
 from remanence.progress import track
@@ -39,10 +39,10 @@ class DeepNet:
 NETS: dict[Scale, DeepNet] = {
     "smoke": DeepNet(blocks=(1, 1), width=4, side=None, public=400, epochs=3),
     "small": DeepNet(blocks=(1, 1, 1), width=16, side=16, public=5000, epochs=4),
-    "paper": DeepNet(blocks=(2, 2, 2, 2), width=64, side=None, public=20_000, epochs=10),
+    "full": DeepNet(blocks=(2, 2, 2, 2), width=64, side=None, public=20_000, epochs=10),
 }
 FAST = replace(PAPERS, epochs=4, optimizer=SGD(lr=0.1))  # so that four epochs of a new head do
-VICTIMS: dict[Scale, Training] = {"smoke": FAST, "small": PAPERS, "paper": PAPERS}
+VICTIMS: dict[Scale, Training] = {"smoke": FAST, "small": PAPERS, "full": PAPERS}
 FEWEST, FEWER = 4, 8  # epochs that first and further steps simulate; the authors' code: 8
 STEEP = (20.0, 40.0)  # gates of the last steps
 SHORT = 40  # one step of so many simulates the victim's own
@@ -51,14 +51,14 @@ DEEP = SimuDy(
 )
 
 
-def resnet_20(scale: Scale) -> Sequence[Cell | Study]:
+def resnet_20(scale: Scale) -> Sequence[Experiment]:
     """20 images from ResNet-18, fine-tuned from pre-trained layers under a new head, and under the pre-trained one.
 
     For 20 epochs at full batch; the layers have seen other images. With their own head the loss is so curved that a
     larger rate than the victim's diverges.
     """
     claim = Claim.mean(images_of(scale).ssim, printed=0.57, target=0.60, where="20 images, read off a picture")
-    records, steps = 20 if scale == "paper" else 10, {"smoke": 20, "small": 300, "paper": 1500}[scale]
+    records, steps = 20 if scale == "full" else 10, {"smoke": 20, "small": 300, "full": 1500}[scale]
     start, victim = Start.of(scale, records), VICTIMS[scale]
     attack = deep(records, steps, [replace(victim, epochs=FEWER)] if victim.epochs > FEWER else [])
     kept = deep_cell(scale, start.net, start.parts, start.trained, attack)
@@ -68,17 +68,17 @@ def resnet_20(scale: Scale) -> Sequence[Cell | Study]:
     ]
 
 
-def resnet_50(scale: Scale) -> Sequence[Cell | Study]:
+def resnet_50(scale: Scale) -> Sequence[Experiment]:
     """50 images from the same ResNet-18."""
     claim = Claim.mean(images_of(scale).ssim, printed=0.1982, target=0.35, where="50 images, greedy SSIM")
-    records = 50 if scale == "paper" else 20
-    return _images(scale, Start.of(scale, records), records, {"smoke": 10, "small": 200, "paper": 1200}[scale], claim)
+    records = 50 if scale == "full" else 20
+    return _images(scale, Start.of(scale, records), records, {"smoke": 10, "small": 200, "full": 1200}[scale], claim)
 
 
-def resnet_120(scale: Scale) -> Sequence[Cell | Study]:
+def resnet_120(scale: Scale) -> Sequence[Experiment]:
     """120 images from the same ResNet-18, the largest set that the paper speaks of."""
-    records = {"smoke": 30, "small": 40, "paper": 120}[scale]
-    return _images(scale, Start.of(scale, records), records, {"smoke": 8, "small": 80, "paper": 500}[scale], None)
+    records = {"smoke": 30, "small": 40, "full": 120}[scale]
+    return _images(scale, Start.of(scale, records), records, {"smoke": 8, "small": 80, "full": 500}[scale], None)
 
 
 @final
@@ -99,18 +99,18 @@ class Start:
         return cls(net=net, parts=parts, trained=trained, new_head=with_new_head(net, images, parts, trained))
 
 
-def _images(scale: Scale, start: Start, records: int, steps: int, claim: Claim | None) -> list[Cell | Study]:
+def _images(scale: Scale, start: Start, records: int, steps: int, claim: Claim | None) -> list[Experiment]:
     attack = deep(records, steps, leaping(VICTIMS[scale]))
     cell = deep_cell(scale, start.net, start.parts, start.new_head, attack)
     return [
-        Study(
+        Experiment(
             label="the start",
             about="How good the net is whose layers fine-tuning starts from; the head is drawn anew, as for a new "
             "task. The paper's start is not public: ours is pre-trained on images that are neither private nor held "
             "out.",
-            run=partial(_accuracy, start.trained, start.net, start.parts),
+            evaluations=(Measurement(measure=partial(_accuracy, start.trained, start.net, start.parts)),),
         ),
-        replace(cell, claims=(claim,) if claim and scale == "paper" else ()),
+        replace(cell, claims=(claim,) if claim and scale == "full" else ()),
     ]
 
 
@@ -139,19 +139,20 @@ def leaping(training: Training) -> list[Training]:
 
 def deep_cell(
     scale: Scale, net: DeepNet, parts: Callable[[int], Split], start: Callable[[int], Params], attack: SimuDy
-) -> Cell:
+) -> Experiment:
     images = images_of(scale)
-    return Cell(
+    return Experiment(
         label=f"ResNet, {attack.candidates} images",
-        split=parts,
-        model=built(net),
-        training=VICTIMS[scale],
-        start=lambda _, seed: start(seed),
-        reveal=fine_tuned,
+        victims=Victims(
+            split=parts,
+            model=built(net),
+            training=VICTIMS[scale],
+            initial=lambda _, seed: start(seed),
+            reveal=fine_tuned,
+        ),
         attack=attack,
-        matching=images.matching,
-        metrics=images.metrics,
         tuned_on_truth=True,  # octaves, rate, prior, clip and leaps, on up to ten images of seed 0 at `small`
+        evaluations=(Reconstructed(matching=images.matching, metrics=images.metrics),),
     )
 
 
@@ -218,4 +219,4 @@ def _accuracy(
     share = binomial_share(int((torch.cat(guesses) == test.y).sum()), len(test))
     chance = float(test.y.bincount().max()) / len(test)
     meaning = "share of held-out images that the start classifies rightly"
-    return Outcome(measures=(Measure.of("test accuracy", share, meaning=meaning, chance=chance),))
+    return Outcome(measures=(Measure.from_interval("test accuracy", share, meaning=meaning, chance=chance),))

@@ -9,7 +9,7 @@ from torch import nn
 
 from remanence.attacks import SimuDy
 from remanence.data import Split
-from remanence.experiments import Cell, Point, Scale
+from remanence.experiments import Experiment, Point, Scale
 from remanence.models import resnet, vgg
 from remanence.training import Training
 from remanence.types import Params
@@ -36,7 +36,7 @@ MLPS: dict[Scale, tuple[Setting, dict[str, tuple[int, ...]]]] = {
         Setting(images=20, epochs=20, width=100, batch=None),
         {"images": (10, 50), "epochs": (40, 80), "width": (50, 300), "batch": (5, 10)},
     ),
-    "paper": (
+    "full": (
         Setting(images=100, epochs=20, width=1000, batch=None),
         {"images": (20, 50, 200), "epochs": (40, 80), "width": (100, 300, 3000), "batch": (25, 50)},
     ),
@@ -47,15 +47,15 @@ DEEPS: dict[Scale, tuple[Setting, dict[str, tuple[int, ...]]]] = {
         Setting(images=10, epochs=1, width=16, batch=None),
         {"images": (20,), "epochs": (4,), "width": (8,), "batch": (5,)},
     ),
-    "paper": (
+    "full": (
         Setting(images=10, epochs=4, width=16, batch=None),
         {"images": (20, 50), "epochs": (1, 8), "width": (8, 32), "batch": (5,)},
     ),
 }
-STEPS: dict[Scale, tuple[int, int]] = {"smoke": (20, 5), "small": (200, 150), "paper": (500, 500)}
+STEPS: dict[Scale, tuple[int, int]] = {"smoke": (20, 5), "small": (200, 150), "full": (500, 500)}
 
 
-def scaling(scale: Scale) -> Sequence[Cell]:
+def scaling(scale: Scale) -> Sequence[Experiment]:
     """SSIM against the number of images, the epochs, the width and the batch size: MLP, a small ResNet and VGG."""
     begun = cache(partial(_begun, scale))
     middle, axes = DEEPS[scale]
@@ -68,8 +68,8 @@ def scaling(scale: Scale) -> Sequence[Cell]:
 
 
 def _around(
-    name: str, middle: Setting, axes: dict[str, tuple[int, ...]], made: Callable[[Setting], Cell]
-) -> Iterator[Cell]:
+    name: str, middle: Setting, axes: dict[str, tuple[int, ...]], made: Callable[[Setting], Experiment]
+) -> Iterator[Experiment]:
     """The cells of each axis, the one in the middle on all of them."""
     for axis, values in axes.items():
         usual = getattr(middle, axis) or middle.images
@@ -82,14 +82,13 @@ def _around(
             )
 
 
-def _shallow(scale: Scale, setting: Setting) -> Cell:
+def _shallow(scale: Scale, setting: Setting) -> Experiment:
     usual = simulated(scale)
     assert isinstance(usual.attack, SimuDy)
     return replace(
-        usual,
-        split=partial(cut, scale, setting.images),
-        model=wide(setting.width),
-        training=_training(setting),
+        usual.with_victims(
+            split=partial(cut, scale, setting.images), model=wide(setting.width), training=_training(setting)
+        ),
         attack=replace(usual.attack, candidates=setting.images, steps=STEPS[scale][0]),
         claims=(),
     )
@@ -99,15 +98,16 @@ Begun = tuple[DeepNet, Callable[[int], Split], Callable[[int], Params]]  # a net
 
 
 def _begun(scale: Scale, family: Callable[..., nn.Sequential], images: int, width: int) -> Begun:
-    net = replace(NETS["small"], side=None) if scale == "paper" else NETS[scale]
+    net = replace(NETS["small"], side=None) if scale == "full" else NETS[scale]
     net = replace(net, family=family, width=width)
     parts = partial(cut, scale, images, public=net.public, side=net.side)
     return net, parts, started(net, images_of(scale), parts)
 
 
-def _deep(scale: Scale, begun: Callable[[int, int], Begun], setting: Setting) -> Cell:
+def _deep(scale: Scale, begun: Callable[[int, int], Begun], setting: Setting) -> Experiment:
     attack = replace(DEEP, candidates=setting.images, steps=STEPS[scale][1])
-    return replace(deep_cell(scale, *begun(setting.images, setting.width), attack), training=_training(setting))
+    usual = deep_cell(scale, *begun(setting.images, setting.width), attack)
+    return usual.with_victims(training=_training(setting))
 
 
 def _training(setting: Setting) -> Training:

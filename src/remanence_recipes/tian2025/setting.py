@@ -17,7 +17,7 @@ from remanence.seeds import derive_seed
 from remanence.training import SGD, Training
 from remanence.types import Data, Params
 
-HELD_OUT: dict[Scale, int] = {"smoke": 500, "small": 1000, "paper": 5000}
+HELD_OUT: dict[Scale, int] = {"smoke": 500, "small": 1000, "full": 5000}
 PAPERS = Training(optimizer=SGD(lr=0.01), epochs=20)
 
 

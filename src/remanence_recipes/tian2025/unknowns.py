@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from remanence.attacks import Count, SimuDy, contributions, count_needed, find_rate
-from remanence.audit.checks import tuned_on_truth
-from remanence.experiments import Claim, Measure, Outcome, Scale, Study
+from remanence.experiments import Claim, Experiment, Measure, Measurement, Outcome, Scale
+from remanence.experiments.checks import tuned_on_truth
 from remanence.metrics.matching import NONE
 from remanence.metrics.statistics import binomial_share, bootstrap_mean
 from remanence.progress import track
@@ -24,7 +24,7 @@ from remanence_recipes.tian2025.setting import PAPERS, Images, cut, images_of, t
 RATES: dict[Scale, tuple[float, ...]] = {
     "smoke": (0.0025, 0.01, 0.04),
     "small": tuple(place / 500 for place in range(1, 11)),
-    "paper": tuple(place / 1000 for place in range(1, 21)),
+    "full": tuple(place / 1000 for place in range(1, 21)),
 }
 FAST = Adam(lr=0.04, beta1=0.8, beta2=0.9)  # for few steps
 ON_SEED_0 = "The settings of the search were chosen on true records of seed 0{}: quote another seed."
@@ -32,7 +32,7 @@ TUNED = tuned_on_truth(ON_SEED_0.format(""))
 RATES_TUNED = tuned_on_truth(ON_SEED_0.format(", after another search had missed learning rates of seed 2"))
 
 
-def unknown_learning_rate(scale: Scale) -> Sequence[Study]:
+def unknown_learning_rate(scale: Scale) -> Sequence[Experiment]:
     """The learning rate from a grid, by the objective of the first steps: the paper's 0.01, and any of the grid."""
     claim = Claim(quantity="within one step of the grid", higher_is_better=True, target=0.9, where="ours, of ten seeds")
     about = "How often a short search at each learning rate of a grid tells the victim's"
@@ -41,7 +41,12 @@ def unknown_learning_rate(scale: Scale) -> Sequence[Study]:
         "any learning rate": (f"{about}, drawn from it for each.", partial(drawn_rate, RATES[scale])),
     }
     return [
-        Study(label=label, about=text, run=partial(_rates, scale, rate), claims=(claim,) if scale == "paper" else ())
+        Experiment(
+            label=label,
+            about=text,
+            evaluations=(Measurement(measure=partial(_rates, scale, rate)),),
+            claims=(claim,) if scale == "full" else (),
+        )
         for label, (text, rate) in truths.items()
     ]
 
@@ -55,7 +60,7 @@ def _rates(scale: Scale, rate_of: Callable[[int, int], float], seed: int, device
     records, width, side, octaves, steps, count = {
         "smoke": (10, 32, None, 0, 15, 1),
         "small": (20, 100, 16, 3, 40, 10),
-        "paper": (20, 1000, None, 4, 10, 10),  # 20 images, as in the authors' script
+        "full": (20, 1000, None, 4, 10, 10),  # 20 images, as in the authors' script
     }[scale]
     grid, rates, found = RATES[scale], [], []
     attack = whitened(SimuDy(candidates=records, steps=steps, octaves=octaves))
@@ -76,7 +81,7 @@ def told(grid: Sequence[float], rates: Sequence[float], found: Sequence[float]) 
     all_far = (torch.arange(len(grid)) - torch.tensor(places)[:, None]).abs()
     meaning = f"of {count} victims, each with its own images and start, by {len(grid)} rates; chance: one of them drawn"
     return tuple(
-        Measure.of(
+        Measure.from_interval(
             name,
             binomial_share(int((far <= most).sum()), count),
             meaning=meaning,
@@ -86,28 +91,35 @@ def told(grid: Sequence[float], rates: Sequence[float], found: Sequence[float]) 
     )
 
 
-def unknown_size(scale: Scale) -> Sequence[Study]:
+def unknown_size(scale: Scale) -> Sequence[Experiment]:
     """Half as many candidates again as there were records: which of them the training needs."""
     about = "More candidates than records: those with the largest sums of gradients are kept, as many as records."
     claim = Claim(
         quantity="mean SSIM of those kept", higher_is_better=True, printed=0.2295, target=0.30, where="40 of 60"
     )
-    claims = (claim,) if scale == "paper" else ()
-    return [Study(label="number of records", about=about, run=partial(_size, scale), claims=claims)]
+    claims = (claim,) if scale == "full" else ()
+    return [
+        Experiment(
+            label="number of records",
+            about=about,
+            evaluations=(Measurement(measure=partial(_size, scale)),),
+            claims=claims,
+        )
+    ]
 
 
 def _size(scale: Scale, seed: int, device: torch.device) -> Outcome:
-    records, images, net = {"smoke": 10, "small": 20, "paper": 40}[scale], images_of(scale), NETS[scale]
-    steps = {"smoke": 60, "small": 400, "paper": 1000}[scale]
-    public = net.public if scale == "paper" else 0
+    records, images, net = {"smoke": 10, "small": 20, "full": 40}[scale], images_of(scale), NETS[scale]
+    steps = {"smoke": 60, "small": 400, "full": 1000}[scale]
+    public = net.public if scale == "full" else 0
     parts = partial(cut, scale, records, public=public, side=16 if scale == "small" else None)
     private, unrelated = parts(seed).private.to(device), parts(seed).test.to(device)
-    model = built(net)(private) if scale == "paper" else wide(64)(private)
-    begun = Start.of(scale, records).new_head(seed) if scale == "paper" else torch_start(images)(model, seed)
+    model = built(net)(private) if scale == "full" else wide(64)(private)
+    begun = Start.of(scale, records).new_head(seed) if scale == "full" else torch_start(images)(model, seed)
     release = _released(private, model, begun, PAPERS)
     dummies = records * 3 // 2
     shallow = SimuDy(candidates=dummies, steps=steps, optimizer=FAST)
-    attack = deep(dummies, steps, leaping(PAPERS)) if scale == "paper" else shallow
+    attack = deep(dummies, steps, leaping(PAPERS)) if scale == "full" else shallow
     found = attack.run(release, seed=seed)
     pulls = contributions(release, found)
     kept = found.x[pulls.argsort(descending=True)[:records]]
@@ -137,7 +149,7 @@ def _sized(
     pairs = (pulls[needed][:, None] > pulls[~needed]).double().mean()
     return Outcome(
         measures=(
-            Measure.of(
+            Measure.from_interval(
                 "mean SSIM of those kept",
                 bootstrap_mean(scores, seed=seed),
                 meaning="greedy, of normalised images; chance: as many unrelated images",

@@ -8,7 +8,7 @@ from torch import nn
 
 from remanence.attacks import hermite_coefficients, telling_order, vanishes
 from remanence.errors import BadInput
-from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
 from remanence.metrics import Interval
 from remanence.progress import track
 from remanence.seeds import derive_seed
@@ -28,20 +28,20 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 WAYS = {"the paper's estimator": PAPERS, "exact span": SPAN, "refined": OURS}
 
 
-def activations(scale: Scale) -> Sequence[Study]:
+def activations(scale: Scale) -> Sequence[Experiment]:
     """Eight activations: their Hermite coefficients, the order of the moment used, the error; two are refused."""
     what = "The Hermite coefficients of an activation, which decide what a gradient tells of a batch."
     error = (
         "Two planted records, unit vectors, read from one gradient of a wide net, with one activation after another."
     )
     return [
-        Study(label="error", about=error, run=partial(_activations, scale)),
-        Study(label="Hermite coefficients", about=what, run=_coefficients),
+        Experiment(label="error", about=error, evaluations=(Measurement(measure=partial(_activations, scale)),)),
+        Experiment(label="Hermite coefficients", about=what, evaluations=(Measurement(measure=_coefficients),)),
     ]
 
 
 def _activations(scale: Scale, seed: int, device: torch.device) -> Outcome:
-    rows, features, repeats = {"smoke": (2000, 10, 2), "small": (5000, 50, 4), "paper": (5000, 50, 10)}[scale]
+    rows, features, repeats = {"smoke": (2000, 10, 2), "small": (5000, 50, 4), "full": (5000, 50, 10)}[scale]
     found, measures = dict[str, dict[str, Interval]](), list[Measure]()
     for name, activation in track(ACTIVATIONS.items(), total=len(ACTIVATIONS), label="activations"):
         if said := _refusals(activation, rows, features, seed, device):
@@ -54,7 +54,7 @@ def _activations(scale: Scale, seed: int, device: torch.device) -> Outcome:
     chance = chance_of(features, seed)
     meaning = f"mean of ‖error‖_F / 2 at d = {features} over {repeats} draws of the weights; chance is {CHANCE}"
     errors = [
-        Measure.of(f"{name}, {way}", error, meaning=meaning, chance=chance)
+        Measure.from_interval(f"{name}, {way}", error, meaning=meaning, chance=chance)
         for name, each in found.items()
         for way, error in each.items()
     ]

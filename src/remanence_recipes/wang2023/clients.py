@@ -22,7 +22,7 @@ from remanence.attacks import GradientMatching, Stein
 from remanence.data import Split, load, split
 from remanence.engine import loss_gradient
 from remanence.errors import BadInput
-from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
 from remanence.metrics import Interval, hungarian
 from remanence.metrics.statistics import binomial_share, bootstrap_mean
 from remanence.models import apply, initial_params, mlp
@@ -57,7 +57,7 @@ SMALL = Setting(records=4, rounds=50, rates=(0.5,), public=5000)
 SETTINGS: dict[Scale, Setting] = {
     "smoke": replace(SMALL, data="digits", width=100, tries=1, steps=40, clients=3, rounds=40, public=1000, test=500),
     "small": SMALL,
-    "paper": Setting(),
+    "full": Setting(),
 }
 
 
@@ -124,11 +124,15 @@ MEANING = (
 )
 
 
-def defenses(scale: Scale) -> Sequence[Study]:
+def defenses(scale: Scale) -> Sequence[Experiment]:
     """Each defense of a federated client: what two attacks still read of its images, and the accuracy that is left."""
     about = "What is read of a client's images against the strength of its defense, and how well the model then learns."
     return [
-        Study(label=label, about=about, run=partial(_study, SETTINGS[scale], _thinned(scale, curve)))
+        Experiment(
+            label=label,
+            about=about,
+            evaluations=(Measurement(measure=partial(_study, SETTINGS[scale], _thinned(scale, curve))),),
+        )
         for label, curve in CURVES.items()
     ]
 
@@ -273,9 +277,9 @@ def _measures(
     for place, at in enumerate(curve.names):
         for name, errors in read.items():
             if isfinite(errors[place].value):
-                yield Measure.of(f"error, {name}, {at}", errors[place], meaning=MEANING, chance=guess[place])
+                yield Measure.from_interval(f"error, {name}, {at}", errors[place], meaning=MEANING, chance=guess[place])
         meaning = "share of held-out records classified rightly; chance is the commonest class"
-        yield Measure.of(f"accuracy, {at}", learnt[place], meaning=meaning, chance=common[place])
+        yield Measure.from_interval(f"accuracy, {at}", learnt[place], meaning=meaning, chance=common[place])
 
 
 def _figure(
@@ -286,7 +290,7 @@ def _figure(
         title=title,
         x_label=curve.axis,
         y_label=y_label,
-        series=(*(Series.of(name, curve.x, errors) for name, errors in found.items()), *levels),
+        series=(*(Series.from_intervals(name, curve.x, errors) for name, errors in found.items()), *levels),
         kind="bars" if isinstance(curve.x[0], str) else "lines",
         log_x=not isinstance(curve.x[0], str),
     )

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from remanence.attacks import Stein
-from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
 from remanence.metrics import Interval
 from remanence.metrics.statistics import bootstrap_mean
 from remanence.progress import track
@@ -19,14 +19,14 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"ReLU": nn.ReLU, "leaky ReLU"
 WAYS = {"exact span": SPAN, "refined": OURS}
 
 
-def depth(scale: Scale) -> Sequence[Study]:
+def depth(scale: Scale) -> Sequence[Experiment]:
     """Corollary 5.2: two records from nets of two to six layers; deeper neither helps nor hurts."""
     about = "Two planted records, random unit vectors, read from one gradient of nets with more and more layers."
-    return [Study(label="planted pairs", about=about, run=partial(_depth, scale))]
+    return [Experiment(label="planted pairs", about=about, evaluations=(Measurement(measure=partial(_depth, scale)),))]
 
 
 def _depth(scale: Scale, seed: int, device: torch.device) -> Outcome:
-    rows, features, repeats = {"smoke": (2000, 10, 2), "small": (5000, 50, 4), "paper": (5000, 50, 10)}[scale]
+    rows, features, repeats = {"smoke": (2000, 10, 2), "small": (5000, 50, 4), "full": (5000, 50, 10)}[scale]
     depths = (2, 4) if scale == "smoke" else (2, 3, 4, 5, 6)
     curves = {f"{name}, {way}": (s, attack) for name, s in ACTIVATIONS.items() for way, attack in WAYS.items()}
     found = {
@@ -37,10 +37,10 @@ def _depth(scale: Scale, seed: int, device: torch.device) -> Outcome:
     meaning = f"mean of ‖error‖_F / 2 at d = {features} over {repeats} draws; chance is {CHANCE}"
     x = tuple(map(float, depths))
     level = Series(name="chance", x=x, y=(chance,) * len(x), role="chance")
-    lines = tuple(Series.of(name, x, errors) for name, errors in found.items())
+    lines = tuple(Series.from_intervals(name, x, errors) for name, errors in found.items())
     return Outcome(
         measures=tuple(
-            Measure.of(f"{name}, {layers} layers", error, meaning=meaning, chance=chance)
+            Measure.from_interval(f"{name}, {layers} layers", error, meaning=meaning, chance=chance)
             for name, errors in found.items()
             for layers, error in zip(depths, errors, strict=True)
         ),

@@ -20,7 +20,7 @@ from torch.func import grad
 from torch.nn.functional import embedding
 
 from remanence.attacks import Stein
-from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
 from remanence.metrics import Interval, hungarian
 from remanence.metrics.statistics import bootstrap_mean
 from remanence.models import apply
@@ -40,14 +40,18 @@ CURVES: dict[str, tuple[Stein, Callable[[], nn.Module]]] = {
 }
 
 
-def embeddings(scale: Scale) -> Sequence[Study]:
+def embeddings(scale: Scale) -> Sequence[Experiment]:
     """Token embeddings: the input of the last two layers is read, then the nearest words of the vocabulary."""
     about = "Batches of eight words in a row, read from the gradient of the two layers behind a frozen table of words."
-    return [Study(label="words in their order", about=about, run=partial(_embeddings, scale))]
+    return [
+        Experiment(
+            label="words in their order", about=about, evaluations=(Measurement(measure=partial(_embeddings, scale)),)
+        )
+    ]
 
 
 def _embeddings(scale: Scale, seed: int, device: torch.device) -> Outcome:
-    rows, repeats = {"smoke": (1000, 2), "small": (5000, 5), "paper": (5000, 20)}[scale]
+    rows, repeats = {"smoke": (1000, 2), "small": (5000, 5), "full": (5000, 20)}[scale]
     sizes, text = (1, 2) if scale == "smoke" else (1, 2, 4, 8), Text.of_python(seed, device)
     found: dict[str, list[Interval]] = {}
     for name, (attack, activation) in track(CURVES.items(), total=len(CURVES), label="curves"):
@@ -63,11 +67,11 @@ def _embeddings(scale: Scale, seed: int, device: torch.device) -> Outcome:
         f"everywhere; the nearest of {WORDS:,} rows to a random vector is right for {chance:.2%}"
     )
     measures = [
-        Measure.of(f"{name}, batches of {b}", share, meaning=meaning, chance=commonest)
+        Measure.from_interval(f"{name}, batches of {b}", share, meaning=meaning, chance=commonest)
         for name, shares in found.items()
         for b, share in zip(sizes, shares, strict=True)
     ]
-    lines = tuple(Series.of(name, x, shares) for name, shares in found.items())
+    lines = tuple(Series.from_intervals(name, x, shares) for name, shares in found.items())
     figure = Figure(title="Words read", x_label="records in the batch", y_label="share", series=(*lines, *levels))
     return Outcome(measures=(*measures, text.named_by_the_table(seed)), figures=(figure,))
 

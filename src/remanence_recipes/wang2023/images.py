@@ -9,7 +9,7 @@ from torch import nn
 
 from remanence.attacks import Stein
 from remanence.data import Split, load, split
-from remanence.experiments import Cell, Claim, Point, Scale
+from remanence.experiments import Claim, Experiment, Point, Reconstructed, Scale, Victims
 from remanence.metrics import MSE, PSNR, SSIM, hungarian
 from remanence.models import mlp, server_params
 from remanence.releases import gradient_at_initial
@@ -21,7 +21,7 @@ NORM = {"digits": 2.0, "mnist": 4.0}  # of every record after scaling: below wha
 CLASSES = SquaredError(values=tuple(k / 4.5 - 1 for k in range(10)))  # from -1 to 1
 
 
-def figure3_mnist(scale: Scale) -> Sequence[Cell]:
+def figure3_mnist(scale: Scale) -> Sequence[Experiment]:
     """Figure 3: pairs of MNIST images with equal and with different labels, from nets of more and more rows."""
     widths = (1000,) if scale == "smoke" else (1000, 3000, 5000)
     name = "digits" if scale == "smoke" else "mnist"
@@ -47,7 +47,7 @@ def figure3_mnist(scale: Scale) -> Sequence[Cell]:
     ]
 
 
-def cifar10(scale: Scale) -> Sequence[Cell]:
+def cifar10(scale: Scale) -> Sequence[Experiment]:
     """CIFAR-10: batches of eight images from one gradient of a wide net of two layers; of four with ReLU."""
     claim = Claim(quantity="mean psnr", higher_is_better=True, target=30.0, where="ours")
     most = 4 if scale == "smoke" else 8
@@ -83,22 +83,23 @@ def image_cell(
     point: Point | None = None,
     claims: tuple[Claim, ...] = (),
     tuned_on_truth: bool = False,
-) -> Cell:
+) -> Experiment:
     """Nothing is trained: the first weights are the server's."""
-    return Cell(
+    return Experiment(
         label=label,
-        split=cut,
-        model=lambda data: mlp(data.shape, 1, hidden=(rows,), activation=activation),
-        training=Training(epochs=0, loss=CLASSES),
-        reveal=gradient_at_initial,
-        per_victim=per_victim,
-        start=partial(sent_by_server, norm),
+        victims=Victims(
+            split=cut,
+            model=lambda data: mlp(data.shape, 1, hidden=(rows,), activation=activation),
+            training=Training(epochs=0, loss=CLASSES),
+            reveal=gradient_at_initial,
+            per_victim=per_victim,
+            initial=partial(sent_by_server, norm),
+        ),
         attack=attack,
-        matching=hungarian,
-        metrics=(MSE, PSNR, SSIM),
         claims=claims,
         point=point,
         tuned_on_truth=tuned_on_truth,
+        evaluations=(Reconstructed(matching=hungarian, metrics=(MSE, PSNR, SSIM)),),
     )
 
 
@@ -110,7 +111,7 @@ def sent_by_server(norm: float | None, model: nn.Module, seed: int) -> Params:
 
 def _pairs(scale: Scale, name: str, digits: tuple[int, int], seed: int) -> Split:
     """Pairs of these digits, every record scaled to the same norm."""
-    data, count = _double(load(name)), {"smoke": 2, "small": 10, "paper": 25}[scale]
+    data, count = _double(load(name)), {"smoke": 2, "small": 10, "full": 25}[scale]
     norms = data.x.flatten(1).norm(dim=1)
     data = data.take(norms >= NORM[name])
     scaled = replace(data, x=data.x * (NORM[name] / data.x.flatten(1).norm(dim=1))[:, None, None, None])
@@ -125,7 +126,7 @@ def _pairs(scale: Scale, name: str, digits: tuple[int, int], seed: int) -> Split
 
 def _batches(scale: Scale, records: int, seed: int) -> Split:
     return batches_of(
-        "digits" if scale == "smoke" else "cifar10", records, {"smoke": 1, "small": 2, "paper": 10}[scale], seed
+        "digits" if scale == "smoke" else "cifar10", records, {"smoke": 1, "small": 2, "full": 10}[scale], seed
     )
 
 

@@ -8,13 +8,13 @@ from torch import nn
 
 from remanence.attacks import Stein
 from remanence.data import Split
-from remanence.experiments import Cell, Figure, Measure, Outcome, Point, Scale, Series, Study
+from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Point, Scale, Series
 from remanence.metrics import Interval
 from remanence.metrics.statistics import bootstrap_mean
 from remanence.seeds import derive_seed
 from remanence_recipes.wang2023.images import batches_of, image_cell
 
-SIZES: dict[Scale, tuple[int, ...]] = {"smoke": (1, 4), "small": (1, 2, 4, 8), "paper": (1, 2, 4, 8, 16, 32)}
+SIZES: dict[Scale, tuple[int, ...]] = {"smoke": (1, 4), "small": (1, 2, 4, 8), "full": (1, 2, 4, 8, 16, 32)}
 PAIRS: dict[str, tuple[str, Callable[[], nn.Module]]] = {
     "MNIST, tanh": ("mnist", nn.Tanh),
     "MNIST, ReLU": ("mnist", nn.ReLU),
@@ -22,7 +22,7 @@ PAIRS: dict[str, tuple[str, Callable[[], nn.Module]]] = {
 }
 
 
-def limits(scale: Scale) -> Sequence[Cell | Study]:
+def limits(scale: Scale) -> Sequence[Experiment]:
     """Batches of 1 to 32 images from one gradient of 5,000 rows, beside the condition number of the batches."""
     pairs = {"digits, tanh": ("digits", nn.Tanh)} if scale == "smoke" else PAIRS
     cells = [
@@ -43,7 +43,14 @@ def limits(scale: Scale) -> Sequence[Cell | Study]:
     ]
     about = "The largest over the smallest singular value of the records of a batch: 1 where they are at right angles."
     sources = tuple(dict.fromkeys(data for data, _ in pairs.values()))
-    return [*cells, Study(label="condition of the batches", about=about, run=partial(_conditions, scale, sources))]
+    return [
+        *cells,
+        Experiment(
+            label="condition of the batches",
+            about=about,
+            evaluations=(Measurement(measure=partial(_conditions, scale, sources)),),
+        ),
+    ]
 
 
 def _cut(scale: Scale, data: str, size: int, seed: int) -> Split:
@@ -58,7 +65,7 @@ def _conditions(scale: Scale, sources: Sequence[str], seed: int, _device: torch.
     x = tuple(map(float, sizes))
     return Outcome(
         measures=tuple(
-            Measure.of(f"{data}, batches of {size}", each, meaning=meaning)
+            Measure.from_interval(f"{data}, batches of {size}", each, meaning=meaning)
             for data, conditions in found.items()
             for size, each in zip(sizes, conditions, strict=True)
         ),
@@ -67,7 +74,7 @@ def _conditions(scale: Scale, sources: Sequence[str], seed: int, _device: torch.
                 title="Condition of the batches",
                 x_label="records in the batch",
                 y_label="condition number",
-                series=tuple(Series.of(data, x, conditions) for data, conditions in found.items()),
+                series=tuple(Series.from_intervals(data, x, conditions) for data, conditions in found.items()),
                 log_x=True,
                 log_y=True,
             ),

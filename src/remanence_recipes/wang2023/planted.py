@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from remanence.attacks import Stein
-from remanence.experiments import Claim, Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Claim, Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
 from remanence.metrics import Interval, hungarian
 from remanence.metrics.statistics import bootstrap_mean, bootstrap_statistic
 from remanence.progress import track
@@ -58,14 +58,21 @@ TARGETS = {
 CHANCE = "the error of random unit vectors"
 
 
-def figure2(scale: Scale) -> Sequence[Study]:
+def figure2(scale: Scale) -> Sequence[Experiment]:
     """Figure 2: two unit vectors from one gradient, error against the number of features; the paper's way and ours."""
     dimensions = (10, 20) if scale == "smoke" else DIMENSIONS
     claims = [claim for d in (10, 50, 100) for claim in _figure_2_claims(d)] if scale != "smoke" else []
     about = (
         "Two planted records, unit vectors, read from one gradient of a wide net with weights of the server's choice."
     )
-    return [Study(label="planted pairs", about=about, run=partial(_figure2, scale, dimensions), claims=tuple(claims))]
+    return [
+        Experiment(
+            label="planted pairs",
+            about=about,
+            evaluations=(Measurement(measure=partial(_figure2, scale, dimensions)),),
+            claims=tuple(claims),
+        )
+    ]
 
 
 def _figure_2_claims(features: int) -> list[Claim]:
@@ -91,14 +98,16 @@ def _named(curve: str, features: int) -> str:
 
 
 def _figure2(scale: Scale, dimensions: Sequence[int], seed: int, device: torch.device) -> Outcome:
-    rows, repeats = {"smoke": (2000, 2), "small": (5000, 4), "paper": (5000, 10)}[scale]
+    rows, repeats = {"smoke": (2000, 2), "small": (5000, 4), "full": (5000, 10)}[scale]
     found = {
         name: [errors_of(attack, activation, rows, d, repeats, seed, device) for d in dimensions]
         for name, (attack, activation) in track(CURVES.items(), total=len(CURVES), label="curves")
     }
     chance = {d: chance_of(d, seed) for d in dimensions}
     measures = tuple(
-        Measure.of(_named(name, d), each, meaning=f"mean of ‖error‖_F / 2; chance is {CHANCE}", chance=chance[d])
+        Measure.from_interval(
+            _named(name, d), each, meaning=f"mean of ‖error‖_F / 2; chance is {CHANCE}", chance=chance[d]
+        )
         for name, errors in found.items()
         for d, each in zip(dimensions, errors, strict=True)
         if d in (10, 50, 100)
@@ -135,7 +144,7 @@ def chance_of(features: int, seed: int) -> float:
 def _figures(found: dict[str, list[Interval]], dimensions: Sequence[int], chance: dict[int, float]) -> list[Figure]:
     """The paper's curves beside ours; and ours alone, on a scale where they can be seen."""
     x = tuple(map(float, dimensions))
-    drawn = {name: Series.of(name, x, errors) for name, errors in found.items()}
+    drawn = {name: Series.from_intervals(name, x, errors) for name, errors in found.items()}
     printed = tuple(
         Series(name=f"printed: {name}", x=x, y=values[: len(x)], role="printed") for name, values in PRINTED.items()
     )
@@ -156,37 +165,42 @@ OF_CONSTANT = "of the error over the square root of features / rows: the geometr
 WIDTHS: dict[Scale, tuple[int, ...]] = {
     "smoke": (1000, 4000),
     "small": (3000, 10_000, 30_000),
-    "paper": (3000, 10_000, 30_000, 100_000),
+    "full": (3000, 10_000, 30_000, 100_000),
 }
-REPEATS: dict[Scale, int] = {"smoke": 6, "small": 6, "paper": 12}
+REPEATS: dict[Scale, int] = {"smoke": 6, "small": 6, "full": 12}
 SHARES = (0.0, 1.0, 3.0, 10.0)
 
 
-def rates(scale: Scale) -> Sequence[Study]:
+def rates(scale: Scale) -> Sequence[Experiment]:
     """Theorem 5.1: the error falls as the square root of features over rows, with noise on the gradient as well."""
     target = Claim(quantity=AWAY, higher_is_better=False, target=0.1, where="theorem 5.1: 1/2")
     about = "How the paper's error grows with features / rows, on logarithmic scales."
     return [
-        Study(label=label, about=about, run=partial(_rates, scale, noise), claims=(target,) if scale != "smoke" else ())
+        Experiment(
+            label=label,
+            about=about,
+            evaluations=(Measurement(measure=partial(_rates, scale, noise)),),
+            claims=(target,) if scale != "smoke" else (),
+        )
         for label, noise in (("no noise", 0.0), ("noise of half the gradient's norm", 0.5))
     ]
 
 
 def _rates(scale: Scale, noise: float, seed: int, device: torch.device) -> Outcome:
-    dimensions = {"smoke": (10,), "small": (20, 50), "paper": (20, 50, 100)}[scale]
+    dimensions = {"smoke": (10,), "small": (20, 50), "full": (20, 50, 100)}[scale]
     widths, repeats = WIDTHS[scale], REPEATS[scale]
     errors = {
         (d, m): _draws(PAPERS, d, m, noise, repeats, seed, device)
         for d in dimensions
         for m in track(widths, total=len(widths), label=f"d = {d}")
     }
-    if scale == "paper" and not noise:
+    if scale == "full" and not noise:
         errors[dimensions[-1], MANY] = _many_draws(dimensions[-1], MANY, 3, seed, device)
     lines = []
     for d in dimensions:
         own = {(e, m): each for (e, m), each in errors.items() if e == d}
         means = [_mean(each, *at, seed) for at, each in own.items()]
-        lines.append(Series.of(f"d = {d}", tuple(d / m for _, m in own), means))
+        lines.append(Series.from_intervals(f"d = {d}", tuple(d / m for _, m in own), means))
     figure = Figure(
         title="Error against features / rows",
         x_label="features / rows",
@@ -197,11 +211,12 @@ def _rates(scale: Scale, noise: float, seed: int, device: torch.device) -> Outco
     )
     slope = _fitted(_slope, errors, seed)
     return Outcome(
-        measures=(Measure.of(SLOPE, slope, meaning=OF_SLOPE, chance=0.0), _away(AWAY, slope)), figures=(figure,)
+        measures=(Measure.from_interval(SLOPE, slope, meaning=OF_SLOPE, chance=0.0), _away(AWAY, slope)),
+        figures=(figure,),
     )
 
 
-def noise(scale: Scale) -> Sequence[Study]:
+def noise(scale: Scale) -> Sequence[Experiment]:
     """Section 7.1: Gaussian noise on the gradient changes the constant of the error, not its rate."""
     about = "The error against the number of rows, with noise of so many times the norm of each tensor of the gradient."
     shares = (0.0, 3.0) if scale == "smoke" else SHARES
@@ -212,7 +227,12 @@ def noise(scale: Scale) -> Sequence[Study]:
     )
     ways = {"the paper's estimator": PAPERS, "exact span": SPAN}
     return [
-        Study(label=way, about=about, run=partial(_noise, scale, attack, shares), claims=claims)
+        Experiment(
+            label=way,
+            about=about,
+            evaluations=(Measurement(measure=partial(_noise, scale, attack, shares)),),
+            claims=claims,
+        )
         for way, attack in ways.items()
     ]
 
@@ -222,11 +242,11 @@ def _noise(scale: Scale, attack: Stein, shares: Sequence[float], seed: int, devi
     lines, measures, x = [], [], tuple(map(float, widths))
     for share in track(shares, total=len(shares), label="noise"):
         errors = {(features, m): _draws(attack, features, m, share, repeats, seed, device) for m in widths}
-        lines.append(Series.of(f"noise {share:g}", x, [_mean(errors[at], *at, seed) for at in errors]))
+        lines.append(Series.from_intervals(f"noise {share:g}", x, [_mean(errors[at], *at, seed) for at in errors]))
         slope = _fitted(_slope, errors, seed)
         measures += [
-            Measure.of(_under(SLOPE, share), slope, meaning=OF_SLOPE, chance=0.0),
-            Measure.of(_under("constant", share), _fitted(_constant, errors, seed), meaning=OF_CONSTANT),
+            Measure.from_interval(_under(SLOPE, share), slope, meaning=OF_SLOPE, chance=0.0),
+            Measure.from_interval(_under("constant", share), _fitted(_constant, errors, seed), meaning=OF_CONSTANT),
             _away(_under(AWAY, share), slope),
         ]
     lines.append(Series(name="chance", x=x, y=(chance_of(features, seed),) * len(x), role="chance"))
@@ -298,10 +318,10 @@ def _constant(points: Tensor) -> float:
     return float((y - x / 2).mean().exp())
 
 
-def linear_caveat(scale: Scale) -> Sequence[Study]:
+def linear_caveat(scale: Scale) -> Sequence[Experiment]:
     """Linear and quadratic activations: only a combination of the batch, only its span, and nothing more to be had."""
     about = "What a gradient determines when the activation's higher Hermite coefficients vanish."
-    return [Study(label="what remains", about=about, run=partial(_caveat, scale))]
+    return [Experiment(label="what remains", about=about, evaluations=(Measurement(measure=partial(_caveat, scale)),))]
 
 
 def _caveat(scale: Scale, seed: int, device: torch.device) -> Outcome:

@@ -14,7 +14,18 @@ from torch import nn
 from remanence.attacks import Attack, GradientMatching, Stein
 from remanence.data import Split, load, split
 from remanence.engine import train
-from remanence.experiments import Cell, Figure, Measure, Outcome, Point, Scale, Series, Study
+from remanence.experiments import (
+    Experiment,
+    Figure,
+    Measure,
+    Measurement,
+    Outcome,
+    Point,
+    Reconstructed,
+    Scale,
+    Series,
+    Victims,
+)
 from remanence.metrics import MSE, PSNR, SSIM
 from remanence.metrics.statistics import binomial_share
 from remanence.models import apply, initial_params, mlp
@@ -23,10 +34,10 @@ from remanence.training import SGD, Training
 from remanence.types import Data, Params
 
 BATCH = 4
-EPOCHS: dict[Scale, tuple[int, ...]] = {"smoke": (0, 10), "small": (0, 1, 20), "paper": (0, 1, 20)}
+EPOCHS: dict[Scale, tuple[int, ...]] = {"smoke": (0, 10), "small": (0, 1, 20), "full": (0, 1, 20)}
 
 
-def query_point(scale: Scale) -> Sequence[Cell | Study]:
+def query_point(scale: Scale) -> Sequence[Experiment]:
     """The gradient of four images at random, at hardly and at well trained weights: Stein and gradient matching."""
     ways: dict[str, tuple[Attack[KnowsGradient], bool]] = {
         "exact span": (Stein(refine=False), False),
@@ -34,27 +45,32 @@ def query_point(scale: Scale) -> Sequence[Cell | Study]:
         # about as many seconds as the refinement takes where it is hard
         "gradient matching": (GradientMatching(steps=100 if scale == "smoke" else 200, restarts=1), True),
     }
-    cut, training, cells = partial(_cut, scale), Training(epochs=0), []
+    cells: list[Experiment] = []
     for epochs in EPOCHS[scale]:
-        start = partial(_trained, scale, epochs)
+        victims = Victims(
+            split=partial(_cut, scale),
+            model=_net,
+            training=Training(epochs=0),
+            reveal=gradient_at_initial,
+            per_victim=BATCH,
+            initial=partial(_trained, scale, epochs),
+        )
         cells += [
-            Cell(
+            Experiment(
                 label=f"{epochs} epochs, {way}",
-                split=cut,
-                model=_net,
-                training=training,
-                reveal=gradient_at_initial,
-                per_victim=BATCH,
-                start=start,
+                victims=victims,
                 attack=attack,
-                metrics=(MSE, PSNR, SSIM),
                 point=Point(axis="epochs", value=epochs, series=way),
                 tuned_on_truth=tuned,
+                evaluations=(Reconstructed(metrics=(MSE, PSNR, SSIM)),),
             )
             for way, (attack, tuned) in ways.items()
         ]
     about = "How well the net does its work, on records of nobody, with the weights that the client gets."
-    return [*cells, Study(label="accuracy", about=about, run=partial(_accuracy, scale))]
+    return [
+        *cells,
+        Experiment(label="accuracy", about=about, evaluations=(Measurement(measure=partial(_accuracy, scale)),)),
+    ]
 
 
 def _net(data: Data) -> nn.Module:
@@ -64,7 +80,7 @@ def _net(data: Data) -> nn.Module:
 def _cut(scale: Scale, seed: int) -> Split:
     data = load("digits" if scale == "smoke" else "mnist")
     data = replace(data, x=data.x.double())
-    batches, fixed, test = {"smoke": (1, 500, 500), "small": (4, 5000, 2000), "paper": (8, 5000, 2000)}[scale]
+    batches, fixed, test = {"smoke": (1, 500, 500), "small": (4, 5000, 2000), "full": (8, 5000, 2000)}[scale]
     return split(data, private=batches * BATCH, fixed=fixed, public=0, test=test, seed=seed)
 
 
@@ -88,7 +104,7 @@ def _accuracy(scale: Scale, seed: int, device: torch.device) -> Outcome:
     meaning = f"share of {len(test)} records that nobody trained on put into their class; chance is the commonest class"
     return Outcome(
         measures=tuple(
-            Measure.of(f"accuracy after {epochs} epochs", share, meaning=meaning, chance=commonest)
+            Measure.from_interval(f"accuracy after {epochs} epochs", share, meaning=meaning, chance=commonest)
             for epochs, share in zip(EPOCHS[scale], shares, strict=True)
         ),
         figures=(
@@ -96,7 +112,7 @@ def _accuracy(scale: Scale, seed: int, device: torch.device) -> Outcome:
                 title="Accuracy",
                 x_label="epochs",
                 y_label="accuracy",
-                series=(Series.of("accuracy", places, shares), guess),
+                series=(Series.from_intervals("accuracy", places, shares), guess),
             ),
         ),
     )

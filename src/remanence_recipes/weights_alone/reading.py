@@ -8,9 +8,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from remanence.audit.checks import tuned_on_truth
 from remanence.diagnostics.preflight import Preflight, preflight
-from remanence.experiments import Claim, Figure, Measure, Outcome, Series, Study
+from remanence.experiments import Claim, Experiment, Figure, Measure, Measurement, Outcome, Series
+from remanence.experiments.checks import tuned_on_truth
 from remanence.metrics import SSIM, SSIM3, Scores, evaluate, nearest_ncc
 from remanence.metrics.nulls import matched
 from remanence.metrics.statistics import binomial_share
@@ -100,13 +100,18 @@ def unrelated(held_out: Data, count: int, seed: int) -> list[Tensor]:
     return [held_out.x[draw.to(held_out.x.device)] for draw in draws]
 
 
-def study(label: str, about: str, target: Target, *, claims: Sequence[Claim] = ()) -> Study:
-    return Study(label=label, about=said(about, target), run=partial(_run, target), claims=tuple(claims))
+def study(label: str, about: str, target: Target, *, claims: Sequence[Claim] = ()) -> Experiment:
+    return Experiment(
+        label=label,
+        about=said(about, target),
+        evaluations=(Measurement(measure=partial(_run, target)),),
+        claims=tuple(claims),
+    )
 
 
 def said(about: str, target: Target) -> str:
     """With what a run at paper scale leaves out of the paper's."""
-    return f"{about} Shorter than published: {target.words()}." if target.scale == "paper" else about
+    return f"{about} Shorter than published: {target.words()}." if target.scale == "full" else about
 
 
 def _run(target: Target, seed: int, device: torch.device) -> Outcome:
@@ -129,13 +134,13 @@ def _measures(name: str, attacked: Attacked) -> list[Measure]:
     null = float(scores.nulls["unrelated"].values[SSIM.name].mean())
     by_chance = attacked.good_by_chance
     return [
-        Measure.of(
+        Measure.from_interval(
             f"{FOUND}, {name}",
             scores.share_found,
             chance=0.01,
             meaning="of the records, matched one to one, beyond both nulls at 1 % false positives",
         ),
-        Measure.of(
+        Measure.from_interval(
             f"mean SSIM, {name}",
             scores.means[SSIM.name],
             chance=null,
@@ -163,7 +168,9 @@ def accuracy(reading: Reading) -> Measure:
     told = logits.argmax(1) if logits.shape[1] > 1 else (logits[:, 0] > 0).long()
     share = binomial_share(int((told == held_out.y).sum()), len(held_out))
     commonest = int(held_out.y.bincount().max()) / len(held_out)
-    return Measure.of(ACCURACY, share, chance=commonest, meaning="of the victim; chance: always the commonest class")
+    return Measure.from_interval(
+        ACCURACY, share, chance=commonest, meaning="of the victim; chance: always the commonest class"
+    )
 
 
 def of_weights(before: Preflight) -> list[Measure]:

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from remanence.experiments import Figure, Measure, Outcome, Scale, Series, Study
+from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
 from remanence.metrics.evaluation import FPR
 from remanence.metrics.statistics import binomial_share, bootstrap_mean
 from remanence.progress import track
@@ -16,7 +16,7 @@ from remanence.seeds import derive_seed
 from remanence_recipes.weights_alone.reading import FOUND, TUNED, read_each, said
 from remanence_recipes.weights_alone.target import Target
 
-VICTIMS: dict[Scale, int] = {"smoke": 2, "small": 3, "paper": 4}
+VICTIMS: dict[Scale, int] = {"smoke": 2, "small": 3, "full": 4}
 
 
 @final
@@ -52,10 +52,14 @@ def survey(target: Target, victims: int, seed: int, device: torch.device) -> dic
 
 def ordering(
     label: str, about: str, targets: Mapping[str, Target], pairs: Sequence[tuple[str, str]], *, victims: int
-) -> Study:
+) -> Experiment:
     """Whether more is found in the first of each pair of targets than in the second."""
     some = next(iter(targets.values()))
-    return Study(label=label, about=said(about, some), run=partial(_ordered, dict(targets), tuple(pairs), victims))
+    return Experiment(
+        label=label,
+        about=said(about, some),
+        evaluations=(Measurement(measure=partial(_ordered, dict(targets), tuple(pairs), victims)),),
+    )
 
 
 def _ordered(
@@ -78,19 +82,19 @@ def difference(name: str, one: Tensor, other: Tensor, seed: int) -> Measure:
     """Of the shares found in victims, with its interval over them."""
     found = bootstrap_mean(one - other, seed=derive_seed(seed, name))
     meaning = f"the mean over {len(one)} victims of each, and its interval over them"
-    return Measure.of(f"difference of share found, {name}", found, meaning=meaning, chance=0.0)
+    return Measure.from_interval(f"difference of share found, {name}", found, meaning=meaning, chance=0.0)
 
 
 def share(name: str, surveyed: Surveyed) -> Measure:
     found = binomial_share(int(surveyed.found.sum()), surveyed.records * len(surveyed.found))
     whose = "one victim" if len(surveyed.found) == 1 else f"{len(surveyed.found)} victims"
-    return Measure.of(name, found, meaning=f"of the records of {whose}", chance=FPR)
+    return Measure.from_interval(name, found, meaning=f"of the records of {whose}", chance=FPR)
 
 
 def _bars(surveyed: Mapping[str, Mapping[str, Surveyed]], attacks: Sequence[str], seed: int) -> Figure:
     names = tuple(surveyed)
     series = [
-        Series.of(
+        Series.from_intervals(
             attack,
             names,
             [

@@ -7,7 +7,7 @@ from typing import TypeAlias, final
 import torch
 from torch import Tensor
 
-from remanence.experiments import Figure, Measure, Outcome, Series, Study
+from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Series
 from remanence.metrics import Interval
 from remanence.metrics.evaluation import FPR
 from remanence.metrics.statistics import binomial_share
@@ -30,9 +30,9 @@ class Sweep:
     def places(self) -> list[int]:
         return list(next(iter(self.curves.values())))
 
-    def study(self, label: str, about: str) -> Study:
+    def study(self, label: str, about: str) -> Experiment:
         some = next(iter(self.curves.values()))[self.places[0]]
-        return Study(label=label, about=said(about, some), run=self.run)
+        return Experiment(label=label, about=said(about, some), evaluations=(Measurement(measure=self.run),))
 
     def run(self, seed: int, device: torch.device) -> Outcome:
         made = {
@@ -93,7 +93,9 @@ class Sweep:
         levels: list[Series],
     ) -> Figure:
         series = [
-            Series.of(name, tuple(map(float, self.places)), [_share(counts(each), each) for each in curve.values()])
+            Series.from_intervals(
+                name, tuple(map(float, self.places)), [_share(counts(each), each) for each in curve.values()]
+            )
             for name, curve in curves.items()
         ]
         return Figure(title=title, x_label=self.axis, y_label=y_label, series=(*series, *levels), log_x=self.log)

@@ -20,8 +20,8 @@ from remanence.training import SGD, ByLoss, CrossEntropy, KnownLoss, SquaredErro
 from remanence.types import Data, Params, concat
 
 Source: TypeAlias = Literal["cifar10", "mnist", "cifar100"]
-HELD_OUT: dict[Scale, int] = {"smoke": 1000, "small": 2000, "paper": 5000}
-HIDDEN: dict[Scale, tuple[int, ...]] = {"smoke": (150,), "small": (300, 300), "paper": (1000, 1000)}
+HELD_OUT: dict[Scale, int] = {"smoke": 1000, "small": 2000, "full": 5000}
+HIDDEN: dict[Scale, tuple[int, ...]] = {"smoke": (150,), "small": (300, 300), "full": (1000, 1000)}
 FORGOTTEN = 12  # epochs times weight decay
 FAST = 0.006  # of Stationarity on photographs, more than its default
 SMALL_FIRST = 1e-4  # the authors' code; the paper's words say a variance of d^-1.5
@@ -53,19 +53,19 @@ MORE_AND_MORE = tuple(tenths / 10 for tenths in range(3, 10))
 FULL: dict[Scale, Effort] = {
     "smoke": Effort(epochs=1200, steps=500, restarts=1, iterations=200, runs=2),
     "small": Effort(epochs=6000, steps=4000, restarts=2, iterations=1000, runs=3),
-    "paper": Effort(epochs=20_000, steps=4000, restarts=1, stages=5, kept=MORE_AND_MORE, iterations=3000, runs=1),
+    "full": Effort(epochs=20_000, steps=4000, restarts=1, stages=5, kept=MORE_AND_MORE, iterations=3000, runs=1),
 }
 BRIEF: dict[Scale, Effort] = {  # for surveys, where many victims count for more than the last record of one
     "smoke": Effort(epochs=600, steps=200, restarts=1),
     "small": Effort(epochs=2500, steps=1200, restarts=1, iterations=200),
-    "paper": Effort(epochs=8000, steps=1500, restarts=1, iterations=2000),
+    "full": Effort(epochs=8000, steps=1500, restarts=1, iterations=2000),
 }
 AT_ONCE = 99  # records at most that a survey reads without stages and rounds
 
 
 def brief(scale: Scale, records: int) -> Effort:
     """For surveys, as much as so many records take."""
-    if scale == "paper" and records > AT_ONCE:
+    if scale == "full" and records > AT_ONCE:
         return replace(BRIEF[scale], stages=FULL[scale].stages, kept=FULL[scale].kept)
     return BRIEF[scale]
 
@@ -115,7 +115,7 @@ class Target:
     @property
     def dtype(self) -> torch.dtype:
         """Without decay the slopes fall below what float32 can still add to a weight, after many epochs."""
-        exact = self.scale == "smoke" or (self.scale == "paper" and not self.decay)
+        exact = self.scale == "smoke" or (self.scale == "full" and not self.decay)
         return torch.float64 if exact else torch.float32
 
     def data(self) -> Data:
@@ -199,7 +199,7 @@ class Target:
             restarts=effort.restarts,
             stages=effort.stages,
             kept=effort.kept,
-            tf32=self.scale == "paper",
+            tf32=self.scale == "full",
         )
         if self.scale != "smoke" and self.source != "mnist":
             ours = replace(ours, lr=FAST)

@@ -7,8 +7,8 @@ from types import NoneType
 from typing import Any, Never, get_args
 
 from remanence.errors import BadInput, unknown_name
+from remanence.experiments.outcome import Kind, Role
 from remanence.experiments.results.schema import SCHEMA, FigureRecord, Record
-from remanence.experiments.study import Kind, Role
 
 
 def parse_records(text: str, *, where: str) -> list[Record]:

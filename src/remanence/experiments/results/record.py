@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from remanence.audit.finding import Finding
-from remanence.experiments import CellResult, Claim, Figure, Measure, Point, Refusal, Series, StudyResult
+from remanence.experiments import Claim, Completed, Figure, Finding, Measure, Point, Series
+from remanence.experiments.outcome import quantities_of
 from remanence.experiments.results.folder import Row
 from remanence.experiments.results.provenance import commit, hardware
 from remanence.experiments.results.schema import (
@@ -26,66 +26,63 @@ from remanence.experiments.results.summary import level, number, summary
 from remanence.types import Caveat, Data
 
 
-def record(result: CellResult | StudyResult | Refusal, *, recipe: str, scale: str, seed: int, command: str) -> Record:
-    """What stands in `results.json` about one cell or one study."""
+def record(completed: Completed, *, recipe: str, scale: str, seed: int, command: str) -> Record:
+    """What stands in `results.json` about one experiment."""
+    outcome, finding = completed.outcome, completed.outcome.finding
     made = Record(
         schema=SCHEMA,
-        kind="attack" if isinstance(result, CellResult) else "study" if isinstance(result, StudyResult) else "refused",
+        kind="refused" if completed.refusal is not None else "study" if finding is None else "attack",
         recipe=recipe,
-        cell=result.label,
+        cell=completed.experiment.label,
         scale=scale,
         seed=seed,
         command=command,
         commit=commit(),
-        hardware=hardware(result.device),
-        seconds=round(result.seconds, 3),
+        hardware=hardware(completed.device),
+        seconds=round(completed.seconds, 3),
         claims=[],
-        caveats=[],
+        caveats=_caveats(outcome.caveats),
     )
-    if isinstance(result, Refusal):
-        return {**made, "refusal": result.why}
-    return _with_study(made, result) if isinstance(result, StudyResult) else _with_attack(made, result)
+    if completed.refusal is not None:
+        return {**made, "refusal": completed.refusal}
+    values = {name: number(value) for name, value in quantities_of(outcome).items()}
+    made["claims"] = [_claim(claim, values, scale) for claim in completed.experiment.claims]
+    return _with_measures(made, completed) if finding is None else _with_attack(made, completed, finding)
 
 
-def _with_attack(made: Record, result: CellResult) -> Record:
-    finding, point = result.finding, result.cell.point
-    scores = summary(finding.scores, objective=finding.reconstruction.objective)
+def _with_attack(made: Record, completed: Completed, finding: Finding) -> Record:
+    point = completed.experiment.point
     return {
         **made,
         "release": _release(finding),
         "attack": repr(finding.attack),
         "matching": finding.scores.matching,
-        "scores": scores,
+        "scores": summary(finding.scores, objective=finding.reconstruction.objective),
         "nulls": {name: level(null, finding.scores.metrics) for name, null in finding.scores.nulls.items()},
         "limit": _limit(finding),
         "point": None if point is None else _point(point),
-        "claims": [_claim(claim, _quantities(scores), made["scale"]) for claim in result.cell.claims],
-        "caveats": _caveats(result.caveats),
     }
 
 
-def _with_study(made: Record, result: StudyResult) -> Record:
-    outcome = result.outcome
-    measured = {measure.name: number(measure.value) for measure in outcome.measures}
+def _with_measures(made: Record, completed: Completed) -> Record:
+    outcome = completed.outcome
     return {
         **made,
-        "about": result.study.about,
+        "about": completed.experiment.about,
         "verdict": outcome.verdict,
         "measures": [_measure(measure) for measure in outcome.measures],
         "figures": [_figure(figure) for figure in outcome.figures],
-        "claims": [_claim(claim, measured, made["scale"]) for claim in result.study.claims],
-        "caveats": _caveats(outcome.caveats),
     }
 
 
-def rows(result: CellResult | StudyResult | Refusal) -> list[Row]:
+def rows(completed: Completed) -> list[Row]:
     """One row per withheld record, in the order of the truth; only an attack has any."""
-    if not isinstance(result, CellResult):
+    if (finding := completed.outcome.finding) is None:
         return []
-    scores, truth = result.finding.scores, result.finding.truth
+    scores, truth = finding.scores, finding.truth
     return [
         {
-            "cell": result.cell.label,
+            "cell": completed.experiment.label,
             "record": str(i),
             "label": str(int(truth.y[i])),
             "matching": scores.matching,
@@ -100,13 +97,11 @@ def rows(result: CellResult | StudyResult | Refusal) -> list[Row]:
     ]
 
 
-def images(result: CellResult | StudyResult | Refusal) -> dict[str, Tensor]:
+def images(completed: Completed) -> dict[str, Tensor]:
     """Truth, matched reconstruction and look-alike of each record; black where a record got no reconstruction."""
-    if isinstance(result, Refusal):
-        return {}
-    if isinstance(result, StudyResult):
-        return {name: as_pixels(x) for name, x in result.outcome.pictures.items()}
-    scores, truth, found = result.finding.scores, result.finding.truth.x, result.finding.reconstruction.x
+    if (finding := completed.outcome.finding) is None:
+        return {name: as_pixels(x) for name, x in completed.outcome.pictures.items()}
+    scores, truth, found = finding.scores, finding.truth.x, finding.reconstruction.x
     matched, has = torch.zeros_like(truth), scores.index >= 0
     matched[has] = found[scores.index[has]].nan_to_num(0).to(truth)
     pictures = {"truth": truth, "reconstruction": matched, "lookalike": scores.lookalike}
@@ -117,18 +112,9 @@ def as_pixels(x: Tensor) -> Tensor:
     return (x.clamp(0, 1) * 255).round().to(torch.uint8).cpu() if x.ndim == 4 else x.float().cpu()
 
 
-def _quantities(scores: dict[str, Any]) -> dict[str, float | None]:
-    """The values of `metrics.evaluate.quantities`, as the record holds them."""
-    values = {f"{kind} {name}": said[kind] for kind in ("mean", "median") for name, said in scores["metrics"].items()}
-    return values | {
-        "share found": scores["found"]["share"],
-        "share closer than the nearest neighbour": scores["closer"]["share"],
-    }
-
-
 def _claim(claim: Claim, values: dict[str, float | None], scale: str) -> ClaimRecord:
     measured = {name.casefold(): value for name, value in values.items()}[claim.quantity.casefold()]
-    judged = measured if scale == "paper" else None
+    judged = measured if scale == "full" else None
     return ClaimRecord(
         quantity=claim.quantity,
         printed=claim.printed,

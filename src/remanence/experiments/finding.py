@@ -1,4 +1,4 @@
-"""Releases and an attack in, a finding out: the attack sees the releases, then the truth is opened and scored."""
+"""Releases and an attack in, a finding out: the attack gets the releases, then the truth is opened and scored."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,9 +25,9 @@ from remanence.types import Data, Reconstruction, concat
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Finding:
-    """What one attack got out of a release, or out of several of one kind put together."""
+    """What one attack reconstructed from a release, or from several of one kind taken together."""
 
-    release: object  # the first of them: they differ in numbers only
+    release: object  # the first of them: they differ in values only
     attack: object
     public: Data  # the records that the attacker owned
     truth: Data
@@ -37,7 +37,7 @@ class Finding:
     limit: Limit | None = None  # what differential privacy allows, where the victims were trained with it
 
 
-def audit(
+def attack_cases(
     cases: Sequence[Case[Any]],
     attack: Attack[Any] | ShadowAttack,
     *,
@@ -50,29 +50,22 @@ def audit(
     store: Store | None = None,
     seed: int = 0,
 ) -> Finding:
-    """Run `attack` on every release and score all reconstructions together against all that was withheld.
+    """Run `attack` on every release, and score all reconstructions together against all records withheld.
 
-    `public` are the records the attacker owns (a learning attack trains its shadows on them unless it is given their
-    `bank`), `unrelated` records that nobody trained on, for the null levels. What a broken run left in `store`, shadow
-    models or searches, is gone on from.
+    `public` are the records the attacker owns (a learning attack trains its shadow models on them unless it is given
+    their `bank`), `unrelated` records that nobody trained on, for the null levels. Shadow models and searches that an
+    interrupted run left in `store` are resumed.
     """
     if not cases:
-        raise BadInput("`cases` is empty: there is no release to attack")
-    truth = concat(case.truth for case in cases)
+        raise BadInput("`cases` is empty: there is no release to attack", code="empty", argument="cases")
+    truth, start = concat(case.truth for case in cases), perf_counter()
     if len(public):
         check_disjoint({"truth": truth, "public": public})
-    start = perf_counter()
-    ready = attack
-    if store is not None and isinstance(attack, SimuDy | Linearised):
-        ready = replace(attack, checkpoints=store.folder)
     if isinstance(attack, ShadowAttack):
         _check_alike([case.release for case in cases], by=type(attack).__name__)
         bank = bank or build_bank(cases[0].release, public, seed=seed, backend=backend, store=store)
         check_disjoint({"truth": truth, "bank": bank.targets})
-        ready = attack.fit(bank, seed=seed)
-    assert isinstance(ready, Attack)
-    attacked = track(enumerate(cases), total=len(cases), label="releases")
-    found = _joined([ready.run(case.release, seed=seed + i) for i, case in attacked])
+    found = reconstruct([case.release for case in cases], attack, bank=bank, store=store, seed=seed)
     seconds = perf_counter() - start
     owned = concat([public, cases[0].release.fixed]) if isinstance(cases[0].release, KnowsFixed) else public
     scores = evaluate(found, truth, unrelated=unrelated, known=owned, matching=matching, metrics=metrics, seed=seed)
@@ -88,21 +81,47 @@ def audit(
     )
 
 
+def reconstruct(
+    releases: Sequence[Any],
+    attack: Attack[Any] | ShadowAttack,
+    *,
+    bank: ShadowBank | None = None,
+    store: Store | None = None,
+    seed: int = 0,
+) -> Reconstruction:
+    """Run `attack`, fitted to `bank` where it learns from shadow models, on each release; the candidates of all, in
+    the order of the releases. No truth is given."""
+    ready = attack
+    if store is not None and isinstance(attack, SimuDy | Linearised):
+        ready = replace(attack, checkpoints=store.folder)
+    if isinstance(attack, ShadowAttack):
+        assert bank is not None
+        ready = attack.fit(bank, seed=seed)
+    assert isinstance(ready, Attack)
+    attacked = track(enumerate(releases), total=len(releases), label="releases")
+    return _concatenated([ready.run(release, seed=seed + i) for i, release in attacked])
+
+
 def _check_alike(releases: Sequence[Any], *, by: str) -> None:
-    """Refuse to attack, with the shadows of the first release, one that started or was trained on something else."""
+    """Refuse releases that one bank of shadow models does not serve: other fixed records or other initial weights."""
     first = releases[0]
     for release in releases:
         require(release, KnowsFixed, by=by)
         same_data = release.fixed is first.fixed or torch.equal(release.fixed.x, first.fixed.x)
-        starts = [getattr(each, "initial", {}) for each in (first, release)]
-        same_start = all(torch.equal(p, starts[1][name]) for name, p in starts[0].items())
-        if not (same_data and same_start):
-            what = "first weights" if same_data else "fixed set"
-            raise BadInput(f"the releases differ in their {what}, and one bank of shadows serves one: audit each alone")
+        initial, other = (getattr(each, "initial", {}) for each in (first, release))
+        same_init = all(torch.equal(p, other[name]) for name, p in initial.items())
+        if not (same_data and same_init):
+            what = "initial weights" if same_data else "fixed records"
+            raise BadInput(
+                f"the releases differ in their {what}, and one bank of shadow models serves one: attack each alone",
+                code="conflict",
+                argument="cases",
+            )
 
 
 def _limit(cases: Sequence[Case[Any]], found: Reconstruction, truth: Data, prior: Data, seed: int) -> Limit | None:
-    """None where no guarantee is accounted for, and where a release withholds more than one record."""
+    """The bound that differential privacy sets; None without an accounted guarantee, and where a release withholds more
+    than one record."""
     release, alone = cases[0].release, all(len(case.truth) == 1 for case in cases)
     if not (isinstance(release, KnowsTraining | KnowsFixed) and alone and len(found.x) == len(truth)):
         return None
@@ -111,11 +130,11 @@ def _limit(cases: Sequence[Case[Any]], found: Reconstruction, truth: Data, prior
     return reconstruction_limit(found, truth, prior, mu=mu, seed=derive_seed(seed, "limit"))
 
 
-def _joined(parts: Sequence[Reconstruction]) -> Reconstruction:
+def _concatenated(parts: Sequence[Reconstruction]) -> Reconstruction:
     labels = [part.y for part in parts if part.y is not None]
-    ends = [part.objective for part in parts if part.objective is not None]
+    objectives = [part.objective for part in parts if part.objective is not None]
     return Reconstruction(
         x=torch.cat([part.x for part in parts]),
         y=torch.cat(labels) if len(labels) == len(parts) else None,
-        objective=sum(ends) / len(ends) if len(ends) == len(parts) else None,  # the mean over the releases
+        objective=sum(objectives) / len(objectives) if len(objectives) == len(parts) else None,  # mean over releases
     )

@@ -1,11 +1,11 @@
-"""Reasons to doubt a result, in plain words. A check is a function from a finding to a caveat or None."""
+"""Checks of a finding: each is a function from a finding to a caveat in plain words, or None."""
 
 from collections.abc import Callable
 
 from torch import Tensor
 
-from remanence.audit.finding import Finding
 from remanence.diagnostics.span import CLEAR, Span
+from remanence.experiments.finding import Finding
 from remanence.metrics import Membership
 from remanence.metrics.evaluation import FPR, oriented
 from remanence.types import Caveat
@@ -149,9 +149,13 @@ def no_gap(span: Span) -> Caveat | None:
     return Caveat(code="no-gap", text=text)
 
 
-def tuned_on_truth(how: str) -> Caveat:
-    """Of a recipe that says so itself, not of a finding."""
-    return Caveat(code="tuned-on-truth", text=how)
+def tuned_on_truth(
+    text: str = (
+        "The attack's settings were chosen by looking at true records of this data set: elsewhere it may do worse."
+    ),
+) -> Caveat:
+    """The caveat of a recipe whose settings were chosen on the truth."""
+    return Caveat(code="tuned-on-truth", text=text)
 
 
 CHECKS: tuple[Callable[[Finding], Caveat | None], ...] = (

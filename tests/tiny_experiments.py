@@ -1,4 +1,4 @@
-"""Cells that run in a tenth of a second: a real victim, a real release, and an attack that guesses."""
+"""Experiments that run in a tenth of a second: a real victim, a real release, and an attack that guesses."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from typing import Any, final
 
 import torch
 
-from remanence import SGD, Cell, Data, Reconstruction, Split, Training, split
-from remanence.experiments import Figure, Measure, Outcome, Series, Study
+from remanence import SGD, Data, Reconstruction, Split, Training, split
+from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Reconstructed, Series, Victims
 from remanence.metrics import MSE, identity
 from remanence.models import mlp
 from remanence.releases import KnowsFinal, weights_only
@@ -40,18 +40,30 @@ def cut(source: Callable[[], Data], seed: int, **counts: int) -> Split:
     return split(source(), **(PARTS | counts), seed=seed)
 
 
-def tiny_cell(label: str = "tiny", **changes: Any) -> Cell:
+def tiny_victims(**changes: Any) -> Victims:
     fields: dict[str, Any] = {
-        "label": label,
         "split": partial(cut, made_data),
         "model": lambda data: mlp(data.shape, data.num_classes, hidden=(3,)),
         "training": Training(optimizer=SGD(lr=0.5), epochs=8),
         "reveal": weights_only,
-        "attack": Guess(),
-        "matching": identity,
-        "metrics": (MSE,),
     }
-    return Cell(**(fields | changes))
+    return Victims(**(fields | changes))
+
+
+def tiny_experiment(label: str = "tiny", **changes: Any) -> Experiment:
+    """`changes` are fields of the experiment, of its victims or of its evaluation."""
+    of_victims, of_scores = (
+        {name: changes.pop(name) for name in [*changes] if name in kind.__dataclass_fields__}
+        for kind in (Victims, Reconstructed)
+    )
+    scores: dict[str, Any] = {"matching": identity, "metrics": (MSE,)} | of_scores
+    fields: dict[str, Any] = {
+        "label": label,
+        "victims": tiny_victims(**of_victims),
+        "attack": Guess(),
+        "evaluations": (Reconstructed(**scores),),
+    }
+    return Experiment(**(fields | changes))
 
 
 def tiny_outcome(seed: int, device: torch.device) -> Outcome:
@@ -73,5 +85,9 @@ def tiny_outcome(seed: int, device: torch.device) -> Outcome:
     )
 
 
-def tiny_study(label: str = "a study", **changes: Any) -> Study:
-    return Study(**({"label": label, "about": "How grey pictures are.", "run": tiny_outcome} | changes))
+def tiny_measurement(
+    label: str = "a measurement", *, run: Callable[[int, torch.device], Outcome] = tiny_outcome, **changes: Any
+) -> Experiment:
+    """An experiment that measures without an attack."""
+    fields = {"label": label, "about": "How grey pictures are.", "evaluations": (Measurement(measure=run),)}
+    return Experiment(**(fields | changes))
