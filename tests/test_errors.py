@@ -119,7 +119,6 @@ WRONG: list[tuple[Callable[..., object], str, object]] = [
     (SimuDy, "sharpness", 2.0),
     (SimuDy, "labels", (0, 1.5, 2)),
     (RecoNN, "hidden", (8, 0.5)),
-    (RecoNN, "clip", -1),
     (Mnemonist, "masks", -1),
 ]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from math import inf
 from numbers import Integral, Real
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 _MAX_NAMES = 12  # in one sentence
 
@@ -20,21 +20,29 @@ class BadInput(ValueError):
     or option at fault, where there is one.
     """
 
-    def __init__(self, message: str, *, code: str = "bad-input", argument: str | None = None) -> None:
+    default_code: ClassVar[str] = "bad-input"
+
+    def __init__(self, message: str, *, code: str | None = None, argument: str | None = None) -> None:
         super().__init__(message)
-        self.code, self.argument = code, argument
+        self.code, self.argument = code or self.default_code, argument
 
 
 class BadModelFile(BadInput):
     """A weights file that is broken, dangerous or not the one expected."""
 
+    default_code = "damaged-file"
+
 
 class NotEnoughKnowledge(BadInput):
     """An attack was given a release that lacks knowledge it needs."""
 
+    default_code = "not-enough-knowledge"
+
 
 class Diverged(BadInput):
     """A training or a search diverged to infinite or NaN values; the message says which, and at which step."""
+
+    default_code = "diverged"
 
 
 def check_min(holder: object, **minimum: float) -> None:

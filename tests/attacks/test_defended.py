@@ -17,6 +17,8 @@ from remanence_recipes.wang2023.setting import SquareAndCube
 
 QUICK = GradientMatching(steps=150, restarts=1)
 
+NOISE = GaussianNoise(relative_std=0.3)
+
 
 def under(release: Gradient, *defenses: Defense, seed: int = 0) -> Gradient:
     return replace(release, gradient=defended(release.gradient, defenses, seed=seed), defenses=defenses)
@@ -51,7 +53,7 @@ def test_clipping_hides_neither_images_nor_repeated_labels(digits: Data, distanc
     assert mse(found, batch) < 0.01
 
 
-@pytest.mark.parametrize("defense", [TopK(share=0.05), Sign()], ids=repr)
+@pytest.mark.parametrize("defense", [TopK(fraction=0.05), Sign()], ids=repr)
 def test_what_the_server_knows_of_a_defence_helps(digits: Data, defense: Defense) -> None:
     batch = some_digits(digits, 3, 1)
     told = under(honest(batch), defense)
@@ -61,7 +63,7 @@ def test_what_the_server_knows_of_a_defence_helps(digits: Data, defense: Defense
 
 def test_labels_are_guessed_where_nothing_of_them_was_sent(digits: Data) -> None:
     batch = some_digits(digits, 0, 2)
-    found = replace(QUICK, steps=5).run(under(honest(batch), TopK(share=1e-4)), seed=0)
+    found = replace(QUICK, steps=5).run(under(honest(batch), TopK(fraction=1e-4)), seed=0)
     assert found.y is not None
     assert bool(found.x.isfinite().all())
     assert len(set(found.y.tolist())) == 2  # of two records two classes are likelier than one
@@ -70,7 +72,7 @@ def test_labels_are_guessed_where_nothing_of_them_was_sent(digits: Data) -> None
 def test_of_entries_that_were_not_sent_only_what_is_beyond_the_least_sent_counts() -> None:
     sent = {"a": torch.tensor([0.0, -3.0, 0.0]), "b": torch.tensor([[2.0], [0.0]])}
     ours = {"a": torch.tensor([-5.0, -1.0, 1.9]), "b": torch.tensor([[0.5], [2.5]])}
-    made = TopK(share=0.4).imitate(ours, sent)
+    made = TopK(fraction=0.4).imitate(ours, sent)
     assert made["a"].tolist() == pytest.approx([-3.0, -1.0, 0.0])
     assert made["b"].flatten().tolist() == pytest.approx([0.5, 0.5])
 
@@ -89,7 +91,7 @@ def test_clipping_changes_nothing_for_stein() -> None:
 @pytest.mark.parametrize("attack", [Stein(box=False), Stein(refine=False, norm=1.0, box=False)], ids=["ours", "span"])
 def test_noise_makes_the_error_larger_and_the_objective_says_how_much_is_unexplained(attack: Stein) -> None:
     release, truth = planted(SquareAndCube), unit_vectors()
-    found = [attack.run(under(release, GaussianNoise(share=share)), seed=0) for share in (0.01, 0.3, 3.0)]
+    found = [attack.run(under(release, GaussianNoise(relative_std=share)), seed=0) for share in (0.01, 0.3, 3.0)]
     errors = [error(each, truth) for each in found]
     objectives = [each.objective or 0.0 for each in found]
     assert errors == sorted(errors)
@@ -105,7 +107,9 @@ def test_the_refinement_uses_all_rows_of_a_noisy_gradient() -> None:
     few, many = (
         sum(
             error(
-                Stein(box=False).run(under(planted(nn.Tanh, rows=rows, seed=k), GaussianNoise(share=0.3)), seed=0),
+                Stein(box=False).run(
+                    under(planted(nn.Tanh, rows=rows, seed=k), GaussianNoise(relative_std=0.3)), seed=0
+                ),
                 truth,
             )
             for k in range(4)
@@ -117,13 +121,13 @@ def test_the_refinement_uses_all_rows_of_a_noisy_gradient() -> None:
 
 def test_a_span_under_much_noise_is_that_of_the_largest_singular_values() -> None:
     """Where singular values have no gap, a few rounds of a power method do not find it."""
-    release = under(planted(SquareAndCube, rows=20_000), GaussianNoise(share=3.0))
+    release = under(planted(SquareAndCube, rows=20_000), GaussianNoise(relative_std=3.0))
     found = Stein(refine=False, norm=1.0, box=False).run(release, seed=0)
     span = torch.linalg.svd(release.gradient["1.weight"], full_matrices=False).Vh[:2]
     assert float((found.x - found.x @ span.T @ span).norm()) < 1e-9
 
 
-@pytest.mark.parametrize("defense", [Quantization(bits=4), TopK(share=0.5)], ids=repr)
+@pytest.mark.parametrize("defense", [Quantization(bits=4), TopK(fraction=0.5)], ids=repr)
 def test_stein_answers_under_other_defences(digits: Data, defense: Defense) -> None:
     batch = some_digits(digits, 0, 2, classes=2)
     found = Stein(tries=1, reseeds=0).run(under(sent_to(batch, nn.Tanh), defense), seed=0)

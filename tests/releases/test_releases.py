@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refused
 from torch.nn.functional import cross_entropy
 
 from remanence import DPGD, SGD, Adam, Training, Victim, train_victim
 from remanence.data import Split
 from remanence.engine import train
-from remanence.errors import BadInput
 from remanence.models import initial_params, initial_stack, mlp
 from remanence.releases import (
     Case,
@@ -104,30 +104,30 @@ def test_an_update_of_one_step_is_the_gradient(parts: Split) -> None:
 
 
 @pytest.mark.parametrize(
-    ("training", "says"),
+    ("training", "argument"),
     [
-        (Training(optimizer=Adam()), "must be SGD, got Adam"),
-        (Training(epochs=0), "must be 1 or more, got 0"),
-        (Training(batch_size=2), "order mini-batches came is not shown"),
-        (Training(privacy=DPGD(clip=1.0, noise=1.0)), "the client's own and not shown"),
-        (Training(clip=1.0), "by how much its steps were cut is not shown"),
+        (Training(optimizer=Adam()), "optimizer"),
+        (Training(epochs=0), "epochs"),
+        (Training(batch_size=2), "batch_size"),
+        (Training(privacy=DPGD(clip=1.0, noise=1.0)), "privacy"),
+        (Training(clip=1.0), "clip"),
     ],
     ids=["optimizer", "steps", "mini-batches", "noise", "clip"],
 )
-def test_updates_that_cannot_be_simulated_are_refused(parts: Split, training: Training, says: str) -> None:
+def test_updates_that_cannot_be_simulated_are_refused(parts: Split, training: Training, argument: str) -> None:
     made = dataclasses.replace(victim(parts, training=Training(epochs=1)), training=training)
-    with pytest.raises(BadInput, match=says):
+    with refused("unsupported-training", argument):
         local_update(made)
 
 
-def test_a_gradient_that_the_training_cuts_is_not_shown_whole(parts: Split) -> None:
+def test_a_gradient_that_the_training_clips_is_not_released_unclipped(parts: Split) -> None:
     made = dataclasses.replace(victim(parts, training=Training(epochs=1)), training=Training(clip=0.1))
-    with pytest.raises(BadInput, match=r"show more than the client sends: .*Clipping\(norm=0.1\)"):
+    with refused("unsupported-training", "clip"):
         gradient_at_initial(made)
 
 
 def test_all_but_one_wants_one_private_record(parts: Split) -> None:
-    with pytest.raises(BadInput, match="one private record, got 2"):
+    with refused("out-of-range", "victim"):
         all_but_one(victim(parts, records=2))
 
 
@@ -143,17 +143,17 @@ def test_victims_trained_together_equal_victims_trained_alone(parts: Split) -> N
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "says"), [(SGD(lr=0.0), "did not fit"), (SGD(lr=1e30), "diverged"), (SGD(lr=300.0), "did not fit")]
+    ("optimizer", "code"), [(SGD(lr=0.0), "not-fitted"), (SGD(lr=1e30), "diverged"), (SGD(lr=300.0), "not-fitted")]
 )
-def test_a_victim_that_did_not_fit_is_refused(parts: Split, optimizer: SGD, says: str) -> None:
-    with pytest.raises(BadInput, match=says):
+def test_a_victim_that_did_not_fit_is_refused(parts: Split, optimizer: SGD, code: str) -> None:
+    with refused(code):
         check_fit(victim(parts, training=Training(optimizer=optimizer, epochs=5)))
 
 
 def test_a_victim_that_learnt_less_than_the_frequency_of_the_classes_is_refused(parts: Split) -> None:
     made = victim(parts)
     worse = {name: 60 * p for name, p in made.initial.items()}  # from so bad a start a little better is still bad
-    with pytest.raises(BadInput, match="guessing by the classes' frequencies"):
+    with refused("not-fitted"):
         check_fit(dataclasses.replace(made, initial=worse, final={name: 0.9 * p for name, p in worse.items()}))
 
 

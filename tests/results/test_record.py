@@ -229,10 +229,10 @@ def test_pixels_are_clamped_and_rows_of_tables_kept() -> None:
 
 def test_a_record_states_the_defences_of_a_gradient() -> None:
     attack = GradientMatching(steps=2, restarts=1)
-    defenses = (Clipping(norm=1.0), GaussianNoise(share=0.1))
+    defenses = (Clipping(norm=1.0), GaussianNoise(relative_std=0.1))
     said = []
     for reveal in (gradient_at_initial, partial(gradient_at_initial, defenses=defenses)):
         result = run_experiment(tiny_experiment(reveal=reveal, attack=attack, per_victim=4))
         said.append(made(result)["release"]["shows"])
-    assert [each["defenses"] for each in said] == ["none", "Clipping(norm=1.0), GaussianNoise(share=0.1)"]
+    assert [each["defenses"] for each in said] == ["none", "Clipping(norm=1.0), GaussianNoise(relative_std=0.1)"]
     assert said[0]["shape"] == "1x4x4"

@@ -1,4 +1,4 @@
-"""Knowledge is a type: a victim is trained, a reveal function splits it into what is shown and what is withheld."""
+"""The attacker's knowledge as types: a reveal function splits a victim into a release and the withheld truth."""
 
 from remanence.releases.protocols import (
     KnowsAllButOne,

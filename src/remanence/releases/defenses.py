@@ -1,8 +1,8 @@
-"""What a federated client may do to a gradient before it sends it.
+"""Defenses: what a federated client may do to a gradient before it sends it.
 
-A defense is a pure map; what it draws, it draws from `seed`. The server knows the protocol, so a release states its
-defenses, and an attack compares what was sent with its own gradients under `imitate`, which can be differentiated.
-Larger batches defend as well, and are no map of a gradient: they are the size of the batch.
+A defense is a pure function of the gradient and `seed`. The server knows the protocol, so a release states its
+defenses, and an attack compares what was sent with its own gradients under `imitate`, which is differentiable. Larger
+batches defend as well; they are set by the size of the batch.
 """
 
 from dataclasses import dataclass
@@ -12,37 +12,38 @@ from typing import Protocol, final
 import torch
 from torch import Tensor
 
-from remanence.errors import BadInput
+from remanence.errors import BadInput, check_above, check_min
 from remanence.seeds import derive_seed
 from remanence.training.clipping import clip_factors, scaled, squared_norms
 from remanence.types import Params
 
-_MOST_BITS = 16
+_MAX_BITS = 16
 
 
 class Defense(Protocol):
+    """A transformation of a gradient by the client, and a differentiable model of it for the attacker."""
+
     def __call__(self, gradient: Params, *, seed: int) -> Params: ...
 
     def imitate(self, ours: Params, sent: Params) -> Params:
-        """Of the server's own gradient what can be compared with what was sent."""
+        """The attacker's gradient `ours`, transformed so that it can be compared with what was `sent`."""
         ...
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class GaussianNoise:
-    """Of so large a share of each tensor's norm: its standard deviation is that share of the root mean square entry."""
+    """Additive noise whose standard deviation is `relative_std` times the root mean square entry of each tensor."""
 
-    share: float
+    relative_std: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share < inf:
-            raise BadInput(f"`share` of GaussianNoise must be 0 or more, got {self.share}: it is in units of the norm")
+        check_min(self, relative_std=0)
 
     def __call__(self, gradient: Params, *, seed: int) -> Params:
         generator = torch.Generator().manual_seed(seed)
         return {
-            name: g + self.share * g.square().mean().sqrt() * torch.randn(g.shape, generator=generator).to(g)
+            name: g + self.relative_std * g.square().mean().sqrt() * torch.randn(g.shape, generator=generator).to(g)
             for name, g in gradient.items()
         }
 
@@ -53,13 +54,12 @@ class GaussianNoise:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Clipping:
-    """Of the whole gradient to a norm; DP-GD's acts on each record's."""
+    """Clipping of the gradient of the batch to `norm`; that of DP-GD acts on the gradient of each record instead."""
 
     norm: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.norm < inf:
-            raise BadInput(f"`norm` of Clipping must be more than 0, got {self.norm}")
+        check_above(self, norm=0)
 
     def __call__(self, gradient: Params, *, seed: int) -> Params:
         return scaled(gradient, clip_factors(squared_norms(gradient, stacked=False), self.norm))
@@ -71,26 +71,30 @@ class Clipping:
 @final
 @dataclass(frozen=True, kw_only=True)
 class TopK:
-    """Of all entries of the gradient this share is sent, the largest by magnitude, and zeros for the others."""
+    """Sparsification: this `fraction` of all entries is sent, the largest by magnitude, and zeros for the others."""
 
-    share: float
+    fraction: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise BadInput(f"`share` of TopK must be more than 0 and at most 1, got {self.share}")
+        check_above(self, fraction=0)
+        if self.fraction > 1:
+            raise BadInput(
+                f"`fraction` of TopK must be at most 1, got {self.fraction}", code="out-of-range", argument="fraction"
+            )
 
     def __call__(self, gradient: Params, *, seed: int) -> Params:
         sizes = torch.cat([g.flatten().abs() for g in gradient.values()])
-        kept = torch.zeros_like(sizes)
-        kept[sizes.topk(ceil(self.share * len(sizes)), sorted=False).indices] = 1
-        masks = kept.split([g.numel() for g in gradient.values()])
+        selected = torch.zeros_like(sizes)
+        selected[sizes.topk(ceil(self.fraction * len(sizes)), sorted=False).indices] = 1
+        masks = selected.split([g.numel() for g in gradient.values()])
         return {name: g * mask.view_as(g) for (name, g), mask in zip(gradient.items(), masks, strict=True)}
 
     def imitate(self, ours: Params, sent: Params) -> Params:
-        """An entry that was not sent is no larger than the least that was: of ours only what is beyond that counts."""
+        """Soft thresholding: an entry that was not sent is no larger than the smallest that was, so only what exceeds
+        that threshold differs."""
         sizes = torch.cat([g.flatten().abs() for g in sent.values()])
-        least = sizes.where(sizes > 0, inf).min()
-        return {name: g.where(sent[name] != 0, g - g.clamp(-least, least)) for name, g in ours.items()}
+        threshold = sizes.where(sizes > 0, inf).min()
+        return {name: g.where(sent[name] != 0, g - g.clamp(-threshold, threshold)) for name, g in ours.items()}
 
 
 @final
@@ -102,7 +106,7 @@ class Sign:
         return {name: g.sign() * g.abs().mean() for name, g in gradient.items()}
 
     def imitate(self, ours: Params, sent: Params) -> Params:
-        """A sign without a jump."""
+        """A smooth sign, so that the comparison has a gradient."""
         means = {name: g.abs().mean().clamp_min(torch.finfo(g.dtype).tiny) for name, g in ours.items()}
         return {name: means[name] * torch.tanh(g / means[name]) for name, g in ours.items()}
 
@@ -110,14 +114,19 @@ class Sign:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Quantization:
-    """Of 2^bits levels, evenly spread from minus to plus the largest magnitude of a tensor, for each entry one of the
-    two around it, drawn so that the mean over draws is the entry itself."""
+    """Unbiased stochastic rounding of each entry to 2^bits levels, evenly spaced from minus to plus the largest
+    magnitude of its tensor."""
 
     bits: int
 
     def __post_init__(self) -> None:
-        if not 1 <= self.bits <= _MOST_BITS:
-            raise BadInput(f"`bits` of Quantization must be from 1 to {_MOST_BITS}, got {self.bits}")
+        check_min(self, bits=1)
+        if self.bits > _MAX_BITS:
+            raise BadInput(
+                f"`bits` of Quantization must be at most {_MAX_BITS}, got {self.bits}",
+                code="out-of-range",
+                argument="bits",
+            )
 
     def __call__(self, gradient: Params, *, seed: int) -> Params:
         generator = torch.Generator().manual_seed(seed)
@@ -126,8 +135,8 @@ class Quantization:
     def _levels(self, g: Tensor, generator: torch.Generator) -> Tensor:
         largest = g.abs().max().clamp_min(torch.finfo(g.dtype).tiny)
         step = 2 * largest / (2**self.bits - 1)
-        place = (g + largest) / step + torch.rand(g.shape, generator=generator).to(g)
-        levels: Tensor = place.floor().clamp(0, 2**self.bits - 1) * step - largest
+        position = (g + largest) / step + torch.rand(g.shape, generator=generator).to(g)
+        levels: Tensor = position.floor().clamp(0, 2**self.bits - 1) * step - largest
         return levels
 
     def imitate(self, ours: Params, sent: Params) -> Params:
@@ -135,7 +144,7 @@ class Quantization:
 
 
 def defended(gradient: Params, defenses: tuple[Defense, ...], *, seed: int) -> Params:
-    """What is sent: the defenses one after the other, each with draws of its own."""
-    for place, defense in enumerate(defenses):
-        gradient = defense(gradient, seed=derive_seed(seed, "defense", place))
+    """The gradient after all `defenses`, one after the other, each with a seed of its own."""
+    for index, defense in enumerate(defenses):
+        gradient = defense(gradient, seed=derive_seed(seed, "defense", index))
     return gradient

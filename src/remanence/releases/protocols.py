@@ -1,4 +1,4 @@
-"""The lattice of knowledge: an attack asks in the signature of `run` for the least it needs."""
+"""The attacker's knowledge as protocols: an attack asks in the signature of `run` for the least that it needs."""
 
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -13,6 +13,8 @@ from remanence.types import Data, Params
 
 @runtime_checkable
 class KnowsFinal(Protocol):
+    """The trained weights, and the shape and number of classes of the records."""
+
     @property
     def model(self) -> nn.Module: ...
     @property
@@ -25,7 +27,8 @@ class KnowsFinal(Protocol):
 
 @runtime_checkable
 class KnowsTraining(KnowsFinal, Protocol):
-    """A dataclass, so that `replace(release, training=...)` says how it may have been trained."""
+    """The initial and trained weights and the training recipe; a dataclass, so that `replace(release, training=...)`
+    states another hypothesis about the recipe."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -37,7 +40,7 @@ class KnowsTraining(KnowsFinal, Protocol):
 
 @runtime_checkable
 class KnowsFixed(KnowsFinal, Protocol):
-    """All records but those withheld, and how the model was trained; not where it started."""
+    """The trained weights, the training recipe and all records but those withheld; not the initial weights."""
 
     @property
     def training(self) -> Training: ...
@@ -46,12 +49,13 @@ class KnowsFixed(KnowsFinal, Protocol):
 
 
 @runtime_checkable
-class KnowsAllButOne(KnowsTraining, KnowsFixed, Protocol): ...
+class KnowsAllButOne(KnowsTraining, KnowsFixed, Protocol):
+    """The initial and trained weights, the training recipe and all records but one."""
 
 
 @runtime_checkable
 class KnowsUpdate(Protocol):
-    """What a federated client sends, and how it came about."""
+    """What a federated client sends, the weights it was computed at, and how to simulate it."""
 
     @property
     def model(self) -> nn.Module: ...
@@ -59,7 +63,7 @@ class KnowsUpdate(Protocol):
     def at(self) -> Params: ...
     @property
     def sent(self) -> Params:
-        """As a gradient: the mean of those that the client followed."""
+        """The update as a gradient: the mean of the gradients that the client followed."""
         ...
 
     @property
@@ -72,13 +76,13 @@ class KnowsUpdate(Protocol):
     def loss(self) -> Loss: ...
 
     def simulate(self, x: Tensor, labels: Tensor) -> Params:
-        """What would be sent for these records; it can be differentiated by them."""
+        """What a client with the records `x` would send, differentiable with respect to them."""
         ...
 
 
 @runtime_checkable
 class KnowsGradient(KnowsUpdate, Protocol):
-    """One gradient, taken at weights that are known."""
+    """One gradient at known weights, and the defenses that were applied to it."""
 
     @property
     def gradient(self) -> Params: ...
@@ -91,4 +95,6 @@ def require(release: object, knowledge: type, *, by: str) -> None:
     asked = [name for cls in knowledge.__mro__ for name, member in vars(cls).items() if isinstance(member, property)]
     if missing := [name for name in asked if not hasattr(release, name)]:
         names = ", ".join(f"`{name}`" for name in missing)
-        raise NotEnoughKnowledge(f"{by} needs {names}, which a {type(release).__name__} release does not show")
+        raise NotEnoughKnowledge(
+            f"{by} needs {names}, which a {type(release).__name__} release does not show", argument="release"
+        )

@@ -1,4 +1,4 @@
-"""What really leaves the house."""
+"""The releases: frozen records of what an attacker is shown, each with a sentence on what it withholds."""
 
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -17,7 +17,7 @@ from remanence.types import Data, Params
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WeightsOnly:
-    """A published model."""
+    """A published model: its architecture and trained weights."""
 
     withholds: ClassVar[str] = "every training record, the initial weights and the training recipe"
     model: nn.Module
@@ -29,7 +29,7 @@ class WeightsOnly:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FineTuned:
-    """A fine-tuned model beside the public one it started from."""
+    """A fine-tuned model together with the public one it was initialised from."""
 
     withholds: ClassVar[str] = "every training record"
     model: nn.Module
@@ -58,7 +58,7 @@ class AllButOne:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AllButOneUnknownInit:
-    """The same where the model started from weights that nobody kept: what Balle et al. find to end the attack."""
+    """`AllButOne` without the initial weights, which Balle et al. find to defeat the attack."""
 
     withholds: ClassVar[str] = "one training record and the initial weights; all other records are known"
     model: nn.Module
@@ -98,7 +98,7 @@ class Gradient:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocalUpdate:
-    """Federated averaging (McMahan et al. 2017): how far a client's own training on its batch moved the weights."""
+    """Federated averaging (McMahan et al. 2017): the update of the weights by a client's training on its batch."""
 
     withholds: ClassVar[str] = "the records of the batch"
     model: nn.Module
@@ -112,23 +112,19 @@ class LocalUpdate:
     def __post_init__(self) -> None:
         optimizer, privacy = self.training.optimizer, self.training.privacy
         if not isinstance(optimizer, SGD):
-            raise BadInput(f"`optimizer` of a client's training must be SGD, got {optimizer}")
+            raise _unsupported("optimizer", f"SGD, got {optimizer}")
         if self.training.epochs < 1:
-            raise BadInput(f"`epochs` of a client's training must be 1 or more, got {self.training.epochs}")
+            raise _unsupported("epochs", f"1 or more, got {self.training.epochs}")
         if self.training.batch_size is not None:
-            raise BadInput(
-                f"`batch_size` of a client's training must be None, got {self.training.batch_size}: in which order "
-                "mini-batches came is not shown"
-            )
+            got = self.training.batch_size
+            raise _unsupported("batch_size", f"None, got {got}: the order of mini-batches is not released")
         if self.training.lr_schedule:
-            raise BadInput(f"`lr_schedule` of a client's training must be empty, got {self.training.lr_schedule}")
+            raise _unsupported("lr_schedule", f"empty, got {self.training.lr_schedule}")
         if privacy and privacy.noise:
-            raise BadInput("the noise of DP-GD is the client's own and not shown: leave `privacy` out")
+            raise _unsupported("privacy", "without noise, which the client draws and does not release: leave it out")
         if self.training.clip is not None:
-            raise BadInput(
-                f"`clip` of a client's training must be None, got {self.training.clip}: by how much its steps were cut "
-                "is not shown"
-            )
+            limit = self.training.clip
+            raise _unsupported("clip", f"None, got {limit}: the norms of the client's gradients are not released")
 
     @property
     def loss(self) -> Loss:
@@ -139,18 +135,25 @@ class LocalUpdate:
         return self._as_gradient(self.update)
 
     def simulate(self, x: Tensor, labels: Tensor) -> Params:
-        return self._as_gradient(moved(self.training, self.model, self.at, x, labels))
+        return self._as_gradient(local_delta(self.training, self.model, self.at, x, labels))
 
     def _as_gradient(self, update: Params) -> Params:
-        """In units of how far a gradient that is one at every step moves a weight."""
+        """The mean gradient that gives this `update`: the update of a weight whose gradient is one at every step is
+        the unit."""
         optimizer, steps = self.training.optimizer, self.training.epochs
         assert isinstance(optimizer, SGD)
         unit = optimizer.lr * sum(optimizer.momentum**k * (steps - k) for k in range(steps))
         return {name: u / -unit for name, u in update.items()}
 
 
-def moved(training: Training, model: nn.Module, at: Params, x: Tensor, labels: Tensor) -> Params:
-    """How far full-batch steps on these records move the weights."""
+def _unsupported(argument: str, expected: str) -> BadInput:
+    return BadInput(
+        f"`{argument}` of a client's training must be {expected}", code="unsupported-training", argument=argument
+    )
+
+
+def local_delta(training: Training, model: nn.Module, at: Params, x: Tensor, labels: Tensor) -> Params:
+    """The weights after full-batch steps on these records minus the weights `at` before them."""
     gradient = on_batches(engine_for(model, training, x.shape[1:]).gradient, x, labels)
     end = training.descend(gradient, at, [None] * training.epochs, records=len(x), noise_seed=0)
     return {name: end[name] - at[name] for name, _ in model.named_parameters()}

@@ -1,6 +1,6 @@
-"""A reveal function splits a victim into what is shown and what is withheld.
+"""Reveal functions: each splits a victim into a release, which an attack is shown, and the truth it withholds.
 
-`Case` ties a release to its truth, which `evaluate` opens and nobody else.
+A `Case` holds both; only `evaluate` opens the truth.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from remanence.releases.releases import (
     Gradient,
     LocalUpdate,
     WeightsOnly,
-    moved,
+    local_delta,
 )
 from remanence.releases.victim import Victim
 from remanence.seeds import derive_seed
@@ -43,21 +43,25 @@ Reveal: TypeAlias = Callable[[Victim], Case[R]]
 
 
 def weights_only(victim: Victim) -> Case[WeightsOnly]:
+    """Release the trained weights; withhold the private records."""
     return Case(release=WeightsOnly(**_published(victim)), truth=victim.private)
 
 
 def fine_tuned(victim: Victim) -> Case[FineTuned]:
+    """Release the initial and trained weights and the training recipe; withhold the private records."""
     release = FineTuned(**_published(victim), initial=victim.initial, training=victim.training)
     return Case(release=release, truth=victim.private)
 
 
 def all_but_one(victim: Victim) -> Case[AllButOne]:
+    """Release the weights, the recipe and the fixed records; withhold the one private record."""
     _check_one(victim)
     release = AllButOne(**_published(victim), initial=victim.initial, training=victim.training, fixed=victim.fixed)
     return Case(release=release, truth=victim.private)
 
 
 def all_but_one_unknown_init(victim: Victim) -> Case[AllButOneUnknownInit]:
+    """Release what `all_but_one` does, but for the initial weights."""
     _check_one(victim)
     release = AllButOneUnknownInit(**_published(victim), training=victim.training, fixed=victim.fixed)
     return Case(release=release, truth=victim.private)
@@ -71,7 +75,7 @@ class _Published(TypedDict):
 
 
 def _published(victim: Victim) -> _Published:
-    """What every release of a finished model shows."""
+    """The fields that every release of a trained model has."""
     private = victim.private
     return {
         "model": victim.model,
@@ -83,27 +87,38 @@ def _published(victim: Victim) -> _Published:
 
 def _check_one(victim: Victim) -> None:
     if len(victim.private) != 1:
-        raise BadInput(f"all records but one: the victim must have one private record, got {len(victim.private)}")
+        raise BadInput(
+            f"`victim` must have one private record, where all records but one are known, got {len(victim.private)}",
+            code="out-of-range",
+            argument="victim",
+        )
 
 
 def gradient_at_initial(victim: Victim, *, defenses: tuple[Defense, ...] = (), seed: int = 0) -> Case[Gradient]:
-    """The first update of a federated round: the gradient of the private batch at the initial weights."""
+    """Release the first update of a federated round: the gradient of the private batch at the initial weights."""
     return _gradient_at(victim, victim.initial, defenses, seed)
 
 
 def gradient_at_final(victim: Victim, *, defenses: tuple[Defense, ...] = (), seed: int = 0) -> Case[Gradient]:
-    """A late update: the gradient of the private batch at the trained weights."""
+    """Release a late update: the gradient of the private batch at the trained weights."""
     return _gradient_at(victim, victim.final, defenses, seed)
 
 
 def _gradient_at(victim: Victim, at: Params, defenses: tuple[Defense, ...], seed: int) -> Case[Gradient]:
     batch, privacy = victim.private, victim.training.privacy
     if privacy and privacy.noise:
-        raise BadInput("a gradient release does not add the noise of DP-GD, and would show more than the client sends")
+        raise BadInput(
+            "`privacy` of the training must be without noise: a gradient release does not add the noise of DP-GD, and "
+            "would show more than the client sends",
+            code="unsupported-training",
+            argument="privacy",
+        )
     if victim.training.clip is not None:
         raise BadInput(
-            "a gradient release is not cut by `clip` of the training, and would show more than the client sends: leave "
-            f"it out, and give defenses=(Clipping(norm={victim.training.clip}),)"
+            "`clip` of the training must be None: a gradient release is not clipped by it, and would show more than "
+            f"the client sends; leave it out, and give defenses=(Clipping(norm={victim.training.clip}),)",
+            code="unsupported-training",
+            argument="clip",
         )
     engine = GenericEngine(model=victim.model, loss=victim.training.loss, privacy=victim.training.privacy)
     computed = engine.gradient(at, batch.x, batch.y)
@@ -121,17 +136,17 @@ def _gradient_at(victim: Victim, at: Params, defenses: tuple[Defense, ...], seed
 
 
 def _digest(batch: Data) -> str:
-    """By which clients with different records draw differently."""
+    """A digest of the batch, so that clients with different records have different seeds."""
     return blake2b(batch.x.detach().cpu().numpy().tobytes(), digest_size=8).hexdigest()
 
 
 def local_update(victim: Victim) -> Case[LocalUpdate]:
-    """A round of federated averaging: the client trains on the private batch alone, from the initial weights."""
+    """Release a round of federated averaging: the client trains on the private batch, from the initial weights."""
     batch, training = victim.private, victim.training
     release = LocalUpdate(
         model=victim.model,
         at=victim.initial,
-        update=moved(training, victim.model, victim.initial, batch.x, batch.y),
+        update=local_delta(training, victim.model, victim.initial, batch.x, batch.y),
         labels=None,
         batch_size=len(batch),
         shape=batch.shape,

@@ -1,4 +1,4 @@
-"""Who knows everything: a trained model and its private records."""
+"""The victim: a trained model together with its private records, and how well it fits them."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, final
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from remanence.engine import train
 from remanence.engine.ensembles.chunked import chunks, stack, train_chunk
-from remanence.errors import BadInput
+from remanence.errors import BadInput, Diverged
 from remanence.models import apply
 from remanence.progress import track
 from remanence.seeds import derive_seed
@@ -19,7 +19,7 @@ from remanence.types import Data, Params, concat
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Victim:
-    """Everything about a trained model, its private records included."""
+    """A trained model, how it was trained and all of its records; no attack is ever given one."""
 
     model: nn.Module
     training: Training
@@ -32,7 +32,7 @@ class Victim:
 def train_victim(
     model: nn.Module, training: Training, initial: Params, fixed: Data, private: Data, *, seed: int
 ) -> Victim:
-    """One model trained on `fixed` and all of `private`."""
+    """Train one model on `fixed` and all of `private`."""
     final_params = train(training, model, initial, concat([fixed, private]), seed=seed)
     return Victim(model=model, training=training, initial=initial, final=final_params, fixed=fixed, private=private)
 
@@ -40,18 +40,18 @@ def train_victim(
 def train_victims(
     model: nn.Module, training: Training, initial: Params, fixed: Data, private: Data, *, seed: int
 ) -> list[Victim]:
-    """For each record of `private` a model trained on `fixed` and that record, made just as the shadows are.
+    """Train for each record of `private` a model on `fixed` and that record, exactly as shadow models are trained.
 
-    `initial` is one start for all or a stack of them, one for each.
+    `initial` holds one initialisation for all victims, or a stack with one for each.
     """
     victims: list[Victim] = []
     starts = stack(model, initial, torch.arange(len(private), device=private.x.device))
-    cut = chunks(model, fixed, private)
-    for chunk in track(cut, total=len(cut), label="victims"):
+    pieces = chunks(model, fixed, private)
+    for chunk in track(pieces, total=len(pieces), label="victims"):
         first = len(victims)
         some = {name: p[first : first + len(chunk)] for name, p in starts.items()}
         noise_seed = derive_seed(seed, "victims", first)
-        # the shuffle of mini-batches is the victims' own: no release shows it
+        # victims have a seed of their own for the order of mini-batches, which no release shows
         shuffle = derive_seed(seed, "batches of victims")
         stacked = train_chunk(training, model, some, fixed, chunk, seed=shuffle, noise_seed=noise_seed)
         for k in range(len(chunk)):
@@ -69,17 +69,19 @@ def train_victims(
 
 
 def check_fit(victim: Victim) -> None:
-    """Refuse a victim that did not fit: what an attack reads from it would say nothing about a trained model."""
+    """Refuse a victim that did not fit: a reconstruction from it would say nothing about trained models."""
     fit = fit_of(victim)
     if not fit.learnt:
         raise BadInput(
             f"the victim did not fit: its training loss went from {fit.before:.4g} to {fit.after:.4g}, and guessing by "
-            f"the classes' frequencies reaches {fit.guessing:.4g}; change the learning rate or train for more epochs"
+            f"the classes' frequencies reaches {fit.guessing:.4g}; change the learning rate or train for more epochs",
+            code="not-fitted",
+            argument="training",
         )
 
 
 class Fit(NamedTuple):
-    """A victim's loss on its records before and after training, and that of guessing by the classes' frequencies."""
+    """A victim's loss on its records before and after training, and the loss of guessing by the class frequencies."""
 
     before: float
     after: float
@@ -91,12 +93,13 @@ class Fit(NamedTuple):
 
 
 def fit_of(victim: Victim) -> Fit:
+    """How well the victim fits its records; a victim with weights that are not finite is refused."""
     if not all(torch.isfinite(p).all() for p in victim.final.values()):
-        raise BadInput("the victim diverged (its weights are not finite): lower the learning rate")
+        raise Diverged("the victim diverged (its weights are not finite): lower the learning rate", argument="training")
     data = concat([victim.fixed, victim.private])
-    share = data.y.bincount().double() / len(data)
+    frequencies = data.y.bincount().double() / len(data)
     before, after = (float(_loss(victim, params, data)) for params in (victim.initial, victim.final))
-    return Fit(before=before, after=after, guessing=float(-share.xlogy(share).sum()))
+    return Fit(before=before, after=after, guessing=float(-frequencies.xlogy(frequencies).sum()))
 
 
 def _loss(victim: Victim, params: Params, data: Data) -> Tensor:

@@ -92,7 +92,7 @@ CURVES = {
     "Gaussian noise": Curve(
         word="noise",
         axis="noise, in units of the norm of each tensor",
-        strengths=tuple(Strength(at=s, defenses=(GaussianNoise(share=s),)) for s in (0.01, 0.1, 0.3, 1.0, 3.0)),
+        strengths=tuple(Strength(at=s, defenses=(GaussianNoise(relative_std=s),)) for s in (0.01, 0.1, 0.3, 1.0, 3.0)),
     ),
     "clipping": Curve(
         word="norm",
@@ -102,7 +102,7 @@ CURVES = {
     "top-k": Curve(
         word="share",
         axis="share of the entries sent",
-        strengths=tuple(Strength(at=s, defenses=(TopK(share=s),)) for s in (1.0, 0.1, 0.03, 0.01)),
+        strengths=tuple(Strength(at=s, defenses=(TopK(fraction=s),)) for s in (1.0, 0.1, 0.03, 0.01)),
     ),
     "few bits": Curve(
         axis="what is sent of each entry",

@@ -274,7 +274,7 @@ def _draws(
 ) -> Tensor:
     """Errors with weights, and noise, drawn anew each time."""
     x, labels = (part.to(device) for part in standard_batch(features))
-    defenses, errors = (GaussianNoise(share=noise),) if noise else (), []
+    defenses, errors = (GaussianNoise(relative_std=noise),) if noise else (), []
     for i in range(repeats):
         own = derive_seed(seed, "rates", features, rows, i)
         release = gradient_of(x, labels, activation=SquareAndCube, rows=rows, seed=own, defenses=defenses)
