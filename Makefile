@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types
+.PHONY: help setup demo test lint types docs
 
 help:
 	@echo "make demo   set up, audit a small model on embedded data, print the path of the page"
 	@echo "make test   set up, lint, check types, run the tests"
+	@echo "make docs   write the generated tables and plots of the documentation"
 	@echo "make setup  build the environment in $(VENV)"
 
 setup: $(READY)
@@ -32,3 +33,7 @@ lint: $(READY)
 
 types: $(READY)
 	$(BIN)/mypy
+
+docs: $(READY)
+	$(BIN)/python docs/build.py
+	$(BIN)/python docs/plots.py

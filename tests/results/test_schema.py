@@ -1,4 +1,4 @@
-"""The check of a record: it passes what docs/records.md describes and names what is wrong with the rest."""
+"""The check of a record: it passes what docs/results-format.md describes and names what is wrong with the rest."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from remanence.experiments import Completed, Point, run_experiment
 from remanence.experiments.results import SCHEMA, Record, parse_records, record
 from remanence.metrics import MSE
 
-DOCS = (Path(__file__).parents[2] / "docs" / "records.md").read_text(encoding="utf-8")
+DOCS = (Path(__file__).parents[2] / "docs" / "results-format.md").read_text(encoding="utf-8")
 
 
 LIMIT = {

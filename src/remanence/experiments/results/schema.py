@@ -1,4 +1,4 @@
-"""What a record is: the types of `results.json`. The fields are described in docs/records.md."""
+"""What a record is: the types of `results.json`. The fields are described in docs/results-format.md."""
 
 from typing import Any, Literal, NotRequired, TypedDict
 

@@ -1,0 +1,190 @@
+"""Write the generated regions of the documentation: tables of fields from the code, tables of results from the JSON.
+
+    python docs/build.py            rewrite every region between `<!-- generated: NAME -->` and `<!-- end -->`
+    python docs/build.py --check    change nothing; the exit code is 1 where a region is not current
+
+NAME is `fields MODULE.CLASS`, `recipes PAPER`, `results PAPER`, `claims`, `headlines` or `decisions`. The pictures
+are made by `docs/plots.py`; `make docs` runs both.
+"""
+
+import argparse
+import ast
+import importlib
+import inspect
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from remanence_recipes import RECIPES
+from results import RESULTS, Row, read_rows
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), RESULTS / "README.md"])
+REGION = re.compile(r"(<!-- generated: ([\w. ]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+HEADLINES = (  # what was released, the file, its experiment, the record count, the score; the README's table
+    ("a model; all 10,001 MNIST records but one known", "balle2022/mnist", "our reconstructor", "found", "mean mse"),
+    ("one gradient of eight CIFAR-10 images", "wang2023/cifar10", "tanh, batches of 8", "found", "mean psnr"),
+    (
+        "weights alone, 500 CIFAR-10 images, weight decay",
+        "buzaglo2023/figure2_binary_vs_multiclass",
+        "ten classes",
+        "share found, Equilibrium",
+        "mean SSIM, Equilibrium",
+    ),
+    (
+        "an MLP and its initial weights, 100 images",
+        "tian2025/mlp_100",
+        "MLP, 100 images",
+        "found",
+        "mean normalised_ssim",
+    ),
+    (
+        "ResNet-18 and its initial weights, 50 images",
+        "tian2025/resnet_50",
+        "ResNet, 50 images",
+        "found",
+        "mean normalised_ssim",
+    ),
+)
+
+
+def table(header: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
+    lines = [header, ("---",) * len(header), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def fields(name: str) -> str:
+    """Name, type, default and description of every field of a dataclass, read from its source."""
+    module, _, cls = name.rpartition(".")
+    source = inspect.getsource(getattr(importlib.import_module(module), cls))
+    comments = {
+        token.start[0]: token.string.lstrip("# ")
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
+    code = source.splitlines()
+    body = ast.parse(source).body[0].body  # type: ignore[attr-defined]
+    members = [*zip(body, [*body[1:], None], strict=True)]
+    rows = []
+    for member, after in members:
+        if not isinstance(member, ast.AnnAssign) or "ClassVar" in ast.unparse(member.annotation):
+            continue
+        said = [comments[line] for line in range(member.lineno, (member.end_lineno or 0) + 1) if line in comments]
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            said = [inspect.cleandoc(str(after.value.value)).replace("\n", " ")]
+        above = member.lineno - 1
+        while not said and above in comments and code[above - 1].lstrip().startswith("#"):
+            said, above = [comments[above], *said], above - 1
+        annotation = ast.unparse(member.annotation).strip("'\"")
+        default = "required" if member.value is None else f"`{_default(member.value)}`"
+        rows.append((f"`{ast.unparse(member.target)}`", f"`{annotation}`", default, " ".join(said)))
+    return table(("field", "type", "default", "meaning"), iter(rows)) if rows else "It has no fields.\n"
+
+
+def _default(value: ast.expr) -> str:
+    """The default as written; of `field(default=…)` what is inside."""
+    if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
+        return next(ast.unparse(word.value) for word in value.keywords if word.arg and word.arg.startswith("default"))
+    return ast.unparse(value)
+
+
+def recipes(paper: str) -> str:
+    rows = (
+        (f"`{name}`", (inspect.getdoc(recipe) or "").split("\n\n")[0].replace("\n", " "))
+        for name, recipe in RECIPES.items()
+        if name.startswith(f"{paper}.")
+    )
+    return table(("recipe", "what it measures"), rows)
+
+
+def decisions() -> str:
+    pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    titles = {page.name: page.read_text(encoding="utf-8").splitlines()[0].partition(": ")[2] for page in pages}
+    lines = (f"- {name[:4]} [{title[:1].upper()}{title[1:]}](decisions/{name})\n" for name, title in titles.items())
+    return "".join(lines)
+
+
+def results(paper: str) -> str:
+    def cells(row: Row) -> tuple[str, ...]:
+        name = f"[{row.file.split('/')[1]}]({row.file}.json): {row.experiment}"
+        run = f"{row.seconds:,.0f} s, {row.device}, seed {row.seed}, `{row.commit[:7]}`"
+        return name, row.quantity, row.printed_text, row.ours, row.interval, row.chance, row.status, row.budget, run
+
+    header = ("experiment", "quantity", "printed", "ours", "95 % interval", "chance", "status", "budget", "run")
+    return table(header, (cells(row) for row in read_rows() if row.file.startswith(f"{paper}/")))
+
+
+def claims() -> str:
+    """Every number that a paper prints beside ours."""
+    rows = [row for row in read_rows() if row.printed is not None]
+    counts = ", ".join(
+        f"{sum(row.status == status for row in rows)} {status}"
+        for status in ("beaten", "reproduced", "smaller", "missed")
+    )
+    header = ("recipe", "experiment", "quantity", "printed", "ours", "95 % interval", "chance", "status")
+    lines = (
+        (
+            f"`{row.file.replace('/', '.')}`",
+            row.experiment,
+            f"{row.quantity} ({row.where})",
+            row.printed_text,
+            row.ours,
+            row.interval,
+            row.chance,
+            row.status,
+        )
+        for row in rows
+    )
+    return f"{len(rows)} printed numbers: {counts}.\n\n{table(header, lines)}"
+
+
+def headlines() -> str:
+    """A few results for the README, with the attack's page."""
+    everything = list(read_rows(all_measures=True))
+
+    def line(release: str, file: str, experiment: str, found: str, score: str) -> tuple[str, ...]:
+        rows = {row.quantity: row for row in everything if (row.file, row.experiment) == (file, experiment)}
+        first, second = rows[found], rows[score]
+        attack = f"[`{first.attack}`](docs/methods/{first.page}.md)"
+        name = re.sub(r"(mean|,.*)", "", score).strip()
+        return release, attack, first.ours, f"{second.ours} ({second.chance})", name, second.printed_text
+
+    header = ("what was released", "attack", "found (chance 0.01)", "mean score (chance)", "score", "the paper prints")
+    return table(header, (line(*each) for each in HEADLINES))
+
+
+def region(name: str) -> str:
+    kind, _, argument = name.partition(" ")
+    makers: dict[str, Callable[..., str]] = {
+        "fields": fields,
+        "recipes": recipes,
+        "results": results,
+        "claims": claims,
+        "decisions": decisions,
+        "headlines": headlines,
+    }
+    return makers[kind](argument) if argument else makers[kind]()
+
+
+def rebuilt(text: str) -> str:
+    """The page with every generated region written again."""
+    return REGION.sub(lambda match: match[1] + region(match[2]) + match[4], text)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing, fail where a page is not current")
+    check = parser.parse_args().check
+    stale = [page for page in PAGES if rebuilt(old := page.read_text(encoding="utf-8")) != old]
+    for page in stale:
+        print(page.relative_to(ROOT), "is not current" if check else "rewritten", file=sys.stderr)
+        if not check:
+            page.write_text(rebuilt(page.read_text(encoding="utf-8")), encoding="utf-8")
+    return int(check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""Draw the pictures of the documentation: plots of committed results, the architecture, the strip of the README.
+
+python docs/plots.py                    docs/plots/*.svg and docs/architecture.svg
+python docs/plots.py --strip RUN        also docs/strip.png, from the folder of a run of `remanence demo`
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+
+from results import read_results
+
+DOCS = Path(__file__).parent
+OURS, CHANCE, PRINTED = "#1f5fa8", "#8a8a8a", "#c8502d"
+mpl.rcParams.update({"svg.hashsalt": "remanence", "svg.fonttype": "none", "font.size": 8, "axes.spines.top": False})
+mpl.rcParams.update({"axes.spines.right": False, "legend.frameon": False, "figure.figsize": (4.2, 2.6)})
+
+
+def save(figure: Any, path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+    plt.close(figure)
+
+
+def attacks(file: str) -> list[dict[str, Any]]:
+    return [result for result in dict(read_results())[file] if result["kind"] == "attack"]
+
+
+def shadows() -> None:
+    """RecoNN's error against the number of shadow models."""
+    results = attacks("balle2022/shadows")
+    x = [float(result["point"]["value"]) for result in results]
+    figure, axes = plt.subplots()
+    axes.loglog(x, [r["scores"]["metrics"]["mse"]["mean"] for r in results], "o-", color=OURS, label="RecoNN, ours")
+    neighbour = [r["nulls"]["nearest_neighbour"]["metrics"]["mse"]["mean"] for r in results]
+    axes.loglog(x, neighbour, "--", color=CHANCE, label="nearest neighbour")
+    axes.plot([59000], [0.0089], "s", color=PRINTED, label="printed (Balle et al. 2022)")
+    axes.set(xlabel="shadow models", ylabel="mean squared error", title="One unknown record of 10,001, MNIST")
+    axes.legend()
+    save(figure, DOCS / "plots" / "shadows.svg")
+
+
+def privacy() -> None:
+    """Records found under differential privacy."""
+    results = [r for r in attacks("balle2022/dp_mnist") if r["cell"].startswith("epsilon")]
+    x = [float(result["cell"].split()[1]) for result in results]
+    found = [result["scores"]["found"] for result in results]
+    figure, axes = plt.subplots()
+    y = [each["count"] / 1000 for each in found]
+    axes.fill_between(x, [f["low"] for f in found], [f["high"] for f in found], color=OURS, alpha=0.2)
+    axes.semilogx(x, y, "o-", color=OURS, label="found by RecoNN")
+    axes.semilogx(x, [r["limit"]["bound"] for r in results], "--", color=PRINTED, label="limit for any attack")
+    axes.axhline(0.01, color=CHANCE, linestyle=":", label="chance")
+    axes.set(xlabel="epsilon (delta 1e-5)", ylabel="fraction of records", title="DP-GD on MNIST")
+    axes.legend()
+    save(figure, DOCS / "plots" / "privacy.svg")
+
+
+def images() -> None:
+    """SimuDy with the published search against the number of images."""
+    results = [r for r in attacks("tian2025/scaling") if r["cell"].startswith("MLP, images")]
+    x = [int(result["cell"].split()[-1]) for result in results]
+    figure, axes = plt.subplots()
+    metric = [r["scores"]["metrics"]["normalised_ssim"] for r in results]
+    axes.fill_between(x, [m["low"] for m in metric], [m["high"] for m in metric], color=OURS, alpha=0.2)
+    axes.plot(x, [m["mean"] for m in metric], "o-", color=OURS, label="SimuDy, unwhitened")
+    whitened = attacks("tian2025/mlp_500")[0]["scores"]["metrics"]["normalised_ssim"]["mean"]
+    axes.plot([500], [whitened], "^", color=OURS, label="SimuDy, whitened with a surrogate derivative")
+    chance = [r["nulls"]["unrelated"]["metrics"]["normalised_ssim"]["mean"] for r in results]
+    axes.plot(x, chance, "--", color=CHANCE, label="unrelated images")
+    axes.plot([100], [0.3374], "s", color=PRINTED, label="printed (Tian et al. 2025)")
+    axes.set(xlabel="training images", ylabel="mean SSIM (normalised)", title="MLP 3072-1000-1000-10, fine-tuned")
+    axes.legend(fontsize=6)
+    save(figure, DOCS / "plots" / "simudy-images.svg")
+
+
+def weights_alone() -> None:
+    """Records found from the weights alone against their number."""
+    study = dict(read_results())["buzaglo2023/figure6_cifar100"][0]["measures"]
+    figure, axes = plt.subplots()
+    for attack, colour, label in (("Equilibrium", OURS, "Stationarity"), ("KKT", PRINTED, "KKT, shortened")):
+        mine = [m for m in study if m["name"].endswith((attack, label.split(",")[0]))]
+        x = [int(m["name"].split(", ")[1].split()[0].replace(",", "")) for m in mine]
+        axes.plot(x, [m["value"] for m in mine], "o-", color=colour, label=label)
+    axes.axhline(0.01, color=CHANCE, linestyle=":", label="chance")
+    axes.set(xlabel="CIFAR-100 training images", ylabel="fraction found", title="Weights alone, with weight decay")
+    axes.legend()
+    save(figure, DOCS / "plots" / "weights-alone.svg")
+
+
+def architecture() -> None:
+    """The walk from data to page."""
+    figure, axes = plt.subplots(figsize=(8.4, 2.9))
+    axes.set(xlim=(0, 8.4), ylim=(0, 2.9))
+    axes.axis("off")
+    boxes = {
+        "Data": (0.1, 1.3, "Data\nsplit"),
+        "Training": (1.3, 1.3, "Training\n+ model"),
+        "Victim": (2.5, 1.3, "Victim\nknows all"),
+        "Release": (3.8, 2.1, "Release\nwhat the\nattacker sees"),
+        "Truth": (3.8, 0.5, "Truth\nput aside"),
+        "Attack": (5.3, 2.1, "Attack\nobjective + search\n+ engine"),
+        "Reconstruction": (6.8, 2.1, "Reconstruction\ncandidates"),
+        "evaluate": (5.3, 0.5, "evaluate\nmatching, metrics,\nnull levels"),
+        "Result": (6.8, 0.5, "Result → page\nclaims, caveats"),
+    }
+    width, height = {"Release": 1.3, "Truth": 1.3, "Attack": 1.3, "evaluate": 1.3}, 0.62
+    for name, (x, y, text) in boxes.items():
+        w = width.get(name, 1.0 if x < 3 else 1.4)
+        colour = PRINTED if name == "Truth" else OURS
+        axes.add_patch(plt.Rectangle((x, y), w, height, fill=False, edgecolor=colour, linewidth=1.2))
+        axes.text(x + w / 2, y + height / 2, text, ha="center", va="center", fontsize=7)
+
+    def arrow(start: tuple[float, float], end: tuple[float, float]) -> None:
+        axes.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": "#444444"})
+
+    for start, end in (
+        ((1.1, 1.61), (1.3, 1.61)),
+        ((2.3, 1.61), (2.5, 1.61)),
+        ((3.5, 1.7), (3.8, 2.3)),
+        ((3.5, 1.5), (3.8, 0.9)),
+        ((5.1, 2.41), (5.3, 2.41)),
+        ((6.6, 2.41), (6.8, 2.41)),
+        ((5.1, 0.81), (5.3, 0.81)),
+        ((7.2, 2.1), (6.3, 1.12)),
+        ((6.6, 0.81), (6.8, 0.81)),
+    ):
+        arrow(start, end)
+    axes.text(4.45, 1.6, "reveal", fontsize=7, ha="center", style="italic")
+    save(figure, DOCS / "architecture.svg")
+
+
+def strip(run: Path) -> None:
+    """Truth, reconstruction and the nearest record of the attacker, for two releases of the demo."""
+    import json
+
+    from safetensors.torch import load_file
+
+    pictures = load_file(run / "images.safetensors")
+    labels = [result["cell"] for result in json.loads((run / "results.json").read_text(encoding="utf-8"))]
+    blocks = (
+        ("gradient of a batch", "one federated gradient"),
+        ("trained weights alone", "a published model: weights alone"),
+    )
+    rows, columns = ("truth", "reconstruction", "lookalike"), 10
+    figure, grid = plt.subplots(3, 2 * columns + 1, figsize=(10.4, 2.0))
+    for axes in grid.flat:
+        axes.axis("off")
+    for block, (label, title) in enumerate(blocks):
+        first = block * (columns + 1)
+        for row, name in enumerate(rows):
+            for column in range(columns):
+                picture = pictures[f"{labels.index(label)}/{name}"][column * 3, 0]
+                grid[row, first + column].imshow(picture, cmap="gray_r", vmin=0, vmax=255)
+        grid[0, first + columns // 2].set_title(title, fontsize=9)
+    for row, caption in enumerate(("training record", "reconstruction", "look-alike")):
+        figure.text(0.105, 0.72 - 0.29 * row, caption, ha="right", va="center", fontsize=9)
+    figure.subplots_adjust(left=0.115, right=1, top=0.86, bottom=0.02, wspace=0.08, hspace=0.12)
+    figure.savefig(DOCS / "strip.png", dpi=110, metadata={"Software": None})
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--strip", type=Path, metavar="RUN", help="the folder of a run of `remanence demo`")
+    run = parser.parse_args().strip
+    for draw in (shadows, privacy, images, weights_alone, architecture):
+        draw()
+    if run is not None:
+        strip(run)
+
+
+if __name__ == "__main__":
+    main()
