@@ -64,6 +64,7 @@ CLEAN = (
     "remanence/errors.py",
     "remanence/releases",
     "remanence/seeds.py",
+    "remanence/training",
     "remanence/types.py",
 )  # files and folders that hold to it
 FILES = sorted(

@@ -92,14 +92,14 @@ def test_the_gradient_written_out_is_autograds(loss: KnownLoss, hidden: tuple[in
 def test_slopes_change_along_a_direction_as_autograd_says(loss: KnownLoss) -> None:
     outputs = 4 if isinstance(loss, CrossEntropy) else 1
     logits, direction, y = drawn(5, outputs).requires_grad_(), drawn(5, outputs).flip(0), torch.tensor([0, 1, 1, 0, 1])
-    (ours,) = torch.autograd.grad(loss.slopes(logits, y), logits, direction)
-    torch.testing.assert_close(loss.slopes_along(logits, y, direction), ours)
+    (ours,) = torch.autograd.grad(loss.grad_logits(logits, y), logits, direction)
+    torch.testing.assert_close(loss.hvp_logits(logits, y, direction), ours)
 
 
 def test_slopes_keep_their_digits_where_the_loss_is_nearly_zero() -> None:
     logits = torch.tensor([[40.0, 0.0, 1.0]])
-    slopes = CrossEntropy().slopes(logits, torch.tensor([0]))
-    exact = CrossEntropy().slopes(logits.double(), torch.tensor([0]))
+    slopes = CrossEntropy().grad_logits(logits, torch.tensor([0]))
+    exact = CrossEntropy().grad_logits(logits.double(), torch.tensor([0]))
     assert slopes[0, 0] < 0
     torch.testing.assert_close(slopes.double(), exact, rtol=1e-5, atol=0)
 

@@ -1,5 +1,6 @@
 """The accounting against its definition in many digits and against Google's accountants."""
 
+from collections.abc import Callable
 from math import inf, log
 
 import mpmath
@@ -9,9 +10,10 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 
 import remanence
-from remanence import DPGD, BadInput, Training
+from remanence import DPGD, Training
 from remanence.training.dp import delta, epsilon, mu, mu_of, noise_for
 
 MUS = st.floats(-3, 6).map(lambda exponent: 10.0**exponent)
@@ -68,26 +70,27 @@ def test_a_training_without_noise_guarantees_nothing_and_mini_batches_are_refuse
     assert mu_of(Training()) == inf
     assert mu_of(Training(privacy=DPGD(clip=1.0))) == inf
     assert mu_of(Training(epochs=9, privacy=DPGD(clip=1.0, noise=6.0))) == pytest.approx(0.5)
-    with pytest.raises(BadInput, match=r"`batch_size` must be None .* got 10"):
+    with refused("unsupported-training", "batch_size"):
         mu_of(Training(batch_size=10, privacy=DPGD(clip=1.0, noise=6.0)))
 
 
 @pytest.mark.parametrize("wrong", [{"clip": 0.0}, {"clip": inf}, {"clip": 1.0, "noise": -1.0}, {"clip": -1.0}])
-def test_dpgd_refuses_what_is_no_defence(wrong: dict[str, float]) -> None:
-    with pytest.raises(BadInput, match="must be a finite number"):
+def test_dpgd_refuses_values_that_defend_nothing(wrong: dict[str, float]) -> None:
+    with refused("out-of-range", list(wrong)[-1]):
         DPGD(**wrong)
 
 
-def test_the_accounting_names_what_it_cannot_use() -> None:
-    with pytest.raises(BadInput, match=r"`epsilon` .* got 0"):
-        noise_for(0.0, steps=1)
-    with pytest.raises(BadInput, match=r"`delta` .* got 1"):
-        noise_for(1.0, steps=1, delta=1.0)
-    with pytest.raises(BadInput, match=r"`steps` .* got 0"):
-        noise_for(1.0, steps=0)
-    with pytest.raises(BadInput, match=r"`mu` .* got inf"):
-        epsilon(inf)
-    with pytest.raises(BadInput, match=r"`noise` .* got 0"):
-        mu(0.0, steps=1)
-    with pytest.raises(BadInput, match=r"`epsilon` .* got -1"):
-        delta(1.0, -1.0)
+@pytest.mark.parametrize(
+    ("argument", "call"),
+    [
+        ("epsilon", lambda: noise_for(0.0, steps=1)),
+        ("delta", lambda: noise_for(1.0, steps=1, delta=1.0)),
+        ("steps", lambda: noise_for(1.0, steps=0)),
+        ("mu", lambda: epsilon(inf)),
+        ("noise", lambda: mu(0.0, steps=1)),
+        ("epsilon", lambda: delta(1.0, -1.0)),
+    ],
+)
+def test_the_accounting_names_what_it_cannot_use(argument: str, call: Callable[[], float]) -> None:
+    with refused("out-of-range", argument):
+        call()

@@ -65,7 +65,7 @@ def test_agrees_with_torch_optim(
 
 
 @pytest.mark.parametrize("optimizer", [Adam(lr=0.01), AdamW(lr=0.01), RMSProp(lr=0.01)], ids=repr)
-def test_the_slope_of_a_step_is_finite_where_no_gradient_has_come(optimizer: Optimizer) -> None:
+def test_the_derivative_of_a_step_is_finite_where_no_gradient_has_come(optimizer: Optimizer) -> None:
     """There a step is the rate times the gradient over eps."""
     params, grads = {"w": torch.ones(2).double()}, torch.tensor([0.0, 0.5], dtype=torch.float64, requires_grad=True)
     moved, _ = optimizer.update(params, {"w": grads}, optimizer.init(params), 0)
@@ -106,8 +106,10 @@ def test_the_gradient_of_the_log_is_that_of_the_loss_over_it(loss: CrossEntropy 
     logits = 5 * torch.randn(6, 1 if isinstance(loss, Logistic) else 3, generator=generator, dtype=torch.float64)
     labels, log_of = torch.arange(6) % 2, LogOf(loss=loss)
     torch.testing.assert_close(log_of(logits, labels), loss(logits, labels).log())
-    torch.testing.assert_close(log_of.slopes(logits, labels), loss.slopes(logits, labels) / loss(logits, labels))
+    torch.testing.assert_close(
+        log_of.grad_logits(logits, labels), loss.grad_logits(logits, labels) / loss(logits, labels)
+    )
     own = 2.0 * labels[:, None] - 1 if logits.shape[1] == 1 else (labels[:, None] == torch.arange(3)).double()
-    far = log_of.slopes(logits + 1e4 * own, labels)
+    far = log_of.grad_logits(logits + 1e4 * own, labels)
     assert far.isfinite().all()
     assert float(far.abs().amax(1).mean()) == pytest.approx(1.0)

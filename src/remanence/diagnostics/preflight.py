@@ -73,7 +73,7 @@ def preflight(victim: Victim) -> Preflight:
     signs = residual.margin_signs(seen.logits, data.y, signed=signed)
     margins = (signs * seen.logits).sum(-1)
     if isinstance(loss, SquaredError):
-        margins = -(loss.slopes(seen.logits, data.y)[:, 0] / 2).abs()
+        margins = -(loss.grad_logits(seen.logits, data.y)[:, 0] / 2).abs()
     rest, _ = residual.fitted(layers, residual.left(layers, seen, _pulls(loss, seen.logits, data.y)))
     whole = _whole(layers)
     off_kinks, kinks = _first_layer(layers[0], seen, rest)
@@ -91,7 +91,7 @@ def preflight(victim: Victim) -> Preflight:
 
 def _pulls(loss: KnownLoss, logits: Tensor, labels: Tensor) -> Tensor:
     """Of the records, up to the one factor that is fitted: a long training without decay leaves less than a number."""
-    return -(loss if isinstance(loss, SquaredError) else LogOf(loss=loss)).slopes(logits, labels) / len(labels)
+    return -(loss if isinstance(loss, SquaredError) else LogOf(loss=loss)).grad_logits(logits, labels) / len(labels)
 
 
 def _linear(victim: Victim) -> float | None:

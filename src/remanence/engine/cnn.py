@@ -42,7 +42,7 @@ class PlainCnn:
         tape = Tape(at=self._applied(weights))
         logits = forward(self.layers, tape, x.contiguous(memory_format=self.order.form))
         tape.inputs[_LOGITS] = logits
-        back(self.layers, tape, self.loss.slopes(logits, y) / records, pulls=pulls)
+        back(self.layers, tape, self.loss.grad_logits(logits, y) / records, pulls=pulls)
         return tape
 
     def entering(self, weights: Tensor, x: Tensor) -> Tensors:
@@ -70,7 +70,7 @@ class PlainCnn:
         `weights`."""
         along = Tape(at=self._changed(weights, way))
         moved, logits = forward_along(self.layers, tape, along, None), tape.inputs[_LOGITS]
-        by_images = back_along(self.layers, tape, along, self.loss.slopes_along(logits, y, moved) / records)
+        by_images = back_along(self.layers, tape, along, self.loss.hvp_logits(logits, y, moved) / records)
         found = torch.empty_like(weights)
         named, at, ways = (self.order.named(each) for each in (found, weights, way))
         scales, changes = self.norms.scales(weights), self.norms.scales(way)

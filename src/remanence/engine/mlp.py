@@ -58,7 +58,7 @@ class PlainMlp:
             slopes.append(inputs[-1] > 0 if gate is None else gate(inputs[-1]))
             inputs[-1] = inputs[-1].relu()
             inputs.append(_linear(inputs[-1], params[f"{name}.weight"], params.get(f"{name}.bias")))
-        delta, grads = self.loss.slopes(inputs.pop(), y) / out.shape[-2], {}
+        delta, grads = self.loss.grad_logits(inputs.pop(), y) / out.shape[-2], {}
         for place in reversed(range(len(self.names))):
             name = self.names[place]
             if self.biased[place]:

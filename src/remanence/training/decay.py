@@ -1,4 +1,4 @@
-"""What weight decay leaves of the initial weights."""
+"""The fraction of the initial weights that weight decay leaves."""
 
 from dataclasses import replace
 
@@ -12,10 +12,14 @@ from remanence.types import Params
 
 
 def remaining_fraction(training: Training, steps: int, *, records: int = 1) -> float:
-    """Fraction of the initial weights that `steps` steps of SGD leave, by weight decay alone; `records` tells how many
-    steps an epoch has, for a schedule of the learning rate."""
+    """The fraction of the initial weights that is left after `steps` steps of SGD, by weight decay alone; `records`
+    determines the number of steps per epoch, for the learning-rate schedule."""
     if not isinstance(training.optimizer, SGD):
-        raise BadInput(f"what is left of the initial weights is known for SGD only, got {training.optimizer}")
+        raise BadInput(
+            f"`optimizer` must be SGD, for which the effect of weight decay is known, got {training.optimizer}",
+            code="unsupported-training",
+            argument="optimizer",
+        )
 
     def zero_gradient(params: Params, _batch: Tensor | None) -> Params:
         return {name: torch.zeros_like(p) for name, p in params.items()}

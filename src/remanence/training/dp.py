@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import erf, exp, inf, isfinite, log, sqrt
 from typing import TYPE_CHECKING, final
 
-from remanence.errors import BadInput
+from remanence.errors import BadInput, check_above, check_min
 
 if TYPE_CHECKING:
     from remanence.training.training import Training
@@ -24,31 +24,32 @@ DELTA = 1e-5  # Balle et al. 2022
 @final
 @dataclass(frozen=True, kw_only=True)
 class DPGD:
-    """Every record's gradient is cut to the L2 norm `clip`; Gaussian noise of `noise * clip` is added to their sum."""
+    """Full-batch DP-GD: the gradient of each record is clipped to the L2 norm `clip`, and Gaussian noise with the
+    standard deviation `noise * clip` is added to their sum."""
 
     clip: float
     noise: float = 0.0  # in units of `clip`; 0: clip only, which guarantees nothing
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.clip) and self.clip > 0):
-            raise BadInput(f"`clip` must be a finite number above 0, the largest norm of a gradient, got {self.clip}")
-        if not (isfinite(self.noise) and self.noise >= 0):
-            raise BadInput(f"`noise` must be a finite number, 0 (clip only) or above, got {self.noise}")
+        check_above(self, clip=0)
+        check_min(self, noise=0)
 
     @classmethod
     def for_epsilon(cls, epsilon: float, *, steps: int, clip: float, delta: float = DELTA) -> "DPGD":
-        """The least noise with which `steps` full-batch steps are (epsilon, delta)-DP."""
+        """DP-GD with the smallest noise with which `steps` full-batch steps are (epsilon, delta)-DP."""
         return cls(clip=clip, noise=noise_for(epsilon, steps=steps, delta=delta))
 
 
 def mu_of(training: "Training") -> float:
-    """The mu of a whole training; infinite where nothing is guaranteed."""
+    """The mu of a complete training; infinite where nothing is guaranteed."""
     if training.privacy is None or training.privacy.noise == 0:
         return inf
     if training.batch_size is not None:
         raise BadInput(
             f"`batch_size` must be None (full batch) to account for the privacy of a training, got "
-            f"{training.batch_size}: what mini-batches cut from a shuffle guarantee is not known here"
+            f"{training.batch_size}: the guarantee of shuffled mini-batches is not known here",
+            code="unsupported-training",
+            argument="batch_size",
         )
     return mu(training.privacy.noise, steps=training.epochs)
 
@@ -64,7 +65,7 @@ def delta(mu: float, epsilon: float) -> float:
     """The smallest delta with which a mu-GDP mechanism is (epsilon, delta)-DP."""
     _check_positive("mu", mu)
     if not (isfinite(epsilon) and epsilon >= 0):
-        raise BadInput(f"`epsilon` must be a finite number, 0 or above, got {epsilon}")
+        raise _out_of_range("epsilon", "a finite number, 0 or above", epsilon)
     return exp(_log_delta(mu, epsilon))
 
 
@@ -93,7 +94,7 @@ def noise_for(epsilon: float, *, steps: int, delta: float = DELTA) -> float:
         low -= 1
     while _log_delta(exp(high), epsilon) <= log(delta):
         high += 1
-    # the logarithm of delta falls off a cliff where mu is small: only its sign is of use
+    # the logarithm of delta drops steeply where mu is small: only its sign is usable
     found = float(bisect(lambda m: 1.0 if _log_delta(exp(m), epsilon) > log(delta) else -1.0, low, high, xtol=1e-14))
     return sqrt(steps) / exp(found)
 
@@ -113,14 +114,18 @@ def _log_delta(mu: float, epsilon: float) -> float:
 
 def _check_positive(name: str, value: float) -> None:
     if not (isfinite(value) and value > 0):
-        raise BadInput(f"`{name}` must be a finite number above 0, got {value}")
+        raise _out_of_range(name, "a finite number above 0", value)
 
 
 def _check_delta(delta: float) -> None:
     if not 0 < delta < 1:
-        raise BadInput(f"`delta` must lie between 0 and 1, such as {DELTA}, got {delta}")
+        raise _out_of_range("delta", f"between 0 and 1, such as {DELTA}", delta)
 
 
 def _check_steps(steps: int) -> None:
     if steps < 1:
-        raise BadInput(f"`steps` must be 1 or more, got {steps}")
+        raise _out_of_range("steps", "1 or more", steps)
+
+
+def _out_of_range(name: str, expected: str, value: float) -> BadInput:
+    return BadInput(f"`{name}` must be {expected}, got {value}", code="out-of-range", argument=name)

@@ -1,5 +1,9 @@
-"""Losses; the slope of each record's own loss by its logits, to the last digit also where it is nearly zero; and how
-that slope changes along a direction of the logits."""
+"""Losses with the gradient of each record's loss with respect to its logits, exact to the last digit also where it is
+nearly zero, and the product of that loss's Hessian with a direction of the logits.
+
+Logits have the shape (..., records, outputs), labels (..., records); for `CrossEntropy` labels may be probabilities of
+classes, of the shape of the logits.
+"""
 
 from dataclasses import dataclass
 from functools import cache
@@ -18,108 +22,112 @@ class Loss(Protocol):
 @final
 @dataclass(frozen=True, kw_only=True)
 class CrossEntropy:
-    """Mean over the batch."""
+    """The mean over the batch."""
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         return cross_entropy(logits, labels)
 
-    def slopes(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The softmax, less one at the label: there it is minus the sum of the others, which 1 - p would round off. Or
-        less the shares of the classes that stand in place of labels."""
+    def grad_logits(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The softmax minus one at the label: there it is minus the sum of the other classes, which 1 - p would round
+        off. With probabilities in place of labels, the softmax minus these."""
         if labels.is_floating_point():
             return logits.softmax(-1) - labels
-        own = labels[..., None] == torch.arange(logits.shape[-1], device=logits.device)
-        others = logits.softmax(-1).masked_fill(own, 0.0)
-        return torch.where(own, -others.sum(-1, keepdim=True), others)
+        is_label = _is_label(logits, labels)
+        others = logits.softmax(-1).masked_fill(is_label, 0.0)
+        return torch.where(is_label, -others.sum(-1, keepdim=True), others)
 
     def log_odds(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Of all other classes against the label."""
-        own = labels[..., None] == torch.arange(logits.shape[-1], device=logits.device)
-        others = logits.masked_fill(own, -torch.inf).logsumexp(-1)
+        """The log odds of all other classes against the label, shape (..., records)."""
+        others = logits.masked_fill(_is_label(logits, labels), -torch.inf).logsumexp(-1)
         return others - logits.gather(-1, labels[..., None])[..., 0]
 
-    def slopes_along(self, logits: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
-        shares = logits.softmax(-1)
-        return shares * (direction - (shares * direction).sum(-1, keepdim=True))
+    def hvp_logits(self, logits: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
+        probabilities = logits.softmax(-1)
+        return probabilities * (direction - (probabilities * direction).sum(-1, keepdim=True))
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Logistic:
-    """Cross-entropy of one output, the log odds of class 1 against class 0; mean over the batch."""
+    """The cross-entropy of one output, the log odds of class 1 against class 0; the mean over the batch."""
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         return softplus(_signs(labels, logits) * -logits[..., 0]).mean()
 
-    def slopes(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def grad_logits(self, logits: Tensor, labels: Tensor) -> Tensor:
         signs = _signs(labels, logits)
         return (-signs * torch.sigmoid(-signs * logits[..., 0]))[..., None]
 
     def log_odds(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Of the other class against the label."""
+        """The log odds of the other class against the label, shape (..., records)."""
         return -_signs(labels, logits) * logits[..., 0]
 
-    def slopes_along(self, logits: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
+    def hvp_logits(self, logits: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
         return torch.sigmoid(logits) * torch.sigmoid(-logits) * direction
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class SquaredError:
-    """Of one output, mean over the batch; class k stands for the number `values[k]`."""
+    """The squared error of one output, mean over the batch; class k stands for the target `values[k]`."""
 
     values: tuple[float, ...] = (-1.0, 1.0)
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return (logits[:, 0] - self._numbers(labels, logits)).square().mean()
+        return (logits[:, 0] - self._targets(labels, logits)).square().mean()
 
-    def slopes(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return 2 * (logits - self._numbers(labels, logits)[..., None])
+    def grad_logits(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return 2 * (logits - self._targets(labels, logits)[..., None])
 
-    def slopes_along(self, logits: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
+    def hvp_logits(self, logits: Tensor, labels: Tensor, direction: Tensor) -> Tensor:
         return 2 * direction
 
-    def _numbers(self, labels: Tensor, like: Tensor) -> Tensor:
+    def _targets(self, labels: Tensor, like: Tensor) -> Tensor:
         return _table(self.values, like.dtype, like.device)[labels]
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class LogOf:
-    """The log of a mean loss, also where the loss itself is below any number: records pull by their shares of it,
-    however little is left."""
+    """The log of a mean loss, also where the loss itself is below the smallest float: its gradient is that of the loss
+    divided by the loss, however small."""
 
     loss: CrossEntropy | Logistic
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
-        own = _log_softplus(self.loss.log_odds(logits, labels))
-        return own.logsumexp(-1) - log(own.shape[-1])
+        per_example = _log_softplus(self.loss.log_odds(logits, labels))
+        return per_example.logsumexp(-1) - log(per_example.shape[-1])
 
-    def slopes(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Of each record as if the log of the mean were a mean too."""
+    def grad_logits(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The gradient for each record, scaled as if the log of the mean were a mean too."""
         odds = self.loss.log_odds(logits, labels)
-        pulls = (logsigmoid(odds) - self(logits, labels)[..., None]).exp()[..., None]
+        magnitudes = (logsigmoid(odds) - self(logits, labels)[..., None]).exp()[..., None]
         if isinstance(self.loss, Logistic):
-            return -_signs(labels, logits)[..., None] * pulls
-        own = labels[..., None] == torch.arange(logits.shape[-1], device=logits.device)
-        return torch.where(own, -pulls, pulls * logits.masked_fill(own, -torch.inf).softmax(-1))
-
-
-def _log_softplus(x: Tensor) -> Tensor:
-    """log(log(1 + e^x)), which is x itself where e^x is lost beside one."""
-    least = log(torch.finfo(x.dtype).eps)
-    return torch.where(x < least, x, softplus(x.clamp_min(least)).log())
-
-
-@cache
-def _table(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Made once, and on the device: a step that is captured cannot copy it there."""
-    return torch.stack([torch.full((), value, dtype=dtype, device=device) for value in values])
+            return -_signs(labels, logits)[..., None] * magnitudes
+        is_label = _is_label(logits, labels)
+        return torch.where(is_label, -magnitudes, magnitudes * logits.masked_fill(is_label, -torch.inf).softmax(-1))
 
 
 KnownLoss: TypeAlias = CrossEntropy | Logistic | SquaredError
 
 
+def _is_label(logits: Tensor, labels: Tensor) -> Tensor:
+    """Whether a class is the label, shape (..., records, classes)."""
+    return labels[..., None] == torch.arange(logits.shape[-1], device=logits.device)
+
+
+def _log_softplus(x: Tensor) -> Tensor:
+    """log(log(1 + e^x)), which is x itself where e^x is lost next to one."""
+    low = log(torch.finfo(x.dtype).eps)
+    return torch.where(x < low, x, softplus(x.clamp_min(low)).log())
+
+
+@cache
+def _table(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The targets as a tensor, created once and on the device: a captured CUDA graph cannot copy it there."""
+    return torch.stack([torch.full((), value, dtype=dtype, device=device) for value in values])
+
+
 def _signs(labels: Tensor, like: Tensor) -> Tensor:
-    """-1 for class 0 and 1 for class 1."""
+    """-1 for class 0, 1 for class 1."""
     return 2 * labels.to(like) - 1

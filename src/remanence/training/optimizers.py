@@ -1,4 +1,5 @@
-"""Optimisers as pure init/update pairs: one step serves a victim and a stack of shadows, and can be differentiated."""
+"""Optimizers as pure pairs of `init` and `update`: one step serves a single model and a stack of models, and can be
+differentiated."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeAlias, final
@@ -13,7 +14,7 @@ State: TypeAlias = tuple[Params, ...]
 
 
 class Optimizer(Protocol):
-    """A frozen dataclass, so that `replace(optimizer, lr=...)` changes its rate."""
+    """A frozen dataclass, so that `replace(optimizer, lr=...)` changes its learning rate."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -43,7 +44,7 @@ class SGD:
         if self.momentum:
             grads = {name: g.add(state[0][name], alpha=self.momentum) for name, g in grads.items()}
             state = (grads,)
-        # add, not sub, whose slope takes one kernel more
+        # add, not sub, whose derivative takes one more kernel
         return {name: p.add(grads[name], alpha=-self.lr) for name, p in params.items()}, state
 
 
@@ -67,8 +68,8 @@ class Adam:
         first = {name: self.beta1 * state[0][name] + (1 - self.beta1) * g for name, g in grads.items()}
         second = {name: self.beta2 * state[1][name] + (1 - self.beta2) * g * g for name, g in grads.items()}
         rate, scale = self.lr / (1 - self.beta1 ** (step + 1)), 1 - self.beta2 ** (step + 1)
-        moved = {n: p - rate * first[n] / (_root(second[n] / scale) + self.eps) for n, p in params.items()}
-        return moved, (first, second)
+        updated = {n: p - rate * first[n] / (_root(second[n] / scale) + self.eps) for n, p in params.items()}
+        return updated, (first, second)
 
 
 @final
@@ -117,5 +118,6 @@ class RMSProp:
 
 
 def _root(second: Tensor) -> Tensor:
-    """Of a second moment. It is 0 where ReLU let nothing through, and the root's slope would be infinite there."""
+    """The square root of a second moment, which is 0 for weights of a closed ReLU: there the derivative of a plain root
+    would be infinite."""
     return second.clamp_min(torch.finfo(second.dtype).tiny).sqrt()

@@ -180,7 +180,7 @@ class Stationarity:
         lie in the rows and the columns of the layer's weights, as those of the true records do."""
         alpha = torch.full_like(z[..., :1], self.sharpness[1] * span.steepness)
         seen = residual.forward(span.layers, z, alpha, [self.kink * own.tanh() for own in free])
-        deltas = residual.backward(span.layers, seen, -self.loss.slopes(seen.logits, labels))
+        deltas = residual.backward(span.layers, seen, -self.loss.grad_logits(seen.logits, labels))
         doubt, count = torch.zeros_like(z[..., 0]), len(labels)
         for place, layer in enumerate(span.layers[:-1]):
             bias = [] if layer.bias_target is None else [layer.bias_target[:, None]]
@@ -201,10 +201,10 @@ class Stationarity:
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         """The objective of each restart, its slope by the coordinates, and by what shifts the gates."""
         seen = residual.forward(span.layers, z, alpha, [self.kink * own.tanh() for own in free])
-        pull = -self.loss.slopes(seen.logits, labels)
+        pull = -self.loss.grad_logits(seen.logits, labels)
         rest, factor = residual.fitted(span.layers, residual.left(span.layers, seen, pull))
         of_deltas = residual.by_deltas(span.layers, seen, rest)
-        of_logits = -self.loss.slopes_along(seen.logits, labels, factor[:, None, None] * of_deltas[-1])
+        of_logits = -self.loss.hvp_logits(seen.logits, labels, factor[:, None, None] * of_deltas[-1])
         x = residual.images(release, span.records_at(z).flatten(0, 1), self.mean)
         unlike, of_x = self._priors(x.unflatten(0, z.shape[:2]), tv)
         of_z = of_x.flatten(2) @ span.basis.T
