@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from remanence import SGD, CrossEntropy, Data, Logistic, SquaredError, Training
+from remanence import CrossEntropy, Logistic, SquaredError
 from remanence.attacks.weights import residual, residual_autograd
-from remanence.engine import loss_gradient, train
+from remanence.engine import loss_gradient
 from remanence.engine import mlp as plain_mlp
 from remanence.models import centred_mlp, torch_params
 from remanence.training import KnownLoss
@@ -102,14 +102,3 @@ def test_slopes_keep_their_digits_where_the_loss_is_nearly_zero() -> None:
     exact = CrossEntropy().grad_logits(logits.double(), torch.tensor([0]))
     assert slopes[0, 0] < 0
     torch.testing.assert_close(slopes.double(), exact, rtol=1e-5, atol=0)
-
-
-def test_the_rate_falls_in_stages() -> None:
-    model, params = net(4, (9,))
-    x, y = drawn(5, 6), torch.tensor([0, 1, 2, 3, 0])
-    plain = SGD(lr=0.2)
-    data = Data(x=x, y=y, num_classes=4)
-    first = train(Training(epochs=3, optimizer=plain), model, params, data)
-    slower = train(Training(epochs=2, optimizer=SGD(lr=0.02)), model, first, data)
-    staged = Training(epochs=5, optimizer=plain, lr_schedule=((3, 0.1),))
-    torch.testing.assert_close(train(staged, model, params, data), slower)

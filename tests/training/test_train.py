@@ -81,6 +81,16 @@ def test_mini_batches_can_come_in_the_order_of_the_records() -> None:
     assert [batch.tolist() for batch in batches if batch is not None] == 2 * [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
+def test_the_learning_rate_follows_the_schedule(parts: Split) -> None:
+    data = parts.fixed.to("cpu", torch.float64)
+    model = mlp(data.shape, 10)
+    initial = {name: p.double() for name, p in initial_params(model, seed=0).items()}
+    first = train(Training(epochs=3, optimizer=SGD(lr=0.2)), model, initial, data)
+    expected = train(Training(epochs=2, optimizer=SGD(lr=0.02)), model, first, data)
+    scheduled = Training(epochs=5, optimizer=SGD(lr=0.2), lr_schedule=((3, 0.1),))
+    torch.testing.assert_close(train(scheduled, model, initial, data), expected)
+
+
 def test_autograd_runs_through_the_training(parts: Split) -> None:
     """The derivative of the final weights with respect to a record, against finite differences."""
     data = parts.fixed.take(slice(0, 4)).to("cpu", torch.float64)
