@@ -1,25 +1,22 @@
-"""Iterations of the KKT attack: ours, alone and stacked, beside the authors' way, all of one iteration included.
+"""Iterations per second of the KKT attack: ours, one run and several stacked, against the authors' procedure.
 
     python benchmarks/kkt.py                                 # 1,000 candidates, 3072-1000-1000-10
     python benchmarks/kkt.py --candidates 100 --pixels 768 --width 300 --count 5
 
-The authors' way: one run in float64, autograd through the gradient, a host sync each step. Ours: the closed form, in
-place; on a CUDA device one captured graph, in float64 and with TF32. A stack's rate is the sum over its runs. The
-first slopes of a single run are compared with theirs: to nine digits, with TF32 to two.
+The authors' procedure: one run in float64, autograd through the gradient, a host sync at each step. Ours: gradients in
+closed form, in place; on a CUDA device one captured graph, in float64 and with TF32. A stack's rate is the sum over its
+runs. Before timing, the gradients of a single run are compared: to nine digits, with TF32 to two.
 
-What it should reach, m candidates, D pixels, width H: an iteration is 2m (5 D H + 7 H²) = 44.7 GFLOP, as the surrogate
-leaves no product out. None can be saved: x R' and D R through Gram matrices of m x m take 21.3 units of m in place of
-22.4 where m = H; candidates in the row space of the first layer (1,000 in place of 3,072) take 24.0 GFLOP, but the box
-needs their pixels, 12.3 more. So what counts is TF32, and what else is read and written.
+With m candidates, D pixels and width H an iteration takes 2m (5 D H + 7 H²) = 44.7 GFLOP. Gram matrices (21.3 units of
+m in place of 22.4) or candidates in the row space of the first layer (24.0 GFLOP, and 12.3 for the box on pixels)
+save little, so TF32 and memory traffic decide.
 
-Measured on one H200, iterations/s: the authors' way 192, ours in float64 767 (4.0 times), with TF32 1,881 (9.8 times),
-eight at once with TF32 3,225 in sum (16.8 times). Our aims were 10 and 20. Of the 304 µs that an iteration of the eight
-takes, 184 are products; what else is read and written would have to be fused with them to come further. Before, an
-iteration of one run was 92 kernels and 937 MB in place of 68 and 665 MB, and the ratios were 3.4, 7.9 and 12.9.
+Measured on one H200, iterations/s: the authors' procedure 192, ours in float64 767 (4.0 times), with TF32 1,881 (9.8
+times), eight runs stacked with TF32 3,225 in total (16.8 times). Of the 304 µs that an iteration of the eight takes,
+184 are matrix products.
 
-Whether TF32 finds what float64 and float32 find, its rounding imitated on a CPU: of 50 CIFAR-10 images of 16x16 (victim
-of buzaglo2023, small, seed 1) Stationarity found 28 with TF32, 28 and 27 (1,600 steps, one restart), and KKT 8, 9
-and 11 (400 iterations of four runs).
+Does TF32 find what float64 and float32 find? Its rounding imitated on a CPU, 50 CIFAR-10 images of 16x16: Stationarity
+found 28 with TF32, 28 and 27; KKT 8, 9 and 11.
 """
 
 import argparse

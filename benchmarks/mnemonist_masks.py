@@ -1,13 +1,12 @@
-"""The mask stage of Mnemonist: the reconstructor's first layer as partial products, against every mask in full.
+"""The mask stage of Mnemonist: partial products of the reconstructor's first layer, against every mask in full.
 
     python benchmarks/mnemonist_masks.py --quick            one CPU core, about a minute
     python benchmarks/mnemonist_masks.py --device cuda
 
-Both ways read models of 3072-10-10-10-10 (31,060 parameters) under all 1,024 masks with the paper's reconstructor, a
-linear layer of 4,096 and two transposed convolutions; the full way reads fewer models, all masks of one in a batch. The
-ratios are per model. Behind the linear layer both ways do the same, so that no shortcut is more than 24 times faster
-where convolutions run as fast as products (254 to 11 MFLOP), and they do not: what goes further is fewer masks,
-balanced, which tell the same of the rows (`Mnemonist.masks`).
+Both evaluate models of 3072-10-10-10-10 (31,060 parameters) under all 1,024 masks with the paper's reconstructor, a
+linear layer of 4,096 and two transposed convolutions; the full evaluation takes fewer models, and ratios are per model.
+After the linear layer both do the same work, so that partial products gain at most a factor of 24 (254 to 11 MFLOP).
+Fewer, balanced masks gain more and give nearly the same coefficients (`Mnemonist.masks`).
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Shadow models per second, MNIST-shaped (784-10-10, ELU, full batch of 10,001, momentum GD, 100 steps): three ways.
+"""Shadow models per second, MNIST-shaped (784-10-10, ELU, full batch of 10,001, momentum GD, 100 steps).
 
     python benchmarks/shadow_bank.py --quick            two CPU cores, under a minute
     python benchmarks/shadow_bank.py --device cuda
 
-Every way takes the same steps; the slower ones take fewer of them or fewer models, and the rates are per 100 steps.
-The last line is the ratio of our stack in float32 to `torch.func.vmap` of the same step in the same run.
+One model at a time, `torch.func.vmap`, and our ensemble take the same steps; the slower ones take fewer steps or
+models, and rates are per 100 steps. The last line is the ratio of our ensemble in float32 to `vmap` in the same run.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Steps of SimuDy's search: ours, captured on a CUDA device, beside unrolled eager autograd with a host sync.
+"""Steps per second of SimuDy's search: ours, captured on a CUDA device, against unrolled eager autograd.
 
     python benchmarks/simudy.py                                          # ResNet-18, 20 images, 8 epochs
     python benchmarks/simudy.py --records 120 --epochs 20 --eager 2      # the largest of the paper, and its memory
@@ -7,10 +7,10 @@
     python benchmarks/simudy.py --mlp 1000 --records 100 --epochs 20
     python benchmarks/simudy.py --mlp 300 --side 16 --epochs 5 --count 2
 
-The slopes of all ways are compared before anything is printed: in float64, as training amplifies rounding, and over
-half the epochs, which then take the memory of all of them in float32; with `--eager 0` nothing is compared. With
-`--tf32` ours rounds the factors of products; the reference keeps torch's defaults, which round those of convolutions.
-`--tune` lets cuDNN try its ways and keep the fastest, `--compile` also times passes that torch.compile has fused.
+The gradients of all implementations are compared first, in float64, because training amplifies rounding, and over half
+the epochs, which then take the memory of all of them in float32; with `--eager 0` nothing is compared. With `--tf32`
+our products are in TF32; the reference has torch's defaults, which use it for convolutions. `--tune` lets cuDNN select its
+fastest algorithms, `--compile` also times passes fused by torch.compile.
 
 On an H200, `--mlp 1000 --records 100 --epochs 20 --tf32`, in steps a second:
 

@@ -1,10 +1,10 @@
-"""SSIM of every pair: `SSIM.pairwise` beside scikit-image called pair by pair, on the same images, in one run.
+"""SSIM of every pair of images: `SSIM.pairwise` against scikit-image called pair by pair, in one run.
 
     python benchmarks/ssim_matrix.py                  # 1,000 x 1,000 images of 3x32x32, 200 reference calls
     python benchmarks/ssim_matrix.py --ours 200 --count 50
 
-The reference is timed on `--count` pairs and given per pair: a million of its calls take ten minutes and more. Its
-scores are compared with ours on those pairs before anything is printed.
+The reference is timed on `--count` pairs, and its scores are compared with ours on those pairs first; a million of its
+calls would take ten minutes and more.
 """
 
 import argparse

@@ -149,10 +149,12 @@ def headlines() -> str:
         rows = {row.quantity: row for row in everything if (row.file, row.experiment) == (file, experiment)}
         first, second = rows[found], rows[score]
         attack = f"[`{first.attack}`](docs/methods/{first.page}.md)"
-        name = re.sub(r"(mean|,.*)", "", score).strip()
-        return release, attack, first.ours, f"{second.ours} ({second.chance})", name, second.printed_text
+        name = re.sub(r"mean |,.*", "", score)
+        shown = {"mse": "MSE", "psnr": "PSNR, dB", "normalised_ssim": "SSIM, normalised"}.get(name, name)
+        count = first.ours if " of " in first.ours else f"{float(first.ours):.0%}"
+        return release, attack, count, f"{shown}: {second.ours} ({second.chance})", second.printed_text or "no number"
 
-    header = ("what was released", "attack", "found (chance 0.01)", "mean score (chance)", "score", "the paper prints")
+    header = ("what was released", "attack", "found (chance 1 %)", "mean score (chance)", "the paper prints")
     return table(header, (line(*each) for each in HEADLINES))
 
 
