@@ -9,8 +9,8 @@
 
 The gradients of all implementations are compared first, in float64, because training amplifies rounding, and over half
 the epochs, which then take the memory of all of them in float32; with `--eager 0` nothing is compared. With `--tf32`
-our products are in TF32; the reference has torch's defaults, which use it for convolutions. `--tune` lets cuDNN select its
-fastest algorithms, `--compile` also times passes fused by torch.compile.
+our products are in TF32; the reference has torch's defaults, which use it for convolutions. `--tune` lets cuDNN select
+its fastest algorithms, `--compile` also times passes fused by torch.compile.
 
 On an H200, `--mlp 1000 --records 100 --epochs 20 --tf32`, in steps a second:
 
