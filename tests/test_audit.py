@@ -135,7 +135,7 @@ def test_a_cell_walks_from_split_to_scores(parts: Split) -> None:
         result.finding.reconstruction, result.finding.truth, unrelated=parts.test, known=parts.public, seed=2
     )
     assert torch.equal(again.values["ssim"], result.finding.scores.values["ssim"])
-    assert result.finding.scores.share_found.value > 0.5
+    assert result.finding.scores.fraction_found.value > 0.5
 
 
 def test_a_choice_made_with_the_truth_in_hand_is_said(parts: Split) -> None:

@@ -10,7 +10,8 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from remanence import SGD, BadInput, Training, train_victim
 from remanence.data import Split
-from remanence.diagnostics.preflight import linearity, preflight
+from remanence.diagnostics.linearity import gradient_linearity
+from remanence.diagnostics.preflight import run_preflight
 from remanence.models import apply, initial_params, mlp
 from remanence.training import UntilStationary
 
@@ -37,7 +38,7 @@ def test_it_is_the_mean_over_all_pairs_of_epochs(
         torch.stack([cosine_similarity(gradient(a, i), gradient(b, i), dim=0) for a, b in combinations(range(4), 2)])
         for i in range(3)
     ]
-    torch.testing.assert_close(linearity(victim), torch.stack(slow).mean(1))
+    torch.testing.assert_close(gradient_linearity(victim), torch.stack(slow).mean(1))
 
 
 def test_one_epoch_cannot_be_compared(parts: Split) -> None:
@@ -45,7 +46,7 @@ def test_one_epoch_cannot_be_compared(parts: Split) -> None:
     initial = initial_params(model, seed=0)
     victim = train_victim(model, Training(epochs=1), initial, parts.fixed, parts.private, seed=0)
     with pytest.raises(BadInput, match="compares epochs"):
-        linearity(victim)
+        gradient_linearity(victim)
 
 
 @pytest.mark.parametrize(("rate", "turns"), [(1e-3, False), (2.0, True)])
@@ -54,12 +55,12 @@ def test_preflight_says_whether_gradients_turn(parts: Split, rate: float, turns:
     model = mlp(private.shape, 10, hidden=(16,), activation=nn.ReLU)
     training = Training(optimizer=SGD(lr=rate), epochs=10)
     victim = train_victim(model, training, initial_params(model, seed=0), private.take([]), private, seed=0)
-    before = preflight(victim)
-    assert before.linear == pytest.approx(float(linearity(victim).mean()))
+    before = run_preflight(victim)
+    assert before.linearity == pytest.approx(float(gradient_linearity(victim).mean()))
     assert ("gradients-turn" in {caveat.code for caveat in before.caveats()}) == turns
     for other in (
         replace(training, epochs=1),
         replace(training, epochs=101),
         replace(training, lr_schedule=UntilStationary()),
     ):
-        assert preflight(replace(victim, training=other)).linear is None
+        assert run_preflight(replace(victim, training=other)).linearity is None

@@ -16,7 +16,7 @@ import remanence.progress
 from remanence import SGD, Reconstruction, Training, evaluate
 from remanence.attacks import Stein
 from remanence.data import from_image_folder
-from remanence.diagnostics.preflight import linearity
+from remanence.diagnostics.linearity import gradient_linearity
 from remanence.engine import train
 from remanence.engine.driver import train_in_place
 from remanence.experiments import prepare
@@ -58,7 +58,7 @@ def ask_how_linear(_: Path) -> None:
     parts, model = cut(made_data, 0), mlp((1, 4, 4), 2)
     start = initial_params(model, seed=0)
     victim = train_victim(model, Training(epochs=2), start, parts.fixed, parts.private, seed=0)
-    assert len(linearity(victim)) == len(parts.private)
+    assert len(gradient_linearity(victim)) == len(parts.private)
 
 
 def train_until_rest(_: Path) -> None:

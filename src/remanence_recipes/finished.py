@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from remanence.data.splits import check_disjoint
-from remanence.diagnostics.span import read_span
+from remanence.diagnostics.span import estimate_span
 from remanence.errors import BadInput
 from remanence.experiments import Experiment, Measurement, Outcome
 from remanence.releases import FineTuned, KnowsFinal, WeightsOnly
@@ -48,7 +48,7 @@ def _run(
     check_disjoint({"--data": private, "--held-out": others})
     final = _first_layer("--weights", weights, private, device)
     initial = None if start is None else _first_layer("--start", start, private, device)
-    found = read_span(_released(final, initial, private))
+    found = estimate_span(_released(final, initial, private))
     return span_outcome(found, private, others, seed, hint=_hint(final, initial))
 
 
@@ -67,7 +67,7 @@ def _first_layer(option: str, file: File, records: Data, device: torch.device) -
     if len(names) != 1:
         raise BadInput(
             f"`{option}` must hold one matrix of a linear layer with {features} columns, the numbers of a record, "
-            f"got {names or 'none'}: use `read_span` from Python"
+            f"got {names or 'none'}: use `estimate_span` from Python"
         )
     bias, rows = params.get(f"{names[0].removesuffix('weight')}bias"), len(params[names[0]])
     if bias is not None and bias.shape != (rows,):

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from remanence.data import Split
-from remanence.diagnostics.span import Span, read_span
+from remanence.diagnostics.span import Span, estimate_span
 from remanence.engine import train
 from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Series
 from remanence.experiments.checks import few_held_out, no_gap, records_outside, swapped
-from remanence.metrics import Interval, Membership, membership
+from remanence.metrics import Interval, Membership, membership_test
 from remanence.models import initial_params, mlp
 from remanence.releases import WeightsOnly
 from remanence.report.words import percent, score
@@ -47,7 +47,7 @@ def _run(split: Callable[[int], Split], seed: int, device: torch.device) -> Outc
     model = mlp(private.shape, private.num_classes, hidden=_HIDDEN, activation=nn.ReLU)
     final = train(_training(private), model, started(model, private, seed=seed), private)
     release = WeightsOnly(model=model, final=final, shape=private.shape, num_classes=private.num_classes)
-    return span_outcome(read_span(release), private, parts.test, seed)
+    return span_outcome(estimate_span(release), private, parts.test, seed)
 
 
 def span_outcome(found: Span, records: Data, held_out: Data, seed: int, *, hint: str = "") -> Outcome:
@@ -57,7 +57,7 @@ def span_outcome(found: Span, records: Data, held_out: Data, seed: int, *, hint:
         verdict = f"Which records trained the model, and how many, cannot be said, which is no safety{hint}."
         return Outcome(measures=(rank,), figures=(values,), caveats=(caveat,), verdict=verdict)
     inside, out = (found.outside(data.x) for data in (records, held_out))
-    told = membership(-inside, -out, seed=derive_seed(seed, "membership"))
+    told = membership_test(-inside, -out, seed=derive_seed(seed, "membership"))
     doubts = (records_outside(inside), few_held_out(told), swapped(told))
     counted = "" if doubts[0] else f" By the rank, {found.rank} or more records trained the model."
     return Outcome(
@@ -72,9 +72,9 @@ def _said(told: Membership) -> str:
     if few_held_out(told):
         auc = score(told.auc.value)
         return f"Which records trained the model cannot be said by so few held-out ones (AUC {auc})."
-    count, wrong = int(told.told.sum()), percent(told.false_positives.value)
+    count, wrong = int(told.identified.sum()), percent(told.false_positives.value)
     were = "was" if count == 1 else "were"
-    return f"{count} of {len(told.told)} records {were} told to be in the training set (false positives {wrong})."
+    return f"{count} of {len(told.identified)} records {were} told to be in the training set (false positives {wrong})."
 
 
 def _training(records: Data) -> Training:
@@ -98,11 +98,11 @@ def rank_measure(name: str, found: Span, records: int) -> Measure:
 
 def membership_measures(told: Membership, suffix: str = "") -> list[Measure]:
     by, unknown = "by the share of a record's energy that lies outside the span", Interval(value=nan, low=nan, high=nan)
-    share_told, wrong = (unknown, unknown) if few_held_out(told) else (told.share_told, told.false_positives)
+    identified, wrong = (unknown, unknown) if few_held_out(told) else (told.fraction_identified, told.false_positives)
     return [
         Measure.from_interval(
             TOLD + suffix,
-            share_told,
+            identified,
             chance=0.01,
             meaning=f"share of the records trained on that are told from held-out ones at 1 % false positives, {by}",
         ),

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from remanence.data import Split
 from remanence.diagnostics.memorization import Storage, audit_storage
 from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Series
-from remanence.metrics.statistics import binomial_share, bootstrap_mean
+from remanence.metrics.statistics import binomial_proportion, bootstrap_mean
 from remanence.models import initial_params
 from remanence.seeds import derive_seed
 from remanence.training import Training
@@ -70,7 +70,7 @@ def _measures(found: Storage, seed: int) -> list[Measure]:
         meaning = f"mean over the records of the number of rows, of {rows}, that the record moves at step {step}"
         made.append(Measure.from_interval(f"{ROWS}, step {step}", mean, meaning=meaning))
     never = found.stored.any(1).sum(1) == 0
-    none = binomial_share(int(never.sum()), len(never))
+    none = binomial_proportion(int(never.sum()), len(never))
     meaning = "share of the records that move no row at any of these steps"
     return [*made, Measure.from_interval(NONE, none, meaning=meaning)]
 

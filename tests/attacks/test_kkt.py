@@ -14,7 +14,7 @@ from remanence import BadInput, CrossEntropy, Data, Logistic, SquaredError, Trai
 from remanence.attacks import KKT, KKTRun, Stationarity
 from remanence.attacks.weights import residual
 from remanence.attacks.weights.kkt import Search
-from remanence.diagnostics.preflight import preflight
+from remanence.diagnostics.preflight import run_preflight
 from remanence.models import apply, centred_mlp, cnn, initial_params, torch_params
 from remanence.releases import weights_only
 from remanence.releases.victim import fit_of
@@ -178,8 +178,8 @@ def test_the_mean_can_be_told() -> None:
 
 def test_before_the_attack_the_owner_sees_what_the_truth_leaves() -> None:
     victim = at_rest()
-    before = preflight(victim)
-    assert before.off_kinks < 0.01  # at rest, but for kinks
+    before = run_preflight(victim)
+    assert before.first_layer_residual < 0.01  # at rest, but for kinks
     x, y = victim.private.x, victim.private.y
     logits = apply(victim.model, victim.final, x)
     own = nn.functional.one_hot(y, 5).bool()
@@ -203,7 +203,7 @@ def test_before_the_attack_the_owner_sees_what_the_truth_leaves() -> None:
 def test_without_decay_the_truth_explains_weights_whose_loss_is_below_any_number(loss: KnownLoss) -> None:
     victim = without_decay(loss, epochs=2000)
     assert float(fit_of(victim).after) == 0.0
-    assert preflight(victim).off_kinks < 0.05
+    assert run_preflight(victim).first_layer_residual < 0.05
 
 
 @pytest.mark.parametrize(
@@ -227,9 +227,9 @@ def test_the_length_of_the_weights_can_be_taken_off(attack: KKT | Stationarity) 
 
 def test_weights_that_were_not_trained_to_rest_get_a_caveat() -> None:
     victim = at_rest()
-    fresh = preflight(replace(victim, final=victim.initial))
+    fresh = run_preflight(replace(victim, final=victim.initial))
     assert {caveat.code for caveat in fresh.caveats()} == {"truth-unexplained", "not-at-rest"}
-    assert "not-at-rest" not in {caveat.code for caveat in preflight(victim).caveats()}
+    assert "not-at-rest" not in {caveat.code for caveat in run_preflight(victim).caveats()}
 
 
 def test_the_papers_net_has_its_number_of_weights_and_starts_as_it_did() -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from remanence import SGD, Adam, Data, FineTuned, Training, WeightsOnly, load, split
 from remanence.data import Split
-from remanence.diagnostics.span import read_span
+from remanence.diagnostics.span import estimate_span
 from remanence.engine import train
 from remanence.errors import BadInput
 from remanence.models import cnn, initial_params, mlp
@@ -36,7 +36,7 @@ def planted(records: Tensor, *, noise: float = 0.0, biased: bool = True) -> Weig
 def test_a_planted_layer_has_the_rank_and_the_span_of_its_records(centred: bool) -> None:
     records, others = normal(7, *SHAPE, seed=3), normal(50, *SHAPE, seed=4)
     records = records - records.mean(0) if centred else records
-    found = read_span(planted(records))
+    found = estimate_span(planted(records))
     assert found.rank == 7
     assert found.gap > 1e10
     assert found.basis.shape == (7, 21)
@@ -49,19 +49,19 @@ def test_a_planted_layer_has_the_rank_and_the_span_of_its_records(centred: bool)
 def test_the_bias_tells_affine_from_linear_combinations() -> None:
     records = normal(7, *SHAPE, seed=3)
     mean, sum_of_all = records.mean(0, keepdim=True), records.sum(0, keepdim=True)
-    biased, plain = read_span(planted(records)), read_span(planted(records, biased=False))
+    biased, plain = estimate_span(planted(records)), estimate_span(planted(records, biased=False))
     assert float(biased.outside(mean)) < 1e-25 < 1e-3 < float(biased.outside(sum_of_all))
     assert max(float(plain.outside(x)) for x in (mean, sum_of_all)) < 1e-25
-    assert read_span(planted(records - mean, biased=False)).rank == 6  # centred records depend on one another
-    assert read_span(planted(records - mean)).rank == 7
+    assert estimate_span(planted(records - mean, biased=False)).rank == 6  # centred records depend on one another
+    assert estimate_span(planted(records - mean)).rank == 7
 
 
 def test_the_gap_closes_as_noise_rises() -> None:
     records = normal(7, *SHAPE, seed=3)
-    gaps = [read_span(planted(records, noise=noise)).gap for noise in (1e-8, 1e-6, 1e-4, 1e-2)]
+    gaps = [estimate_span(planted(records, noise=noise)).gap for noise in (1e-8, 1e-6, 1e-4, 1e-2)]
     assert gaps == sorted(gaps, reverse=True)
-    assert read_span(planted(records, noise=1e-4)).rank == 7
-    closed = read_span(planted(records, noise=1.0))
+    assert estimate_span(planted(records, noise=1e-4)).rank == 7
+    closed = estimate_span(planted(records, noise=1.0))
     assert closed.rank is None
     with pytest.raises(BadInput, match="no singular value is 20 times the next"):
         closed.outside(records)
@@ -69,15 +69,14 @@ def test_the_gap_closes_as_noise_rises() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_weights_without_records_in_them_have_no_rank(seed: int) -> None:
-    drawn = initial_params(mlp(SHAPE, 2, hidden=(21,)), seed=seed)  # a square layer, whose last value may be tiny
-    assert (
-        read_span(WeightsOnly(model=mlp(SHAPE, 2, hidden=(21,)), final=drawn, shape=SHAPE, num_classes=2)).rank is None
-    )
+    model = mlp(SHAPE, 2, hidden=(21,))  # a square layer, whose last value may be tiny
+    release = WeightsOnly(model=model, final=initial_params(model, seed=seed), shape=SHAPE, num_classes=2)
+    assert estimate_span(release).rank is None
 
 
 @pytest.mark.parametrize("count", [20, 21, 30])
 def test_as_many_records_as_features_say_nothing(count: int) -> None:
-    assert read_span(planted(normal(count, *SHAPE, seed=5))).rank is None
+    assert estimate_span(planted(normal(count, *SHAPE, seed=5))).rank is None
 
 
 def test_a_gap_of_the_classes_is_not_one_of_the_records() -> None:
@@ -85,24 +84,24 @@ def test_a_gap_of_the_classes_is_not_one_of_the_records() -> None:
     records = normal(9, *SHAPE, seed=3)
     records[3:] *= 1e-6
     hidden = planted(records, noise=1e-4, biased=False)
-    assert read_span(replace(hidden, num_classes=2)).rank == 3
-    assert read_span(replace(hidden, num_classes=3)).rank is None
-    assert read_span(planted(records, noise=1e-12, biased=False)).rank == 9
+    assert estimate_span(replace(hidden, num_classes=2)).rank == 3
+    assert estimate_span(replace(hidden, num_classes=3)).rank is None
+    assert estimate_span(planted(records, noise=1e-12, biased=False)).rank == 9
 
 
 def test_features_that_are_always_zero_are_none() -> None:
     """As many records as features that vary: the zero ones leave a gap, which says nothing about records."""
     records = normal(30, *SHAPE, seed=6)
     records[:, :5] = 0
-    found = read_span(planted(records, noise=1e-9))
+    found = estimate_span(planted(records, noise=1e-9))
     assert found.gap > 1e6
     assert found.rank is None
-    assert read_span(planted(records[:9], noise=1e-9)).rank == 9
+    assert estimate_span(planted(records[:9], noise=1e-9)).rank == 9
 
 
 def test_a_rank_that_is_known_needs_no_gap() -> None:
     records, others = normal(7, *SHAPE, seed=3), normal(50, *SHAPE, seed=4)
-    noisy = read_span(planted(records, noise=0.1), rank=7)
+    noisy = estimate_span(planted(records, noise=0.1), rank=7)
     assert noisy.rank == 7
     assert noisy.gap < 20
     assert float(noisy.outside(records).max()) < float(noisy.outside(others).min())
@@ -132,7 +131,7 @@ def released(training: Training, data: Data, *, known_start: bool = False) -> We
 
 def test_a_record_lies_in_the_span_of_the_target_that_saw_it_only(parts: Split) -> None:
     one = parts.fixed
-    with_it, without = (read_span(released(DECAYING, d)) for d in (concat([parts.private, one]), parts.private))
+    with_it, without = (estimate_span(released(DECAYING, d)) for d in (concat([parts.private, one]), parts.private))
     assert (with_it.rank, without.rank) == (21, 20)
     assert float(with_it.outside(one.x)) < 1e-8
     assert float(without.outside(one.x)) > 1e-3
@@ -141,21 +140,21 @@ def test_a_record_lies_in_the_span_of_the_target_that_saw_it_only(parts: Split) 
 
 def test_mini_batches_and_momentum_stay_in_the_span(parts: Split) -> None:
     training = replace(DECAYING, epochs=200, batch_size=10)
-    assert read_span(released(training, parts.private)).rank == 20
+    assert estimate_span(released(training, parts.private)).rank == 20
 
 
 def test_first_weights_that_have_not_died_hide_the_span(parts: Split) -> None:
     early = replace(DECAYING, epochs=100)
     assert abs(remaining_fraction(early, 100)) > 1e-3
     assert abs(remaining_fraction(DECAYING, 400)) < 1e-7
-    assert read_span(released(early, parts.private)).rank is None
-    assert read_span(released(replace(early, weight_decay=0.0), parts.private)).rank is None
+    assert estimate_span(released(early, parts.private)).rank is None
+    assert estimate_span(released(replace(early, weight_decay=0.0), parts.private)).rank is None
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.02])
 def test_known_first_weights_are_subtracted(parts: Split, weight_decay: float) -> None:
     early = replace(DECAYING, epochs=100, weight_decay=weight_decay)
-    found = read_span(released(early, parts.private, known_start=True))
+    found = estimate_span(released(early, parts.private, known_start=True))
     assert found.rank == 20
     assert float(found.outside(parts.private.x).max()) < 1e-15
     assert float(found.outside(parts.test.x).min()) > 1e-3
@@ -163,12 +162,12 @@ def test_known_first_weights_are_subtracted(parts: Split, weight_decay: float) -
 
 def test_weights_that_never_moved_are_refused(parts: Split) -> None:
     with pytest.raises(BadInput, match="never moved"):
-        read_span(released(Training(epochs=0), parts.private, known_start=True))
+        estimate_span(released(Training(epochs=0), parts.private, known_start=True))
 
 
 def test_steps_of_adam_leave_the_span(parts: Split) -> None:
     adam = Training(optimizer=Adam(lr=1e-2), epochs=100)
-    assert read_span(released(adam, parts.private, known_start=True)).rank is None
+    assert estimate_span(released(adam, parts.private, known_start=True)).rank is None
 
 
 def test_the_remaining_fraction_is_that_of_a_weight_without_gradient() -> None:
@@ -193,15 +192,15 @@ def test_what_has_no_span_is_refused() -> None:
     model = cnn((1, 10, 10), 2)
     release = WeightsOnly(model=model, final=initial_params(model, seed=0), shape=(1, 10, 10), num_classes=2)
     with pytest.raises(BadInput, match="the patches of a few images"):
-        read_span(release)
+        estimate_span(release)
     good = planted(normal(7, *SHAPE, seed=3))
     for weights in (torch.zeros(ROWS, 20), torch.full((ROWS, 20), torch.nan)):
         with pytest.raises(BadInput, match="zero, never moved or not finite"):
-            read_span(replace(good, final={"1.weight": weights, "1.bias": torch.zeros(ROWS)}))
+            estimate_span(replace(good, final={"1.weight": weights, "1.bias": torch.zeros(ROWS)}))
     for rank in (0, 21):
         with pytest.raises(BadInput, match=r"`rank` must lie in 1\.\.20"):
-            read_span(good, rank=rank)
+            estimate_span(good, rank=rank)
     with pytest.raises(BadInput, match="of the shape"):
-        read_span(good).outside(torch.zeros(3, 19))
-    with pytest.raises(BadInput, match="read_span needs `model`"):
-        read_span(object())  # type: ignore[arg-type]
+        estimate_span(good).outside(torch.zeros(3, 19))
+    with pytest.raises(BadInput, match="estimate_span needs `model`"):
+        estimate_span(object())  # type: ignore[arg-type]

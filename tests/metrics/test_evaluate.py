@@ -27,32 +27,32 @@ def planted(digits: Data, candidates: str, matching: Matching, seed: int, record
     return evaluate(Reconstruction(x=x), parts.private, unrelated=parts.test, matching=matching, seed=seed)
 
 
-def share_found(scores: list[Scores]) -> float:
+def fraction_found(scores: list[Scores]) -> float:
     return float(torch.cat([score.found for score in scores]).float().mean())
 
 
 @pytest.mark.parametrize("matching", MATCHINGS, ids=lambda matching: matching.name)
 def test_a_planted_leak_is_found(digits: Data, matching: Matching) -> None:
     scores = [planted(digits, "truth plus small noise", matching, seed) for seed in range(3)]
-    assert share_found(scores) >= 0.99
+    assert fraction_found(scores) >= 0.99
 
 
 @pytest.mark.parametrize("matching", MATCHINGS, ids=lambda matching: matching.name)
 def test_planted_nothing_is_not_found(digits: Data, matching: Matching) -> None:
     scores = [planted(digits, "unrelated", matching, seed, records=50) for seed in SEEDS]
-    assert share_found(scores) <= 0.015
+    assert fraction_found(scores) <= 0.015
 
 
 @pytest.mark.parametrize("matching", [nearest_ncc, hungarian], ids=lambda matching: matching.name)
 def test_more_candidates_than_records_do_not_help_nothing(digits: Data, matching: Matching) -> None:
     scores = [planted(digits, "twice as many unrelated", matching, seed, records=50) for seed in SEEDS]
-    assert share_found(scores) <= 0.015
+    assert fraction_found(scores) <= 0.015
 
 
 @pytest.mark.parametrize("candidates", ["mean image", "class means"])
 def test_an_attack_that_knows_only_the_kind_of_record_finds_nothing(digits: Data, candidates: str) -> None:
     scores = [planted(digits, candidates, identity, seed) for seed in range(10)]
-    assert share_found(scores) <= 0.015
+    assert fraction_found(scores) <= 0.015
 
 
 def test_a_neighbour_given_as_the_reconstruction_is_no_closer_than_itself(digits: Data) -> None:
@@ -74,7 +74,7 @@ def test_every_score_stands_beside_five_null_levels(digits: Data) -> None:
         assert float(scores.values["ssim"].mean()) > float(null.values["ssim"].nanmean())
     assert scores.matching == "hungarian"
     assert scores.primary is SSIM
-    assert scores.share_found.low <= scores.share_found.value <= scores.share_found.high
+    assert scores.fraction_found.low <= scores.fraction_found.value <= scores.fraction_found.high
 
 
 def test_the_nearest_neighbour_is_the_nearest_known_record(digits: Data) -> None:
@@ -151,7 +151,7 @@ def test_table_rows_are_scored_by_squared_error_first() -> None:
     scores = evaluate(Reconstruction(x=truth.x + 0.001), truth, unrelated=rows.take(slice(30, 300)))
     assert scores.primary is MSE
     assert NCC in scores.metrics
-    assert scores.share_found.value == 1.0
+    assert scores.fraction_found.value == 1.0
 
 
 def test_too_few_unrelated_records_and_an_empty_truth_are_refused(digits: Data) -> None:

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
+from refusals import refused
 from scipy.stats import binom
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from remanence import load, split
 from remanence.diagnostics.span import Span
-from remanence.errors import BadInput
-from remanence.metrics import membership
+from remanence.metrics import membership_test
 from remanence.metrics.statistics import auc
 
 
@@ -21,7 +21,7 @@ def test_the_auc_is_that_of_scikit_learn() -> None:
     )
     expected = roc_auc_score([1] * 30 + [0] * 50, torch.cat([scores, null]))
     assert auc(scores, null) == pytest.approx(expected)
-    found = membership(scores, null)
+    found = membership_test(scores, null)
     assert found.auc.value == pytest.approx(expected)
     assert found.auc.low < expected < found.auc.high
 
@@ -34,28 +34,28 @@ def energy_outside(x: Tensor, records: Tensor) -> Tensor:
 
 def test_one_in_a_hundred_records_that_were_not_trained_on_is_called_so() -> None:
     """Over 20 spans of 30 digits each; other digits are tested against other digits."""
-    told, total, wrong = 0, 0, []
+    identified, total, wrong = 0, 0, []
     digits = load("digits")
     for seed in range(20):
         parts = split(digits, private=30, fixed=0, public=300, test=1000, seed=seed)
         trained, others, held_out = (
             -energy_outside(d.x, parts.private.x) for d in (parts.private, parts.public, parts.test)
         )
-        found = membership(others, held_out, seed=seed)
-        told, total = told + int(found.told.sum()), total + len(others)
+        found = membership_test(others, held_out, seed=seed)
+        identified, total = identified + int(found.identified.sum()), total + len(others)
         wrong.append(found.false_positives.value)
         assert found.auc.low < 0.53
         assert found.auc.high > 0.47
         assert float(trained.min()) > float(held_out.max())
     # p-values against one sample of 500 are exact on average; that it is finite doubles the variance at most
-    assert told <= total * 0.01 + 3 * (2 * total * 0.01 * 0.99) ** 0.5
-    assert binom.cdf(told, total, 0.01) > 1e-3
+    assert identified <= total * 0.01 + 3 * (2 * total * 0.01 * 0.99) ** 0.5
+    assert binom.cdf(identified, total, 0.01) > 1e-3
     assert 0.005 < sum(wrong) / len(wrong) < 0.015
 
 
-def test_too_few_held_out_records_tell_nothing() -> None:
-    found = membership(torch.ones(5), torch.zeros(100))
-    assert not found.told.any()
+def test_too_few_held_out_records_identify_nobody() -> None:
+    found = membership_test(torch.ones(5), torch.zeros(100))
+    assert not found.identified.any()
     assert found.auc.value == 1
-    with pytest.raises(BadInput, match="two held-out ones or more"):
-        membership(torch.ones(5), torch.zeros(1))
+    with refused("too-few", "held_out"):
+        membership_test(torch.ones(5), torch.zeros(1))

@@ -142,9 +142,9 @@ def test_a_metric_can_be_pickled(metric: Metric) -> None:
 def test_normalised_images_are_scored_as_scikit_image_does() -> None:
     """SimuDy's numbers: the range is that of the normalised training image."""
     candidates, truth = images(4, 3, 32, 32)
-    mean, spread = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
-    metric = normalised(SSIM, mean=mean, spread=spread)
-    shift, scale = (torch.tensor(values, dtype=torch.float64).view(3, 1, 1) for values in (mean, spread))
+    mean, std = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
+    metric = normalised(SSIM, mean=mean, std=std)
+    shift, scale = (torch.tensor(values, dtype=torch.float64).view(3, 1, 1) for values in (mean, std))
     a, b = ((x - shift) / scale for x in (candidates, truth))
     assert metric.name == "normalised_ssim"
     assert np.allclose(metric.paired(candidates, truth), [skimage(*pair) for pair in zip(a, b, strict=True)])

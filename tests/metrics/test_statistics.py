@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from scipy.stats import beta, bootstrap
 
 from remanence.metrics.statistics import (
-    binomial_share,
+    binomial_proportion,
     bootstrap_mean,
     bootstrap_statistic,
     p_values,
@@ -34,7 +34,7 @@ def test_the_bootstrap_leaves_unscored_records_out() -> None:
 @given(total=st.integers(1, 300), data=st.data())
 def test_the_binomial_interval_is_clopper_pearson(total: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(0, total))
-    ours = binomial_share(count, total)
+    ours = binomial_proportion(count, total)
     assert ours.low == pytest.approx(beta.ppf(0.025, count, total - count + 1) if count else 0.0, abs=1e-9)
     assert ours.high == pytest.approx(beta.ppf(0.975, count + 1, total - count) if count < total else 1.0, abs=1e-9)
 

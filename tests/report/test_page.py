@@ -243,7 +243,7 @@ def test_run_without_records() -> None:
 def test_our_own_names_are_explained_where_they_are_used() -> None:
     ours = {name for name, value in vars(release_records).items() if hasattr(value, "withholds")}
     assert ours == glossary.RELEASES.keys()
-    scored = normalised(SSIM, mean=(0.5,), spread=(0.2,))
+    scored = normalised(SSIM, mean=(0.5,), std=(0.2,))
     assert {metric.name for metric in (*METRICS, scored)} == glossary.METRICS.keys()
     assert {matching.name for matching in (*MATCHINGS, greedy(scored))} == glossary.MATCHINGS.keys()
     page = render(made_run())

@@ -58,14 +58,14 @@ class Span:
         return left.square().sum(1) / x.square().sum(1).clamp_min(torch.finfo(x.dtype).tiny)
 
 
-def read_span(release: KnowsFinal, *, rank: int | None = None) -> Span:
+def estimate_span(release: KnowsFinal, *, rank: int | None = None) -> Span:
     """The span by the largest gap between the singular values of the first layer, or by a `rank` that is known.
 
     Classes make a gap of their own, so only those behind as many values are looked at. A record that moved the layer
     less than what is left of the first weights is not seen. Where the release shows the first weights, and SGD took
     them from there, what is left of them is subtracted first.
     """
-    require(release, KnowsFinal, by="read_span")
+    require(release, KnowsFinal, by="estimate_span")
     name = _first_layer(release)
     layer = _with_bias(release.final, name)
     precision = torch.finfo(layer.dtype).eps
@@ -92,7 +92,7 @@ def _first_layer(release: KnowsFinal) -> str:
         return name
     why = ": the patches of a few images already span all that its filters see" if isinstance(first, nn.Conv2d) else ""
     raise BadInput(
-        f"read_span needs a linear layer that the {prod(release.shape)} numbers of a record enter, got {first}{why}"
+        f"estimate_span needs a linear layer that the {prod(release.shape)} numbers of a record enter, got {first}{why}"
     )
 
 

@@ -29,7 +29,7 @@ def nothing_found(finding: Finding) -> Caveat | None:
 def few_records(finding: Finding) -> Caveat | None:
     if (n := len(finding.truth)) >= 30:
         return None
-    share = finding.scores.share_found
+    share = finding.scores.fraction_found
     text = (
         f"Only {n} record{'s were' if n > 1 else ' was'} attacked: the share found could be anything "
         f"from {share.low:.0%} to {share.high:.0%}."

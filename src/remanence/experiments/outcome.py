@@ -141,7 +141,7 @@ def _of_scores(scores: Scores) -> dict[str, float]:
         {f"mean {name}": mean.value for name, mean in scores.means.items()}
         | medians
         | {
-            "share found": scores.share_found.value,
-            "share closer than the nearest neighbour": scores.share_closer.value,
+            "share found": scores.fraction_found.value,
+            "share closer than the nearest neighbour": scores.fraction_closer.value,
         }
     )

@@ -4,7 +4,7 @@ from remanence.metrics.base import Metric, normalised
 from remanence.metrics.evaluation import Scores, default_metrics, evaluate
 from remanence.metrics.lpips import LPIPS
 from remanence.metrics.matching import MATCHINGS, Matching, greedy, greedy_ssim, hungarian, identity, nearest_ncc
-from remanence.metrics.membership import Membership, membership
+from remanence.metrics.membership import Membership, membership_test
 from remanence.metrics.nulls import Null
 from remanence.metrics.pixel import MAE, MAE_MSE, MSE, NCC, PSNR
 from remanence.metrics.ssim import SSIM, SSIM3
@@ -36,7 +36,7 @@ __all__ = [
     "greedy_ssim",
     "hungarian",
     "identity",
-    "membership",
+    "membership_test",
     "nearest_ncc",
     "normalised",
 ]

@@ -53,21 +53,21 @@ def pairwise(compare: Comparison) -> Comparison:
     return guarded
 
 
-def normalised(metric: Metric, *, mean: Sequence[float], spread: Sequence[float]) -> Metric:
-    """The same of images less the mean of each channel, over its spread: some papers score what their nets read."""
+def normalised(metric: Metric, *, mean: Sequence[float], std: Sequence[float]) -> Metric:
+    """The metric on images standardised by channel, because some papers score the normalised inputs of their nets."""
     return replace(
         metric,
         name=f"normalised_{metric.name}",
-        paired=functools.partial(_normalised, metric.paired, mean, spread),
-        pairwise=functools.partial(_normalised, metric.pairwise, mean, spread),
+        paired=functools.partial(_normalised, metric.paired, mean, std),
+        pairwise=functools.partial(_normalised, metric.pairwise, mean, std),
     )
 
 
 def _normalised(
-    compare: Comparison, mean: Sequence[float], spread: Sequence[float], candidates: Tensor, truth: Tensor
+    compare: Comparison, mean: Sequence[float], std: Sequence[float], candidates: Tensor, truth: Tensor
 ) -> Tensor:
     def standard(x: Tensor) -> Tensor:
-        shift, scale = (torch.tensor(values).to(x).view(-1, 1, 1) for values in (mean, spread))
+        shift, scale = (torch.tensor(values).to(x).view(-1, 1, 1) for values in (mean, std))
         return (x - shift) / scale
 
     return compare(standard(candidates), standard(truth))

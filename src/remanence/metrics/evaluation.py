@@ -27,7 +27,7 @@ from remanence.metrics.nulls import (
 )
 from remanence.metrics.pixel import MAE, MSE, NCC, PSNR
 from remanence.metrics.ssim import SKIMAGE, SSIM, SSIM3
-from remanence.metrics.statistics import Interval, Roc, binomial_share, bootstrap_mean, p_values, roc
+from remanence.metrics.statistics import Interval, Roc, binomial_proportion, bootstrap_mean, p_values, roc
 from remanence.progress import track
 from remanence.types import Data, Reconstruction
 
@@ -69,9 +69,9 @@ class Scores:
     p_held_out: Tensor
     p_unrelated: Tensor
     found: Tensor
-    share_found: Interval
+    fraction_found: Interval
     closer: Tensor  # which records came back better than their own nearest neighbour
-    share_closer: Interval
+    fraction_closer: Interval
     labels: Labels | None  # None where the attack returned none
     roc: Roc  # records against held-out records
     lookalike: Tensor  # the nearest record that the attacker could own
@@ -139,9 +139,9 @@ def evaluate(
         p_held_out=p_held_out,
         p_unrelated=p_unrelated,
         found=found,
-        share_found=binomial_share(int(found.sum()), len(truth)),
+        fraction_found=binomial_proportion(int(found.sum()), len(truth)),
         closer=closer,
-        share_closer=binomial_share(int(closer.sum()), len(truth)),
+        fraction_closer=binomial_proportion(int(closer.sum()), len(truth)),
         labels=_labels(reconstruction, truth, index),
         roc=roc(score, against_held_out, distinct=nulls["held_out"].distinct),
         lookalike=lookalike,
@@ -154,7 +154,7 @@ def _labels(reconstruction: Reconstruction, truth: Data, index: Tensor) -> Label
     has = index != NONE
     right = int((reconstruction.y.to(truth.y.device)[index[has]] == truth.y[has]).sum())
     commonest = int(truth.y.bincount().max())
-    return Labels(accuracy=binomial_share(right, len(truth)), chance=commonest / len(truth))
+    return Labels(accuracy=binomial_proportion(right, len(truth)), chance=commonest / len(truth))
 
 
 def quantities(metrics: Sequence[Metric]) -> dict[str, bool]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from remanence.errors import BadInput
 from remanence.metrics.pixel import MSE
-from remanence.metrics.statistics import Interval, binomial_share
+from remanence.metrics.statistics import Interval, binomial_proportion
 from remanence.training.dp import DELTA, epsilon
 from remanence.types import Data, Reconstruction
 
@@ -77,7 +77,7 @@ def reconstruction_limit(
         threshold=threshold,
         prior=kappa,
         bound=success_bound(kappa, mu),
-        success=binomial_share(int(succeeded.sum()), len(truth)),
+        success=binomial_proportion(int(succeeded.sum()), len(truth)),
     )
 
 

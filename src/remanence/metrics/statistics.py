@@ -49,7 +49,7 @@ def rank_correlation(one: Tensor, other: Tensor) -> float:
     return float(spearmanr(one.cpu(), other.cpu()).statistic)
 
 
-def binomial_share(count: int, total: int) -> Interval:
+def binomial_proportion(count: int, total: int) -> Interval:
     """`count` of `total` with the exact (Clopper-Pearson) interval."""
     from scipy.stats import binomtest
 

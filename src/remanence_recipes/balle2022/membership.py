@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from remanence.engine.ensembles.chunked import chunks, train_chunk
 from remanence.experiments import Claim, Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
-from remanence.metrics.statistics import binomial_share, bootstrap_mean
+from remanence.metrics.statistics import binomial_proportion, bootstrap_mean
 from remanence.models import apply, initial_params, initial_stack
 from remanence.progress import track
 from remanence.releases import all_but_one_unknown_init
@@ -59,7 +59,7 @@ def _membership(scale: Scale, seed: int, device: torch.device) -> Outcome:
             )
         )
         if common:
-            apart = binomial_share(int((each_auc >= 0.99).sum()), count)
+            apart = binomial_proportion(int((each_auc >= 0.99).sum()), count)
             meaning = "share of the records with an AUC of at least 0.99"
             measures.append(Measure.from_interval(APART, apart, meaning=meaning, chance=0.01))
         figures.append(_histograms(name.removeprefix("AUC, "), own[0], unseen[0]))

@@ -12,7 +12,7 @@ from remanence.data import Split
 from remanence.engine import train
 from remanence.experiments import Claim, Experiment, Measure, Measurement, Outcome, Point, Scale
 from remanence.metrics import MAE_MSE, MSE
-from remanence.metrics.statistics import binomial_share
+from remanence.metrics.statistics import binomial_proportion
 from remanence.models import apply, initial_params, mlp
 from remanence.training import DPGD, SGD, RMSProp, Training
 from remanence.training.dp import noise_for
@@ -191,7 +191,7 @@ def figure12_pretrained(scale: Scale) -> Sequence[Experiment]:
     def accuracy(seed: int, _: torch.device) -> Outcome:
         test = parts(seed)[0].test
         right = apply(net(nn.ELU)(test), trained(seed), test.x).argmax(1) == test.y
-        share, chance = binomial_share(int(right.sum()), len(test)), float(test.y.bincount().max()) / len(test)
+        share, chance = binomial_proportion(int(right.sum()), len(test)), float(test.y.bincount().max()) / len(test)
         meaning = "share of held-out records that the checkpoint classifies rightly"
         return Outcome(measures=(Measure.from_interval("test accuracy", share, meaning=meaning, chance=chance),))
 

@@ -6,11 +6,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from remanence.diagnostics.preflight import preflight
+from remanence.diagnostics.preflight import run_preflight
 from remanence.experiments import Experiment, Measure, Measurement, Outcome, Scale
 from remanence.metrics import SSIM, hungarian
 from remanence.metrics.nulls import matched
-from remanence.metrics.statistics import binomial_share, bootstrap_mean
+from remanence.metrics.statistics import binomial_proportion, bootstrap_mean
 from remanence.seeds import derive_seed
 from remanence.types import Data
 from remanence_recipes.buzaglo2023.figures import in_words, plain
@@ -32,7 +32,7 @@ def figure1(scale: Scale) -> Sequence[Experiment]:
 
 def _best(target: Target, seed: int, device: torch.device) -> Outcome:
     reading = read(target, seed, device)
-    private, before = reading.private, preflight(reading.victim)
+    private, before = reading.private, run_preflight(reading.victim)
     pictures: dict[str, Tensor] = {}
     measures: list[Measure] = []
     for name, each in reading.attacked.items():
@@ -73,7 +73,7 @@ def _measures(
         ),
         Measure.from_interval(
             f"classes with a record found, {name}",
-            binomial_share(hit, private.num_classes),
+            binomial_proportion(hit, private.num_classes),
             meaning="share of the classes; a record is found beyond both nulls at 1 % false positives",
             chance=1 - 0.99 ** (len(private) / private.num_classes),
         ),

@@ -8,10 +8,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from remanence.diagnostics.preflight import preflight
+from remanence.diagnostics.preflight import run_preflight
 from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
 from remanence.metrics import SSIM
-from remanence.metrics.statistics import binomial_share, bootstrap_statistic, rank_correlation
+from remanence.metrics.statistics import binomial_proportion, bootstrap_statistic, rank_correlation
 from remanence.progress import track
 from remanence.seeds import derive_seed
 from remanence_recipes.buzaglo2023.figures import PER_CLASS, decays, plain, surveyed
@@ -42,7 +42,7 @@ class _Decayed:
     @classmethod
     def of(cls, target: Target, seed: int, device: torch.device) -> "_Decayed":
         reading = read(target, seed, device)
-        before = preflight(reading.victim)
+        before = run_preflight(reading.victim)
         return cls(reading=reading, margins=before.margins.double().cpu(), on_margin=before.on_margin)
 
 
@@ -65,7 +65,7 @@ def _measures(name: str, each: _Decayed, seed: int) -> list[Measure]:
         return rank_correlation(margins[rows], ssim[rows])
 
     rho = bootstrap_statistic(correlation, (len(margins),), seed=derive_seed(seed, name))
-    wrong = binomial_share(int((margins <= 0).sum()), len(margins))
+    wrong = binomial_proportion(int((margins <= 0).sum()), len(margins))
     return [
         Measure(name=f"median margin, {name}", value=float(margins.median()), meaning="of the records"),
         Measure(
@@ -83,7 +83,7 @@ def _measures(name: str, each: _Decayed, seed: int) -> list[Measure]:
         ),
         Measure.from_interval(
             f"share found, {name}",
-            each.reading.ours.scores.share_found,
+            each.reading.ours.scores.fraction_found,
             chance=0.01,
             meaning="of the records, by Stationarity, beyond both nulls at 1 % false positives",
         ),

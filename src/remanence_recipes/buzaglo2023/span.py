@@ -27,13 +27,13 @@ import torch
 from torch import Tensor, nn
 
 from remanence.data import Split, load, split
-from remanence.diagnostics.span import Span, read_span
+from remanence.diagnostics.span import Span, estimate_span
 from remanence.engine import train
 from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
 from remanence.experiments.checks import few_held_out, no_gap, records_outside
-from remanence.metrics import Membership, membership
+from remanence.metrics import Membership, membership_test
 from remanence.metrics.evaluation import FPR
-from remanence.metrics.statistics import auc, binomial_share, bootstrap_mean, p_values
+from remanence.metrics.statistics import auc, binomial_proportion, bootstrap_mean, p_values
 from remanence.models import mlp
 from remanence.progress import track
 from remanence.releases import KnowsFinal, Victim, check_fit, fine_tuned, train_victim, weights_only
@@ -146,7 +146,7 @@ class _Reading:
 
     @classmethod
     def of(cls, release: KnowsFinal, left: float, records: Data, held_out: Data) -> "_Reading":
-        found = read_span(release)
+        found = estimate_span(release)
         span = replace(found, rank=len(records))
         return cls(left=left, found=found, inside=span.outside(records.x), out=span.outside(held_out.x))
 
@@ -163,7 +163,7 @@ def _over_time(setting: Setting, seed: int, device: torch.device) -> Outcome:
                 made[KNOWN].append(read(fine_tuned(target).release, left))
         check_fit(target)
     last = {name: each[-1] for name, each in made.items()}
-    told = {name: membership(-r.inside, -r.out, seed=derive_seed(seed, name)) for name, r in last.items()}
+    told = {name: membership_test(-r.inside, -r.out, seed=derive_seed(seed, name)) for name, r in last.items()}
     return Outcome(
         measures=tuple(chain.from_iterable(_measures(name, last[name], told[name]) for name in last)),
         figures=(
@@ -250,7 +250,7 @@ def _pairs(setting: Setting, seed: int, device: torch.device) -> Outcome:
         first = setting.start(parts.fixed, parts.private.take([i]), seed)
         target = train_victim(first.model, training, first.initial, first.fixed, first.private, seed=seed)
         check_fit(target)
-        found.append(read_span(weights_only(target).release))
+        found.append(estimate_span(weights_only(target).release))
     spans = [replace(each, rank=setting.records) for each in found]
     outside = torch.stack([span.outside(parts.private.x) for span in spans]).cpu()  # (targets, records)
     own = torch.eye(len(spans), dtype=torch.bool)
@@ -276,4 +276,6 @@ def _pairs(setting: Setting, seed: int, device: torch.device) -> Outcome:
 
 
 def _share(name: str, which: Tensor, meaning: str, *, chance: float | None = None) -> Measure:
-    return Measure.from_interval(name, binomial_share(int(which.sum()), which.numel()), meaning=meaning, chance=chance)
+    return Measure.from_interval(
+        name, binomial_proportion(int(which.sum()), which.numel()), meaning=meaning, chance=chance
+    )

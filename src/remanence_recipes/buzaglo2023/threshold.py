@@ -12,12 +12,12 @@ from typing import final
 import torch
 from torch import Tensor
 
-from remanence.diagnostics.preflight import preflight
+from remanence.diagnostics.preflight import run_preflight
 from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
 from remanence.metrics import SSIM3, nearest_ncc
 from remanence.metrics.evaluation import FPR
 from remanence.metrics.nulls import matched
-from remanence.metrics.statistics import binomial_share
+from remanence.metrics.statistics import binomial_proportion
 from remanence_recipes.buzaglo2023.figures import in_words, plain
 from remanence_recipes.weights_alone.reading import GOOD, ROW, TUNED, Reading, read, said, scatter, unrelated
 from remanence_recipes.weights_alone.target import Target
@@ -59,7 +59,7 @@ class _Paired:
 
 def _around(target: Target, seed: int, device: torch.device) -> Outcome:
     reading = read(target, seed, device)
-    truth, before = reading.private.x, preflight(reading.victim)
+    truth, before = reading.private.x, run_preflight(reading.victim)
     pairs = {name: _Paired.of(each.found.x, truth) for name, each in reading.attacked.items()}
     counts = [times * len(truth) for times in TIMES if times * len(truth) <= len(reading.held_out)]
     lookalikes = {
@@ -79,14 +79,14 @@ def _of_attacks(reading: Reading, pairs: Mapping[str, _Paired]) -> Iterator[Meas
         attacked = reading.attacked[name]
         yield Measure.from_interval(
             f"above 0.4, {name}",
-            binomial_share(pair.above, len(pair.ssim)),
+            binomial_proportion(pair.above, len(pair.ssim)),
             chance=attacked.good_by_chance / len(pair.ssim),
             meaning="share of the records whose nearest candidate reaches it; chance: as many unrelated images",
         )
         if pair.above:
             yield Measure.from_interval(
                 f"found, of those above 0.4, {name}",
-                binomial_share(int((attacked.scores.found & (pair.ssim > GOOD)).sum()), pair.above),
+                binomial_proportion(int((attacked.scores.found & (pair.ssim > GOOD)).sum()), pair.above),
                 chance=FPR,
                 meaning="share of them that is beyond both nulls at 1 % false positives, one to one",
             )
@@ -96,7 +96,7 @@ def _of_lookalikes(lookalikes: Mapping[int, Sequence[_Paired]], records: int) ->
     for count, draws in lookalikes.items():
         yield Measure.from_interval(
             f"above 0.4, {count} unrelated images",
-            binomial_share(sum(draw.above for draw in draws), records * len(draws)),
+            binomial_proportion(sum(draw.above for draw in draws), records * len(draws)),
             meaning="share of the records whose nearest unrelated image reaches it: what chance reaches",
         )
 
@@ -120,7 +120,8 @@ def _levels(pairs: Mapping[str, _Paired]) -> Figure:
 
 def _growing(lookalikes: Mapping[int, Sequence[_Paired]]) -> Figure:
     found = [
-        binomial_share(sum(d.above for d in draws), sum(len(d.ssim) for d in draws)) for draws in lookalikes.values()
+        binomial_proportion(sum(d.above for d in draws), sum(len(d.ssim) for d in draws))
+        for draws in lookalikes.values()
     ]
     return Figure(
         title="Above 0.4 by chance",

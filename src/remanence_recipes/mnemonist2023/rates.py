@@ -19,7 +19,13 @@ from torch import Tensor, nn
 from remanence.attacks import RecoNN
 from remanence.experiments import Claim, Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
 from remanence.experiments.checks import tuned_on_truth
-from remanence.metrics.statistics import Interval, binomial_share, bootstrap_mean, bootstrap_statistic, rank_correlation
+from remanence.metrics.statistics import (
+    Interval,
+    binomial_proportion,
+    bootstrap_mean,
+    bootstrap_statistic,
+    rank_correlation,
+)
 from remanence.models import initial_params
 from remanence.progress import track
 from remanence.releases import fit_of, train_victims
@@ -159,7 +165,7 @@ class Found:
     def wins(self, name: str, over: str) -> Interval:
         """The share of the starts in which the mean error is lower."""
         after, before = (torch.stack(self.errors[each]).mean(1) for each in (name, over))
-        return binomial_share(int((after < before).sum()), len(after))
+        return binomial_proportion(int((after < before).sum()), len(after))
 
 
 def _floored(scale: Scale, min_std_ratio: float) -> RecoNN:

@@ -20,7 +20,7 @@ from remanence.experiments import (
     Victims,
 )
 from remanence.metrics import MAE, MAE_MSE, MSE, PSNR, SSIM, identity
-from remanence.metrics.statistics import binomial_share, bootstrap_mean, rank_correlation
+from remanence.metrics.statistics import binomial_proportion, bootstrap_mean, rank_correlation
 from remanence.progress import track
 from remanence.releases import all_but_one
 from remanence.seeds import derive_seed
@@ -146,7 +146,7 @@ def _gains(means: dict[str, Tensor], kept: list[int], seed: int) -> list[Measure
     each = "1 - error of Mnemonist-RecoNN / error of RecoNN, on the same targets"
     rows = f"it keeps {min(kept)} to {max(kept)} rows, and chance is the gain of as many that are drawn"
     mean, other, null = (bootstrap_mean(some, seed=derive_seed(seed, GAIN)) for some in (gains, at_mean, drawn))
-    ahead = binomial_share(int((gains > 0).sum()), len(gains))
+    ahead = binomial_proportion(int((gains > 0).sum()), len(gains))
     return [
         Measure.from_interval(GAIN, mean, meaning=f"mean over the starts of {each}; {rows}", chance=null.value),
         Measure.from_interval(
@@ -211,7 +211,7 @@ def _gallery(scale: Scale, seed: int, device: torch.device) -> Outcome:
     pictures = {f"{group}: {kind}": x[rows] for group, rows in groups.items() for kind, x in kinds.items()}
     meaning = "mean over the targets of RecoNN's error minus Mnemonist-RecoNN's"
     found = bootstrap_mean(gains, seed=derive_seed(seed, "pairs"))
-    lower = binomial_share(int((gains > 0).sum()), len(gains))
+    lower = binomial_proportion(int((gains > 0).sum()), len(gains))
     return Outcome(
         measures=(
             Measure.from_interval("difference of the errors", found, meaning=meaning, chance=0.0),

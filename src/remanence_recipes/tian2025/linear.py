@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from remanence.data import Split
-from remanence.diagnostics.preflight import gradients_turn, linearity
+from remanence.diagnostics.linearity import gradient_linearity, linearity_caveat
 from remanence.experiments import Claim, Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
 from remanence.metrics.statistics import bootstrap_mean
 from remanence.releases import train_victim
@@ -65,7 +65,7 @@ def _indices(nets: dict[str, Net], seed: int, device: torch.device) -> Outcome:
         caveats=tuple(
             replace(turns, text=f"{name}: {turns.text}")
             for name, each in found.items()
-            if (turns := gradients_turn(each.value))
+            if (turns := linearity_caveat(each.value))
         ),
     )
 
@@ -75,4 +75,4 @@ def _index(net: Net, seed: int, device: torch.device) -> torch.Tensor:
     private = parts(seed).private.to(device)
     model = make(private)
     initial = {name: p.to(private.x) for name, p in begin(model, seed).items()}
-    return linearity(train_victim(model, PAPERS, initial, private.take(slice(0, 0)), private, seed=seed))
+    return gradient_linearity(train_victim(model, PAPERS, initial, private.take(slice(0, 0)), private, seed=seed))

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from remanence.attacks import SimuDy
 from remanence.data import Split
 from remanence.experiments import Claim, Experiment, Measure, Measurement, Outcome, Reconstructed, Scale, Victims
-from remanence.metrics.statistics import binomial_share
+from remanence.metrics.statistics import binomial_proportion
 from remanence.models import Standardise, apply, initial_params, resnet
 from remanence.progress import track
 from remanence.releases import fine_tuned
@@ -216,7 +216,7 @@ def _accuracy(
     params = {name: p.to(device) for name, p in start(seed).items()}
     with torch.no_grad():
         guesses = [apply(built(net)(test), params, x).argmax(1) for x in test.x.split(500)]
-    share = binomial_share(int((torch.cat(guesses) == test.y).sum()), len(test))
+    share = binomial_proportion(int((torch.cat(guesses) == test.y).sum()), len(test))
     chance = float(test.y.bincount().max()) / len(test)
     meaning = "share of held-out images that the start classifies rightly"
     return Outcome(measures=(Measure.from_interval("test accuracy", share, meaning=meaning, chance=chance),))

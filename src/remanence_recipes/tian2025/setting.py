@@ -35,7 +35,7 @@ class Images:
 
     @property
     def ssim(self) -> Metric:
-        return normalised(SSIM, mean=self.mean, spread=self.spread)
+        return normalised(SSIM, mean=self.mean, std=self.spread)
 
     @property
     def metrics(self) -> tuple[Metric, ...]:

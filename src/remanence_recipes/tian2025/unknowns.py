@@ -11,7 +11,7 @@ from remanence.attacks import Count, SimuDy, contributions, count_needed, find_r
 from remanence.experiments import Claim, Experiment, Measure, Measurement, Outcome, Scale
 from remanence.experiments.checks import tuned_on_truth
 from remanence.metrics.matching import NONE
-from remanence.metrics.statistics import binomial_share, bootstrap_mean
+from remanence.metrics.statistics import binomial_proportion, bootstrap_mean
 from remanence.progress import track
 from remanence.releases import FineTuned, fine_tuned, train_victim
 from remanence.seeds import derive_seed
@@ -83,7 +83,7 @@ def told(grid: Sequence[float], rates: Sequence[float], found: Sequence[float]) 
     return tuple(
         Measure.from_interval(
             name,
-            binomial_share(int((far <= most).sum()), count),
+            binomial_proportion(int((far <= most).sum()), count),
             meaning=meaning,
             chance=float((all_far <= most).double().mean()),
         )

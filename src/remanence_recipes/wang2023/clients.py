@@ -24,7 +24,7 @@ from remanence.engine import loss_gradient
 from remanence.errors import BadInput
 from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
 from remanence.metrics import Interval, hungarian
-from remanence.metrics.statistics import binomial_share, bootstrap_mean
+from remanence.metrics.statistics import binomial_proportion, bootstrap_mean
 from remanence.models import apply, initial_params, mlp
 from remanence.progress import track
 from remanence.releases import gradient_at_initial, train_victim
@@ -264,7 +264,7 @@ def _batches(setting: Setting, records: int, size: int, seed: int) -> Iterator[T
 
 def _accuracy(model: nn.Module, params: Params, data: Data) -> Interval:
     right = apply(model, params, data.x).argmax(1) == data.y
-    return binomial_share(int(right.sum()), len(data))
+    return binomial_proportion(int(right.sum()), len(data))
 
 
 def _measures(

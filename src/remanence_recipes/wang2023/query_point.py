@@ -27,7 +27,7 @@ from remanence.experiments import (
     Victims,
 )
 from remanence.metrics import MSE, PSNR, SSIM
-from remanence.metrics.statistics import binomial_share
+from remanence.metrics.statistics import binomial_proportion
 from remanence.models import apply, initial_params, mlp
 from remanence.releases import KnowsGradient, gradient_at_initial
 from remanence.training import SGD, Training
@@ -97,7 +97,7 @@ def _accuracy(scale: Scale, seed: int, device: torch.device) -> Outcome:
     for epochs in EPOCHS[scale]:
         at = {name: p.to(test.x) for name, p in _trained(scale, epochs, model, seed).items()}
         right = apply(model, at, test.x).argmax(1) == test.y
-        shares.append(binomial_share(int(right.sum()), len(test)))
+        shares.append(binomial_proportion(int(right.sum()), len(test)))
     commonest = float(test.y.bincount().max()) / len(test)
     places = tuple(map(float, EPOCHS[scale]))
     guess = Series(name="commonest class", x=places, y=(commonest,) * len(places), role="chance")

@@ -8,12 +8,12 @@ from typing import final
 import torch
 from torch import Tensor
 
-from remanence.diagnostics.preflight import Preflight, preflight
+from remanence.diagnostics.preflight import Preflight, run_preflight
 from remanence.experiments import Claim, Experiment, Figure, Measure, Measurement, Outcome, Series
 from remanence.experiments.checks import tuned_on_truth
 from remanence.metrics import SSIM, SSIM3, Scores, evaluate, nearest_ncc
 from remanence.metrics.nulls import matched
-from remanence.metrics.statistics import binomial_share
+from remanence.metrics.statistics import binomial_proportion
 from remanence.models import apply
 from remanence.releases import Victim, weights_only
 from remanence.seeds import derive_seed
@@ -116,7 +116,7 @@ def said(about: str, target: Target) -> str:
 
 def _run(target: Target, seed: int, device: torch.device) -> Outcome:
     reading = read(target, seed, device)
-    before = preflight(reading.victim)
+    before = run_preflight(reading.victim)
     return Outcome(
         measures=(*measures(reading), accuracy(reading), *of_weights(before)),
         figures=(scatter(before.margins, reading),),
@@ -136,7 +136,7 @@ def _measures(name: str, attacked: Attacked) -> list[Measure]:
     return [
         Measure.from_interval(
             f"{FOUND}, {name}",
-            scores.share_found,
+            scores.fraction_found,
             chance=0.01,
             meaning="of the records, matched one to one, beyond both nulls at 1 % false positives",
         ),
@@ -166,7 +166,7 @@ def accuracy(reading: Reading) -> Measure:
     with torch.no_grad():
         logits = apply(victim.model, victim.final, held_out.x)
     told = logits.argmax(1) if logits.shape[1] > 1 else (logits[:, 0] > 0).long()
-    share = binomial_share(int((told == held_out.y).sum()), len(held_out))
+    share = binomial_proportion(int((told == held_out.y).sum()), len(held_out))
     commonest = int(held_out.y.bincount().max()) / len(held_out)
     return Measure.from_interval(
         ACCURACY, share, chance=commonest, meaning="of the victim; chance: always the commonest class"
@@ -182,15 +182,17 @@ def of_weights(before: Preflight) -> list[Measure]:
         ),
         Measure(
             name="unexplained at the truth, Stationarity",
-            value=before.at_rest,
+            value=before.stationarity_residual,
             meaning="the same with the multipliers of the loss for all classes, ReLU's slope at a kink taken as it is",
         ),
         Measure(
             name="unexplained off the kinks",
-            value=before.off_kinks,
+            value=before.first_layer_residual,
             meaning="the same in the first layer, without pairs of record and neuron that rest on a kink",
         ),
-        Measure(name="pairs on a kink", value=before.kinks, meaning="share of the pairs of record and neuron"),
+        Measure(
+            name="pairs on a kink", value=before.boundary_fraction, meaning="share of the pairs of record and neuron"
+        ),
         Measure(
             name="records on the margin",
             value=before.on_margin,

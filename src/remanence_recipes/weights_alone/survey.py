@@ -10,7 +10,7 @@ from torch import Tensor
 
 from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
 from remanence.metrics.evaluation import FPR
-from remanence.metrics.statistics import binomial_share, bootstrap_mean
+from remanence.metrics.statistics import binomial_proportion, bootstrap_mean
 from remanence.progress import track
 from remanence.seeds import derive_seed
 from remanence_recipes.weights_alone.reading import FOUND, TUNED, read_each, said
@@ -86,7 +86,7 @@ def difference(name: str, one: Tensor, other: Tensor, seed: int) -> Measure:
 
 
 def share(name: str, surveyed: Surveyed) -> Measure:
-    found = binomial_share(int(surveyed.found.sum()), surveyed.records * len(surveyed.found))
+    found = binomial_proportion(int(surveyed.found.sum()), surveyed.records * len(surveyed.found))
     whose = "one victim" if len(surveyed.found) == 1 else f"{len(surveyed.found)} victims"
     return Measure.from_interval(name, found, meaning=f"of the records of {whose}", chance=FPR)
 

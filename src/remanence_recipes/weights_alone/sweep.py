@@ -10,7 +10,7 @@ from torch import Tensor
 from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Series
 from remanence.metrics import Interval
 from remanence.metrics.evaluation import FPR
-from remanence.metrics.statistics import binomial_share
+from remanence.metrics.statistics import binomial_proportion
 from remanence_recipes.weights_alone.reading import FOUND, TUNED, said
 from remanence_recipes.weights_alone.survey import Surveyed, difference, share, survey
 from remanence_recipes.weights_alone.target import Target
@@ -106,4 +106,4 @@ def _name(curve: str, attack: str) -> str:
 
 
 def _share(counts: Tensor, surveyed: Surveyed) -> Interval:
-    return binomial_share(int(counts.sum()), surveyed.records * len(counts))
+    return binomial_proportion(int(counts.sum()), surveyed.records * len(counts))

@@ -20,8 +20,8 @@ def summary(scores: Scores, *, objective: float | None) -> dict[str, Any]:
         "primary": scores.primary.name,
         "objective": None if objective is None else number(objective),
         "metrics": {metric.name: _metric(metric, scores) for metric in scores.metrics},
-        "found": {"count": int(scores.found.sum()), **_share(scores.share_found), "fpr": FPR},
-        "closer": {"count": int(scores.closer.sum()), **_share(scores.share_closer)},
+        "found": {"count": int(scores.found.sum()), **_share(scores.fraction_found), "fpr": FPR},
+        "closer": {"count": int(scores.closer.sum()), **_share(scores.fraction_closer)},
         "labels": None if scores.labels is None else _labels(scores.labels),
         "roc": {
             "fpr": [float(f"{v:.4g}") for v in scores.roc.fpr],
