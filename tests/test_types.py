@@ -1,8 +1,8 @@
 import pytest
 import torch
+from refusals import refused
 
 from remanence import Data
-from remanence.errors import BadInput
 from remanence.types import concat
 
 
@@ -11,22 +11,22 @@ def make(x: torch.Tensor, y: torch.Tensor | None = None, classes: int = 3) -> Da
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "says"),
+    ("x", "y", "code"),
     [
-        (torch.zeros(2, 4, dtype=torch.uint8), None, "pets must hold floats in .0, 1., got torch.uint8.*255"),
-        (torch.full((2, 4), 255.0), None, "must lie in .0, 1., got values from 255 to 255"),
-        (torch.full((2, 4), torch.nan), None, "must lie in .0, 1., got nan among its values"),
-        (torch.zeros(2, 0), None, r"must hold a number each or more, got the shape \(0,\)"),
-        (torch.full((2, 4), -torch.inf), None, "must lie in .0, 1."),
-        (torch.zeros(2, 3, 4), None, r"got \(2, 3, 4\)"),
-        (torch.zeros(2, 4), torch.tensor([0, 3]), r"labels of pets must lie in 0\.\.2, got 0\.\.3"),
-        (torch.zeros(2, 4), torch.tensor([-1, 0]), r"got -1\.\.0"),
-        (torch.zeros(2, 4), torch.tensor([0]), "one int64 label for each of the 2 records"),
-        (torch.zeros(2, 4), torch.tensor([0.0, 1.0]), "got torch.float32"),
+        (torch.zeros(2, 4, dtype=torch.uint8), None, "wrong-type"),
+        (torch.full((2, 4), 255.0), None, "out-of-range"),
+        (torch.full((2, 4), torch.nan), None, "not-finite"),
+        (torch.zeros(2, 0), None, "shape-mismatch"),
+        (torch.full((2, 4), -torch.inf), None, "out-of-range"),
+        (torch.zeros(2, 3, 4), None, "shape-mismatch"),
+        (torch.zeros(2, 4), torch.tensor([0, 3]), "out-of-range"),
+        (torch.zeros(2, 4), torch.tensor([-1, 0]), "out-of-range"),
+        (torch.zeros(2, 4), torch.tensor([0]), "shape-mismatch"),
+        (torch.zeros(2, 4), torch.tensor([0.0, 1.0]), "wrong-type"),
     ],
 )
-def test_bad_records_are_refused_by_name(x: torch.Tensor, y: torch.Tensor | None, says: str) -> None:
-    with pytest.raises(BadInput, match=says):
+def test_bad_records_are_refused_by_name(x: torch.Tensor, y: torch.Tensor | None, code: str) -> None:
+    with refused(code):
         make(x, y)
 
 
@@ -43,5 +43,5 @@ def test_take_to_and_concat_keep_records_and_labels_together() -> None:
 
 
 def test_records_of_different_shapes_cannot_be_joined() -> None:
-    with pytest.raises(BadInput, match="different shapes"):
+    with refused("shape-mismatch", "parts"):
         concat([make(torch.rand(2, 4)), make(torch.rand(2, 5))])

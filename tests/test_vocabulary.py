@@ -61,6 +61,8 @@ BANNED = {  # our word: the field's
     "written": "closed form, analytic",
 }
 CLEAN = (
+    "remanence/data",
+    "remanence/progress.py",
     "remanence/errors.py",
     "remanence/releases",
     "remanence/seeds.py",

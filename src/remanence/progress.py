@@ -1,4 +1,4 @@
-"""A progress bar on stderr for anything over a few seconds, and none when stderr is not a terminal."""
+"""A progress bar on stderr for anything that takes more than a few seconds; none if stderr is no terminal."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -30,7 +30,7 @@ def track(items: Iterable[T], *, total: int, label: str, after: float = 0.0) -> 
         else:
             return
     outermost = not _shown
-    bars = _begun() if outermost else _shown[0]
+    bars = _start_bars() if outermost else _shown[0]
     task = bars.add_task(label, total=total, completed=done)
     try:
         for item in left:
@@ -42,7 +42,7 @@ def track(items: Iterable[T], *, total: int, label: str, after: float = 0.0) -> 
             _shown.pop().stop()
 
 
-def _begun() -> "Progress":
+def _start_bars() -> "Progress":
     from rich.console import Console
     from rich.progress import Progress
 

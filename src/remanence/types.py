@@ -1,4 +1,4 @@
-"""The shared nouns: `Data` goes in, `Params` are trained, a `Reconstruction` comes out."""
+"""The common types: `Data` goes in, `Params` are trained, a `Reconstruction` comes out."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -26,35 +26,53 @@ class Data:
     def __post_init__(self) -> None:
         if not self.x.is_floating_point():
             raise BadInput(
-                f"`x` of {self.name} must hold floats in [0, 1], got {self.x.dtype}: divide 8-bit pixels by 255 first"
+                f"`x` of {self.name} must hold floats in [0, 1], got {self.x.dtype}: divide 8-bit pixels by 255 first",
+                code="wrong-type",
+                argument="x",
             )
         if self.x.ndim not in (2, 4):
             raise BadInput(
-                f"`x` of {self.name} must be (n, features) or (n, channels, height, width), got {tuple(self.x.shape)}"
+                f"`x` of {self.name} must be (n, features) or (n, channels, height, width), got {tuple(self.x.shape)}",
+                code="shape-mismatch",
+                argument="x",
             )
         if self.y.dtype != torch.int64 or self.y.shape != self.x.shape[:1]:
             raise BadInput(
                 f"`y` of {self.name} must hold one int64 label for each of the {len(self.x)} records, "
-                f"got {self.y.dtype} of shape {tuple(self.y.shape)}"
+                f"got {self.y.dtype} of shape {tuple(self.y.shape)}",
+                code="wrong-type" if self.y.dtype != torch.int64 else "shape-mismatch",
+                argument="y",
             )
         if 0 in self.x.shape[1:]:
-            raise BadInput(f"records of {self.name} must hold a number each or more, got the shape {self.shape}")
+            raise BadInput(
+                f"records of {self.name} must have one value each or more, got the shape {self.shape}",
+                code="shape-mismatch",
+                argument="x",
+            )
         if len(self.x):
             self._check_values()
 
     def _check_values(self) -> None:
         low, high = (float(v) for v in torch.aminmax(self.x))
         if isnan(low):
-            raise BadInput(f"`x` of {self.name} must lie in [0, 1], got nan among its values: mend or drop them")
+            raise BadInput(
+                f"`x` of {self.name} must lie in [0, 1], got nan among its values: correct or drop them",
+                code="not-finite",
+                argument="x",
+            )
         if not (low >= 0.0 and high <= 1.0):
             raise BadInput(
-                f"`x` of {self.name} must lie in [0, 1], got values from {low:g} to {high:g}: rescale it first"
+                f"`x` of {self.name} must lie in [0, 1], got values from {low:g} to {high:g}: rescale it first",
+                code="out-of-range",
+                argument="x",
             )
         first, last = int(self.y.min()), int(self.y.max())
         if first < 0 or last >= self.num_classes:
             raise BadInput(
                 f"labels of {self.name} must lie in 0..{self.num_classes - 1}, got {first}..{last}: "
-                "mend the labels or `num_classes`"
+                "correct the labels or `num_classes`",
+                code="out-of-range",
+                argument="y",
             )
 
     def __len__(self) -> int:
@@ -67,28 +85,33 @@ class Data:
 
     @property
     def is_image(self) -> bool:
+        """Whether the records are images rather than table rows."""
         return self.x.ndim == 4
 
     def take(self, index: Tensor | slice | list[int]) -> "Data":
+        """The records at `index` with their labels."""
         return replace(self, x=self.x[index], y=self.y[index])
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Data":
+        """The same records on `device`, as `dtype` if one is given."""
         return replace(self, x=self.x.to(device=device, dtype=dtype or self.x.dtype), y=self.y.to(device))
 
 
 def concat(parts: Iterable[Data]) -> Data:
-    """One `Data` of several with records of one shape; the name and the classes are the first one's."""
+    """Concatenate several `Data` of records of one shape; the name and the number of classes are those of the first."""
     parts = list(parts)
     shapes = {part.shape for part in parts}
     if len(shapes) != 1:
-        raise BadInput(f"records of different shapes cannot be joined: {sorted(shapes)}")
+        raise BadInput(
+            f"`parts` must hold records of one shape, got {sorted(shapes)}", code="shape-mismatch", argument="parts"
+        )
     return replace(parts[0], x=torch.cat([p.x for p in parts]), y=torch.cat([p.y for p in parts]))
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reconstruction:
-    """What an attack returns: candidates in [0, 1], and what it knows about them without the truth."""
+    """What an attack returns: candidates `x` in [0, 1], their labels `y` where they are inferred, and its objective."""
 
     x: Tensor
     y: Tensor | None = None
@@ -98,7 +121,7 @@ class Reconstruction:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Caveat:
-    """A reason to doubt a result: a code for machines, and a plain sentence."""
+    """A caveat of a result: a code for machines, and a plain sentence."""
 
     code: str
     text: str

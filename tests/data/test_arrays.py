@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from remanence.data import from_dataset, from_npz, read_cifar, read_idx
-from remanence.errors import BadInput
+from remanence.data import from_cifar, from_dataset, from_idx, from_npz
 
 PIXELS = [[[0, 51, 102], [153, 204, 255]], [[1, 2, 3], [4, 5, 6]]]  # two images of 2 x 3
 
@@ -33,7 +33,7 @@ def write_idx(folder: Path, *, gz: bool = False, images: bytes = b"", labels: by
 
 @pytest.mark.parametrize("gz", [False, True])
 def test_idx_reads_pixels_and_labels(tmp_path: Path, gz: bool) -> None:
-    data = read_idx(*write_idx(tmp_path, gz=gz), num_classes=4, name="small")
+    data = from_idx(*write_idx(tmp_path, gz=gz), num_classes=4, name="small")
     assert data.x.dtype == torch.float32
     assert data.x.shape == (2, 1, 2, 3)
     for n, image in enumerate(PIXELS):
@@ -46,27 +46,27 @@ def test_idx_reads_pixels_and_labels(tmp_path: Path, gz: bool) -> None:
 
 def test_idx_refuses_swapped_cut_and_unequal_files(tmp_path: Path) -> None:
     images, labels = write_idx(tmp_path)
-    with pytest.raises(BadInput, match=r"labels must be .* 3 axes \(magic 0x00000803\).*0x00000801"):
-        read_idx(labels, images, num_classes=10, name="small")
+    with refused("damaged-file", "path"):
+        from_idx(labels, images, num_classes=10, name="small")
     images, labels = write_idx(tmp_path, images=idx_bytes(b"\0" * 11, 2, 2, 3))
-    with pytest.raises(BadInput, match=r"must hold 12 bytes .* got 11"):
-        read_idx(images, labels, num_classes=10, name="small")
+    with refused("damaged-file", "path"):
+        from_idx(images, labels, num_classes=10, name="small")
     images, labels = write_idx(tmp_path, labels=idx_bytes(b"\0\0\0", 3))
-    with pytest.raises(BadInput, match="2 images and 3 labels"):
-        read_idx(images, labels, num_classes=10, name="small")
+    with refused("shape-mismatch", "labels_path"):
+        from_idx(images, labels, num_classes=10, name="small")
 
 
 @pytest.mark.parametrize("damage", [b"", b"\x00\x00", b"\x1f\x8bjunk", gzip.compress(b"\0" * 99, mtime=0)[:-9]])
 def test_idx_refuses_damaged_files(tmp_path: Path, damage: bytes) -> None:
     images, labels = write_idx(tmp_path)
     images.write_bytes(damage)
-    with pytest.raises(BadInput, match="images"):
-        read_idx(images, labels, num_classes=10, name="small")
+    with refused("damaged-file", "path"):
+        from_idx(images, labels, num_classes=10, name="small")
 
 
 def test_idx_names_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="nowhere does not exist"):
-        read_idx(tmp_path / "nowhere", tmp_path / "nowhere", num_classes=10, name="small")
+    with refused("missing-file", "path"):
+        from_idx(tmp_path / "nowhere", tmp_path / "nowhere", num_classes=10, name="small")
 
 
 def cifar_record(labels: bytes, *, red: int, green: int, blue: int) -> bytes:
@@ -80,7 +80,7 @@ def test_cifar_10_layout(tmp_path: Path) -> None:
     first, second = tmp_path / "1.bin", tmp_path / "2.bin"
     first.write_bytes(cifar_record(b"\x07", red=51, green=0, blue=102))
     second.write_bytes(cifar_record(b"\x01", red=0, green=0, blue=0) + cifar_record(b"\x02", red=1, green=1, blue=1))
-    data = read_cifar([first, second], label_bytes=1, num_classes=10, name="c")
+    data = from_cifar([first, second], label_bytes=1, num_classes=10, name="c")
     assert data.x.shape == (3, 3, 32, 32)
     assert data.x.is_contiguous()
     assert data.y.tolist() == [7, 1, 2]
@@ -92,7 +92,7 @@ def test_cifar_10_layout(tmp_path: Path) -> None:
 def test_cifar_100_takes_the_fine_label(tmp_path: Path) -> None:
     path = tmp_path / "train.bin"
     path.write_bytes(cifar_record(b"\x0b\x55", red=1, green=2, blue=255))
-    data = read_cifar([path], label_bytes=2, num_classes=100, name="c")
+    data = from_cifar([path], label_bytes=2, num_classes=100, name="c")
     assert data.y.tolist() == [0x55]
     assert data.x[0, 2].min() == 1.0
 
@@ -101,8 +101,8 @@ def test_cifar_100_takes_the_fine_label(tmp_path: Path) -> None:
 def test_cifar_refuses_broken_records(tmp_path: Path, size: int) -> None:
     path = tmp_path / "cut.bin"
     path.write_bytes(bytes(size))
-    with pytest.raises(BadInput, match=rf"cut\.bin must hold whole CIFAR records of 3073 bytes, got {size}"):
-        read_cifar([path], label_bytes=1, num_classes=10, name="c")
+    with refused("damaged-file", "paths"):
+        from_cifar([path], label_bytes=1, num_classes=10, name="c")
 
 
 def save(path: Path, **arrays: Any) -> Path:
@@ -142,31 +142,31 @@ def test_npz_parts(tmp_path: Path) -> None:
     test = from_npz(path, part="test")
     assert torch.equal(test.x, torch.from_numpy(x[2:]) / 255)
     assert {from_npz(path, part="train").num_classes, test.num_classes} == {5}  # one number for both parts
-    with pytest.raises(BadInput, match="_test"):
+    with refused("unknown-name", "part"):
         from_npz(save(tmp_path / "b.npz", x=x, y=[0, 1, 1]), part="test")
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "message"),
+    ("x", "y", "code"),
     [
-        (np.zeros((2, 1, 2, 2), np.int64), [0, 1], "must hold floats in .* got torch.int64: divide"),
-        (np.zeros((2, 1, 2, 2), ">u2"), [0, 1], "must hold floats in .* got torch.uint16: divide"),
-        (np.full((2, 1, 2, 2), 255.0), [0, 1], "rescale"),
-        (np.full((2, 3), 1e300), [0, 1], "rescale"),
-        (np.full((2, 3), np.nan), [0, 1], "got nan among its values"),
-        (np.zeros((2, 0, 3)), [0, 1], "must hold a number each or more"),
-        (np.zeros((2, 8, 8, 4), np.uint8), [0, 1], "1 or 3 channels"),
-        (np.zeros((2, 3)), [0.0, 1.0], "labels .* integers"),
-        (np.zeros((2, 3)), ["cat", "dog"], "labels .* integers"),
-        (np.zeros((2, 3)), [0, 1, 1], "one int64 label for each of the 2"),
-        (np.zeros((2, 3)), 1, "cannot be read"),
-        (np.array([["a"], ["b"]]), [0, 1], "must be numbers"),
-        (np.zeros((2, 3)), [-2, -1], "labels .* must be 0 or more, got -2"),
-        (np.zeros((2, 3)), [[0, 1], [1, 0]], r"one number for each record, got the shape \(2, 2\)"),
+        (np.zeros((2, 1, 2, 2), np.int64), [0, 1], "wrong-type"),
+        (np.zeros((2, 1, 2, 2), ">u2"), [0, 1], "wrong-type"),
+        (np.full((2, 1, 2, 2), 255.0), [0, 1], "out-of-range"),
+        (np.full((2, 3), 1e300), [0, 1], "out-of-range"),
+        (np.full((2, 3), np.nan), [0, 1], "not-finite"),
+        (np.zeros((2, 0, 3)), [0, 1], "shape-mismatch"),
+        (np.zeros((2, 8, 8, 4), np.uint8), [0, 1], "shape-mismatch"),
+        (np.zeros((2, 3)), [0.0, 1.0], "wrong-type"),
+        (np.zeros((2, 3)), ["cat", "dog"], "wrong-type"),
+        (np.zeros((2, 3)), [0, 1, 1], "shape-mismatch"),
+        (np.zeros((2, 3)), 1, "damaged-file"),
+        (np.array([["a"], ["b"]]), [0, 1], "wrong-type"),
+        (np.zeros((2, 3)), [-2, -1], "out-of-range"),
+        (np.zeros((2, 3)), [[0, 1], [1, 0]], "shape-mismatch"),
     ],
 )
-def test_npz_refusals(tmp_path: Path, x: Any, y: Any, message: str) -> None:
-    with pytest.raises(BadInput, match=message):
+def test_npz_refusals(tmp_path: Path, x: Any, y: Any, code: str) -> None:
+    with refused(code):
         from_npz(save(tmp_path / "a.npz", x=x, y=y))
 
 
@@ -179,7 +179,7 @@ class Bomb:
 
 def test_npz_opens_no_pickle(tmp_path: Path) -> None:
     path = save(tmp_path / "a.npz", x=np.array([Bomb()], object), y=[0])
-    with pytest.raises(BadInput, match=r"a\.npz cannot be read"):
+    with refused("damaged-file", "path"):
         from_npz(path)
 
 
@@ -187,9 +187,9 @@ def test_npz_opens_no_pickle(tmp_path: Path) -> None:
 def test_npz_damage(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.npz"
     path.write_bytes(content)
-    with pytest.raises(BadInput, match=r"a\.npz cannot be read as a \.npz file") as refused:
+    with refused("damaged-file", "path") as caught:
         from_npz(path)
-    assert "trust" not in str(refused.value)  # as numpy says of what may be a pickle
+    assert "trust" not in str(caught.value)  # as numpy says of what may be a pickle
 
 
 def test_npz_of_bits(tmp_path: Path) -> None:
@@ -197,11 +197,11 @@ def test_npz_of_bits(tmp_path: Path) -> None:
 
 
 def test_npz_wrong_keys_and_single_array(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="`x` and `y` or `images` and `labels`, got pictures, y"):
+    with refused("unknown-name", "path"):
         from_npz(save(tmp_path / "a.npz", pictures=np.zeros(3), y=[0]))
     with (tmp_path / "b.npz").open("wb") as file:
         np.save(file, np.zeros(3))
-    with pytest.raises(BadInput, match="single array"):
+    with refused("wrong-type", "path"):
         from_npz(tmp_path / "b.npz")
 
 
@@ -232,28 +232,28 @@ def test_dataset_of_pairs() -> None:
 
 def test_labels_that_are_ids_are_refused(tmp_path: Path) -> None:
     path = save(tmp_path / "ids.npz", x=np.zeros((2, 1, 2, 2), np.float32), y=np.array([0, 2_000_000_000]))
-    with pytest.raises(BadInput, match="go up to 2000000000, but it holds 2 records"):
+    with refused("out-of-range", "y"):
         from_npz(path)
 
 
 def test_dataset_divides_bytes_only() -> None:
     data = from_dataset(Listed((torch.tensor([0, 51, 255], dtype=torch.uint8), 0)))
     torch.testing.assert_close(data.x, torch.tensor([[0.0, 0.2, 1.0]]))
-    with pytest.raises(BadInput, match=r"got torch\.int32: divide"):
+    with refused("wrong-type", "x"):
         from_dataset(Listed((torch.tensor([0, 51, 255], dtype=torch.int32), 0)))
 
 
 @pytest.mark.parametrize(
-    ("dataset", "message"),
+    ("dataset", "code"),
     [
-        (Listed((torch.zeros(3), 0), (torch.zeros(4), 0)), r"\(3,\) for record 0 and \(4,\) for record 1"),
-        (Listed((torch.zeros(3), 0.5)), r"\(tensor, int\), got \['Tensor', 'float'\]"),
-        (Listed(torch.zeros(3)), r"\(tensor, int\), got Tensor"),
-        (Listed((np.zeros(3), 0)), "record 0 of Listed must be a tensor, got ndarray"),
-        (Listed(), "at least one record"),
-        (Endless(), "map-style"),
+        (Listed((torch.zeros(3), 0), (torch.zeros(4), 0)), "shape-mismatch"),
+        (Listed((torch.zeros(3), 0.5)), "wrong-type"),
+        (Listed(torch.zeros(3)), "wrong-type"),
+        (Listed((np.zeros(3), 0)), "wrong-type"),
+        (Listed(), "wrong-type"),
+        (Endless(), "wrong-type"),
     ],
 )
-def test_dataset_refusals(dataset: Dataset[Any], message: str) -> None:
-    with pytest.raises(BadInput, match=message):
+def test_dataset_refusals(dataset: Dataset[Any], code: str) -> None:
+    with refused(code):
         from_dataset(dataset)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from refusals import refused
 
 from remanence.data import from_image_folder
-from remanence.errors import BadInput
 
 
 def put(folder: Path, name: str, pixels: Any, mode: str | None = None) -> Path:
@@ -63,18 +63,18 @@ def test_palette_alpha_jpeg_and_webp(tmp_path: Path) -> None:
 def test_image_folder_refuses_two_sizes(tmp_path: Path) -> None:
     for name, shape in {"a/1.png": (2, 3), "a/2.png": (2, 3), "b/3.png": (4, 5), "b/4.png": (6, 7)}.items():
         put(tmp_path, name, np.zeros(shape))
-    with pytest.raises(BadInput, match=r"\(3, 2\) for .*1\.png and \(5, 4\) for .*3\.png: resize"):
+    with refused("shape-mismatch"):
         from_image_folder(tmp_path)
 
 
 def test_image_folder_refuses_emptiness(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="one sub-folder"):
+    with refused("empty", "path"):
         from_image_folder(tmp_path)
     put(tmp_path, "full/1.png", [[1]])
     (tmp_path / "hollow").mkdir()
-    with pytest.raises(BadInput, match=r"class folder .*hollow"):
+    with refused("empty", "path"):
         from_image_folder(tmp_path)
-    with pytest.raises(BadInput, match="nowhere does not exist"):
+    with refused("missing-file", "path"):
         from_image_folder(tmp_path / "nowhere")
 
 
@@ -86,14 +86,14 @@ def test_image_folder_names_unreadable_files(tmp_path: Path) -> None:
     disguised = (tmp_path / "disguised.gif").read_bytes()
     for content in (b"", b"junk", whole[:40], whole[: len(whole) // 2], disguised):
         path.write_bytes(content)
-        with pytest.raises(BadInput, match=r"1\.png cannot be read as an image"):
+        with refused("damaged-file", "path"):
             from_image_folder(tmp_path)
 
 
 def test_image_folder_refuses_sixteen_bits(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     Image.fromarray(np.full((2, 2), 40_000, np.uint16)).save(tmp_path / "a" / "1.png")
-    with pytest.raises(BadInput, match=r"1\.png must have 8 bits"):
+    with refused("wrong-type", "path"):
         from_image_folder(tmp_path)
 
 
@@ -104,5 +104,5 @@ def test_image_folder_refuses_decompression_bombs(
 ) -> None:
     put(tmp_path, "a/1.png", np.zeros((10, 10)))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", int(100 * factor))
-    with pytest.raises(BadInput, match=r"1\.png .* decompression bomb"):
+    with refused("too-large", "path"):
         from_image_folder(tmp_path)

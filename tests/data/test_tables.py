@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from refusals import refused
 
 from remanence.data import from_csv
-from remanence.errors import BadInput
 
 
 def table(path: Path, *rows: str) -> Path:
@@ -50,29 +50,29 @@ def test_csv_of_the_largest_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("rows", "code"),
     [
-        (["a,b,y", "1,2,0", "1,two,0"], r"row 3, column `b` of .*t\.csv must be a finite number, got 'two'"),
-        (["a,b,y", "1,,0"], "row 2, column `b` .* got ''"),
-        (["a,b,y", "nan,1,0"], "row 2, column `a` .* got 'nan'"),
-        (["a,b,y", "1,2,0", "1,2"], "row 3 .* 3 values .* got 2"),
-        (["a,b,y"], "then rows"),
-        ([""], "then rows"),
-        (["y", "1"], "at least two different column names"),
-        (["a,a,y", "1,2,0"], "at least two different column names"),
-        (["a,b,y", "1,2,0.5"], "class numbers or names, got 0.5"),
-        (["a,b,y", "1,2,1e300"], "class numbers or names"),
-        (["a,b,y", "1,2,"], "label column `y` .* no gaps"),
+        (["a,b,y", "1,2,0", "1,two,0"], "wrong-type"),
+        (["a,b,y", "1,,0"], "wrong-type"),
+        (["a,b,y", "nan,1,0"], "not-finite"),
+        (["a,b,y", "1,2,0", "1,2"], "shape-mismatch"),
+        (["a,b,y"], "damaged-file"),
+        ([""], "damaged-file"),
+        (["y", "1"], "damaged-file"),
+        (["a,a,y", "1,2,0"], "damaged-file"),
+        (["a,b,y", "1,2,0.5"], "wrong-type"),
+        (["a,b,y", "1,2,1e300"], "wrong-type"),
+        (["a,b,y", "1,2,"], "empty"),
     ],
 )
-def test_csv_refusals(tmp_path: Path, rows: list[str], message: str) -> None:
-    with pytest.raises(BadInput, match=message):
+def test_csv_refusals(tmp_path: Path, rows: list[str], code: str) -> None:
+    with refused(code):
         from_csv(table(tmp_path / "t.csv", *rows), "y")
 
 
 def test_csv_suggests_the_label_and_names_broken_files(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="unknown label column `speces`: did you mean `species`"):
+    with refused("unknown-name", "label"):
         from_csv(table(tmp_path / "t.csv", "a,species", "1,x"), "speces")
     (tmp_path / "u.csv").write_bytes("a,y\n1,é\n".encode("utf-16"))
-    with pytest.raises(BadInput, match=r"u\.csv cannot be read as a CSV file"):
+    with refused("damaged-file", "path"):
         from_csv(tmp_path / "u.csv", "y")

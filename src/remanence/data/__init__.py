@@ -1,10 +1,10 @@
-"""Files become `Data` in [0, 1], and `Data` becomes a `Split` whose parts share no record."""
+"""Loading of files as `Data` in [0, 1], and splitting of `Data` into parts that have no record in common."""
 
-from remanence.data.arrays import from_dataset, from_npz, read_cifar, read_idx
-from remanence.data.datasets import CATALOGUE, Listing, data_folders, fetch_named, list_named, load
-from remanence.data.fetch import FetchFailed
+from remanence.data._parsing import Part
+from remanence.data.arrays import from_cifar, from_dataset, from_idx, from_npz
+from remanence.data.catalogue import CATALOGUE, Listing, data_folders, fetch_named, list_named, load
+from remanence.data.download import FetchFailed
 from remanence.data.images import from_image_folder
-from remanence.data.reading import Part
 from remanence.data.splits import Split, distinct, split
 from remanence.data.tables import from_csv
 
@@ -17,13 +17,13 @@ __all__ = [
     "data_folders",
     "distinct",
     "fetch_named",
+    "from_cifar",
     "from_csv",
     "from_dataset",
+    "from_idx",
     "from_image_folder",
     "from_npz",
     "list_named",
     "load",
-    "read_cifar",
-    "read_idx",
     "split",
 ]

@@ -1,4 +1,4 @@
-"""Arrays of records become `Data`: IDX and CIFAR files, .npz files, and any map-style `Dataset`."""
+"""Parsers of arrays of records: IDX and CIFAR files, .npz files, and any map-style `Dataset`."""
 
 import gzip
 import math
@@ -13,45 +13,51 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from remanence.data.reading import Array, Part, as_floats, as_tensor, check_one_size, count_classes, reading
+from remanence.data._parsing import Array, Part, as_floats, as_tensor, check_one_size, count_classes, parsing
 from remanence.errors import BadInput
 from remanence.types import Data
 
 _NPZ_KEYS = (("x", "y"), ("images", "labels"))
 
 
-def read_idx(images_path: Path | str, labels_path: Path | str, *, num_classes: int, name: str) -> Data:
-    """Grey images and their labels from a pair of IDX files, the format of MNIST, gzipped or plain."""
+def from_idx(images_path: Path | str, labels_path: Path | str, *, num_classes: int, name: str) -> Data:
+    """Load grey images and their labels from a pair of IDX files, the format of MNIST, gzipped or plain."""
     images, labels = _idx(Path(images_path), ndim=3), _idx(Path(labels_path), ndim=1)
     if len(images) != len(labels):
         raise BadInput(
             f"{images_path} and {labels_path} must hold as many labels as images, got {len(images)} images and "
-            f"{len(labels)} labels: take both files from one data set"
+            f"{len(labels)} labels: take both files from one data set",
+            code="shape-mismatch",
+            argument="labels_path",
         )
     return Data(x=as_floats(as_tensor(images[:, None])), y=as_tensor(labels).long(), num_classes=num_classes, name=name)
 
 
 def _idx(path: Path, ndim: int) -> Array:
-    with reading(path, "an IDX file"):
+    with parsing(path, "an IDX file"):
         raw = path.read_bytes()
         raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
     head, magic = 4 * (1 + ndim), 0x0800 + ndim
     if len(raw) < head or int.from_bytes(raw[:4], "big") != magic:
         raise BadInput(
             f"{path} must be an IDX file of bytes with {ndim} axes (magic {magic:#010x}), "
-            f"got one that starts with 0x{raw[:4].hex()}: are images and labels swapped?"
+            f"got one that starts with 0x{raw[:4].hex()}: are images and labels swapped?",
+            code="damaged-file",
+            argument="path",
         )
     shape = struct.unpack(f">{ndim}I", raw[4:head])
     if len(raw) - head != math.prod(shape):
         raise BadInput(
             f"{path} must hold {math.prod(shape)} bytes for its shape {shape}, got {len(raw) - head}: "
-            "the file is cut or damaged, fetch it again"
+            "the file is truncated or damaged, fetch it again",
+            code="damaged-file",
+            argument="path",
         )
     return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
 
 
-def read_cifar(paths: Sequence[Path | str], *, label_bytes: Literal[1, 2], num_classes: int, name: str) -> Data:
-    """32x32 colour images from CIFAR's binary batches; of CIFAR-100's two label bytes the fine one is the second."""
+def from_cifar(paths: Sequence[Path | str], *, label_bytes: Literal[1, 2], num_classes: int, name: str) -> Data:
+    """Load 32x32 colour images from CIFAR's binary batches; of CIFAR-100's two labels the second, the fine one."""
     rows = np.concatenate([_cifar_rows(Path(path), label_bytes + 3 * 32 * 32) for path in paths])
     pixels = rows[:, label_bytes:].reshape(-1, 3, 32, 32)
     labels = as_tensor(rows[:, label_bytes - 1]).long()
@@ -59,34 +65,48 @@ def read_cifar(paths: Sequence[Path | str], *, label_bytes: Literal[1, 2], num_c
 
 
 def _cifar_rows(path: Path, width: int) -> Array:
-    with reading(path, "a CIFAR batch"):
+    with parsing(path, "a CIFAR batch"):
         raw = path.read_bytes()
     if not raw or len(raw) % width:
         raise BadInput(
-            f"{path} must hold whole CIFAR records of {width} bytes, got {len(raw)} bytes: "
-            "the file is cut, or `label_bytes` (1 for CIFAR-10, 2 for CIFAR-100) is wrong"
+            f"{path} must hold complete CIFAR records of {width} bytes, got {len(raw)} bytes: "
+            "the file is truncated, or `label_bytes` (1 for CIFAR-10, 2 for CIFAR-100) is wrong",
+            code="damaged-file",
+            argument="paths",
         )
     return np.frombuffer(raw, np.uint8).reshape(-1, width)
 
 
 def from_npz(path: Path | str, *, part: Part = "all") -> Data:
-    """Arrays `x`, `y` or `images`, `labels` of a .npz file; where it has them, `x_test`, `y_test` are the test part."""
+    """Load arrays `x`, `y` or `images`, `labels` of a .npz file; `x_test`, `y_test`, if present, are the test part."""
     path = Path(path)
-    with reading(path, "a .npz file"), path.open("rb") as raw:
+    with parsing(path, "a .npz file"), path.open("rb") as raw:
         if raw.peek(1)[:1] not in (b"P", b"\x93"):  # numpy would take it for a pickle, and speak of trusting it
             raise ValueError("it is no zip file of arrays")
         file = np.load(raw, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile):
-            raise BadInput(f"{path} must be a .npz file, got a single array: write it with numpy.savez(path, x=x, y=y)")
+            raise BadInput(
+                f"{path} must be a .npz file, got a single array: write it with numpy.savez(path, x=x, y=y)",
+                code="wrong-type",
+                argument="path",
+            )
         with file:
             pairs = _npz_pairs(path, file.files, part)
             labels = {y: file[y] for _, y in pairs["all"]}
             images = np.concatenate([_channels_first(path, file[x]) for x, _ in pairs[part]])
             every, y = np.concatenate(list(labels.values())), np.concatenate([labels[y] for _, y in pairs[part]])
     if every.dtype.kind not in "iu":
-        raise BadInput(f"the labels of {path} must be integers, got {every.dtype}: number the classes from 0")
+        raise BadInput(
+            f"the labels of {path} must be integers, got {every.dtype}: number the classes from 0",
+            code="wrong-type",
+            argument="y",
+        )
     if every.ndim != 1:
-        raise BadInput(f"the labels of {path} must be one number for each record, got the shape {every.shape}")
+        raise BadInput(
+            f"the labels of {path} must be one number for each record, got the shape {every.shape}",
+            code="shape-mismatch",
+            argument="y",
+        )
     num_classes = count_classes(every.tolist(), str(path))
     return Data(x=as_floats(as_tensor(images)), y=as_tensor(y).long(), num_classes=num_classes, name=path.stem)
 
@@ -97,13 +117,21 @@ def _npz_pairs(path: Path, keys: list[str], part: Part) -> dict[Part, list[tuple
     if not train or (part == "test" and not test):
         wanted = " or ".join(f"`{x}` and `{y}`" for x, y in _NPZ_KEYS)
         suffix = ", and for a test part the same with `_test`" if part == "test" else ""
-        raise BadInput(f"{path} must hold arrays {wanted}{suffix}, got {', '.join(keys) or 'none'}: rename the arrays")
+        raise BadInput(
+            f"{path} must hold arrays {wanted}{suffix}, got {', '.join(keys) or 'none'}: rename the arrays",
+            code="unknown-name",
+            argument="part" if train else "path",
+        )
     return {"train": train, "test": test, "all": train + test}
 
 
 def _channels_first(path: Path, array: Array) -> Array:
     if array.dtype.kind not in "fiub":
-        raise BadInput(f"the images of {path} must be numbers, got {array.dtype}: save bytes or floats in [0, 1]")
+        raise BadInput(
+            f"the images of {path} must be numbers, got {array.dtype}: save bytes or floats in [0, 1]",
+            code="wrong-type",
+            argument="x",
+        )
     if array.ndim == 3:
         return array[:, None]
     if array.ndim != 4 or array.shape[1] in (1, 3):
@@ -111,16 +139,22 @@ def _channels_first(path: Path, array: Array) -> Array:
     if array.shape[-1] not in (1, 3):
         raise BadInput(
             f"the images of {path} must have 1 or 3 channels on their second or last axis, got {array.shape}: "
-            "drop the other channels, or build `Data` from a tensor"
+            "drop the other channels, or build `Data` from a tensor",
+            code="shape-mismatch",
+            argument="x",
         )
     return array.transpose(0, 3, 1, 2)
 
 
 def from_dataset(dataset: Dataset[Any], num_classes: int | None = None) -> Data:
-    """Any map-style `torch.utils.data.Dataset` of (tensor, int) pairs, read once from the first to the last."""
+    """Load any map-style `torch.utils.data.Dataset` of (tensor, int) pairs, from the first item to the last."""
     name = type(dataset).__name__
     if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized) or not len(dataset):
-        raise BadInput(f"`dataset` must be map-style with at least one record, got {name}: give it a length and items")
+        raise BadInput(
+            f"`dataset` must be map-style with at least one record, got {name}: give it a length and items",
+            code="wrong-type",
+            argument="dataset",
+        )
     records, labels = zip(*[_pair(name, i, dataset[i]) for i in range(len(dataset))], strict=True)
     check_one_size([f"record {i}" for i in range(len(records))], [tuple(record.shape) for record in records])
     classes = count_classes(labels, name) if num_classes is None else num_classes
@@ -133,7 +167,13 @@ def _pair(name: str, i: int, item: Any) -> tuple[Tensor, int]:
         index = operator.index(label)
     except (TypeError, ValueError):
         got = [type(value).__name__ for value in item] if isinstance(item, tuple) else type(item).__name__
-        raise BadInput(f"item {i} of {name} must be a pair (tensor, int), got {got}: map it") from None
+        raise BadInput(
+            f"item {i} of {name} must be a pair (tensor, int), got {got}: map it", code="wrong-type", argument="dataset"
+        ) from None
     if not isinstance(record, Tensor):
-        raise BadInput(f"record {i} of {name} must be a tensor, got {type(record).__name__}: transform it to one")
+        raise BadInput(
+            f"record {i} of {name} must be a tensor, got {type(record).__name__}: transform it to one",
+            code="wrong-type",
+            argument="dataset",
+        )
     return record.detach().cpu(), index

@@ -1,4 +1,4 @@
-"""A folder of images, one sub-folder for each class, becomes `Data`."""
+"""The parser of a folder of images with one sub-folder for each class."""
 
 import warnings
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from remanence.data.reading import Array, as_floats, as_tensor, check_one_size, reading
+from remanence.data._parsing import Array, as_floats, as_tensor, check_one_size, parsing
 from remanence.errors import BadInput
 from remanence.progress import track
 from remanence.types import Data
@@ -23,7 +23,7 @@ _COLOUR = ("P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 
 
 def from_image_folder(path: Path | str) -> Data:
-    """Images of one size from one sub-folder for each class; the sorted names of the sub-folders are the classes."""
+    """Load images of one size from one sub-folder for each class, in the order of the sub-folders' names."""
     files = _class_files(Path(path))
     headers = [_header(file) for file, _ in track(files, total=len(files), label="sizes of images")]
     sizes, modes = zip(*headers, strict=True)
@@ -35,21 +35,33 @@ def from_image_folder(path: Path | str) -> Data:
 
 
 def _class_files(folder: Path) -> list[tuple[Path, int]]:
-    with reading(folder, "a folder"):
+    with parsing(folder, "a folder"):
         classes = sorted(sub for sub in folder.iterdir() if sub.is_dir() and not sub.name.startswith("."))
         found = [sorted(file for file in sub.iterdir() if file.suffix.lower() in _IMAGES) for sub in classes]
     if not classes:
-        raise BadInput(f"{folder} must hold one sub-folder of images for each class, got no sub-folder: make them")
+        raise BadInput(
+            f"{folder} must hold one sub-folder of images for each class, got no sub-folder: make them",
+            code="empty",
+            argument="path",
+        )
     for sub, files in zip(classes, found, strict=True):
         if not files:
-            raise BadInput(f"the class folder {sub} must hold {', '.join(_IMAGES)} files, got none: fill or remove it")
+            raise BadInput(
+                f"the class folder {sub} must hold {', '.join(_IMAGES)} files, got none: fill or remove it",
+                code="empty",
+                argument="path",
+            )
     return [(file, label) for label, files in enumerate(found) for file in files]
 
 
 def _header(file: Path) -> tuple[tuple[int, int], str]:
     with _opened(file) as image:
         if image.mode not in _GREY + _COLOUR:
-            raise BadInput(f"{file} must have 8 bits for each channel, got pixels of mode {image.mode}: convert it")
+            raise BadInput(
+                f"{file} must have 8 bits for each channel, got pixels of mode {image.mode}: convert it",
+                code="wrong-type",
+                argument="path",
+            )
         return image.size, image.mode
 
 
@@ -65,7 +77,7 @@ def _pixels(file: Path, mode: str) -> Array:
 def _opened(file: Path) -> Iterator["PIL.Image.Image"]:
     from PIL import Image
 
-    with reading(file, "an image"), warnings.catch_warnings():
+    with parsing(file, "an image"), warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
             # a closed list of formats, so that a disguised file never reaches a decoder that runs programs
@@ -73,4 +85,8 @@ def _opened(file: Path) -> Iterator["PIL.Image.Image"]:
                 yield image
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             limit = Image.MAX_IMAGE_PIXELS
-            raise BadInput(f"{file} must have at most {limit} pixels, got a decompression bomb: remove it") from error
+            raise BadInput(
+                f"{file} must have at most {limit} pixels, got a decompression bomb: remove it",
+                code="too-large",
+                argument="path",
+            ) from error

@@ -1,13 +1,13 @@
-"""One set of records is cut into the four roles of an audit, and no record plays two of them.
+"""Splitting of one set of records into the four roles of an audit; no record has two of them.
 
-A target that is also public would be "reconstructed" by looking it up; a split that shares records proves nothing.
+A target that is also public would be "reconstructed" by looking it up, and the audit would prove nothing.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from hashlib import blake2b
-from itertools import accumulate, combinations
+from itertools import combinations
 from typing import final
 
 import torch
@@ -34,7 +34,11 @@ class Split:
         parts = {"private": self.private, "fixed": self.fixed, "public": self.public, "test": self.test}
         for name, part in parts.items():
             if not len(part) and name not in _MAY_BE_EMPTY:
-                raise BadInput(f"`{name}` must hold at least one record, got an empty set: ask for more")
+                raise BadInput(
+                    f"`{name}` must hold at least one record, got an empty set: ask for more",
+                    code="empty",
+                    argument=name,
+                )
         _check_alike(parts)
         check_disjoint(parts)
 
@@ -45,45 +49,52 @@ def _check_alike(parts: dict[str, Data]) -> None:
         if kind != kinds["private"]:
             raise BadInput(
                 f"`{name}` must hold records of the shape and number of classes of `private`, {kinds['private']}, "
-                f"got {kind}: cut all parts from one data set"
+                f"got {kind}: take all parts from one data set",
+                code="shape-mismatch",
+                argument=name,
             )
 
 
 def check_disjoint(parts: dict[str, Data]) -> None:
-    """Refuse parts that share a record."""
+    """Refuse parts that have a record in common."""
     dtype = reduce(torch.promote_types, (part.x.dtype for part in parts.values()))
     keys = {name: set(_keys(part.x, dtype)) for name, part in parts.items()}
     for one, other in combinations(keys, 2):
-        shared = len(keys[one] & keys[other])
-        if shared:
+        common = len(keys[one] & keys[other])
+        if common:
             raise BadInput(
-                f"`{one}` and `{other}` must share no record, got {shared} in both (a record of `{one}` that is also "
-                f"in the {other} set makes the audit meaningless): make them with `split`, which drops exact copies"
+                f"`{one}` and `{other}` must have no record in common, got {common} in both, which makes an audit "
+                "meaningless: make them with `split`, which drops exact copies",
+                code="conflict",
+                argument=one,
             )
 
 
 def split(data: Data, *, private: int, fixed: int, public: int, test: int, seed: int) -> Split:
-    """Cut distinct records of `data`, drawn by `seed`, into the four parts; a copy under another label is a copy."""
+    """Split distinct records of `data`, sampled by `seed`, into the four parts; a copy with another label is a copy."""
     # public comes last, so that the size of the public set changes nothing in the other parts
     counts = {"private": private, "test": test, "fixed": fixed, "public": public}
     for name, count in counts.items():
         if count < 0:
-            raise BadInput(f"`{name}` must be a number of records, got {count}: give 0 or more")
+            raise BadInput(
+                f"`{name}` must be a number of records, got {count}: give 0 or more", code="out-of-range", argument=name
+            )
     different = distinct(data)
     if sum(counts.values()) > len(different):
         asked = " + ".join(f"{count} {name}" for name, count in counts.items())
         raise BadInput(
             f"{data.name} must hold {sum(counts.values())} different records ({asked}), got {len(different)} "
-            f"({len(data) - len(different)} exact copies were dropped): ask for fewer"
+            f"({len(data) - len(different)} exact copies were dropped): ask for fewer",
+            code="out-of-range",
+            argument="data",
         )
     order = torch.randperm(len(different), generator=torch.Generator().manual_seed(seed))
-    ends = accumulate(counts.values())
-    cut = {name: order[end - counts[name] : end] for name, end in zip(counts, ends, strict=True)}
-    return Split(**{name: different.take(index) for name, index in cut.items()})
+    indices = dict(zip(counts, order[: sum(counts.values())].split(list(counts.values())), strict=True))
+    return Split(**{name: different.take(index) for name, index in indices.items()})
 
 
 def distinct(data: Data) -> Data:
-    """The first of each set of equal records, in their order."""
+    """The records without exact copies, in their order; the first of equal ones stays."""
     first: dict[bytes, int] = {}
     for i, key in enumerate(_keys(data.x, data.x.dtype)):
         first.setdefault(key, i)

@@ -19,7 +19,7 @@ from remanence.experiments.experiment import (
 )
 from remanence.experiments.finding import Finding, attack_cases
 from remanence.experiments.outcome import Figure, Measure, Outcome, Series
-from remanence.experiments.sweep import sweep
+from remanence.experiments.sweeps import sweep
 from remanence.experiments.victims import Prepared, Victims
 
 Scale: TypeAlias = Literal["smoke", "small", "full"]  # seconds; minutes on a laptop; one GPU

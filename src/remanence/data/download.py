@@ -1,4 +1,7 @@
-"""Published files are downloaded once: resumed where the line was cut, checked before they get their final names."""
+"""Downloads of published files: resumed where they were interrupted, verified before they get their final names.
+
+Why no library does it: docs/decisions/0015.
+"""
 
 import hashlib
 import os
@@ -25,7 +28,7 @@ _RANGE_NOT_SATISFIABLE = 416
 
 @final
 class FetchFailed(OSError):
-    """The network side did not give the file; the message says what to do instead."""
+    """The server did not give the file; the message says what to do instead."""
 
 
 @final
@@ -37,13 +40,13 @@ class KnownFile:
     digest: str
     algorithm: Literal["md5", "sha1"] = "md5"
 
-    def got(self, path: Path) -> str:
-        """The digest of what lies at `path`; it finds damage, so the age of MD5 does not matter here."""
+    def digest_of(self, path: Path) -> str:
+        """The digest of the file at `path`; it detects damage, not forgery, so MD5 is enough."""
         with path.open("rb") as file:
             return hashlib.file_digest(file, lambda: hashlib.new(self.algorithm, usedforsecurity=False)).hexdigest()
 
     def is_at(self, path: Path) -> bool:
-        return path.is_file() and self.got(path) == self.digest
+        return path.is_file() and self.digest_of(path) == self.digest
 
 
 @final
@@ -58,7 +61,7 @@ class Source:
 
 
 def fetch(source: Source, root: Path, *, address: str | None = None) -> list[Path]:
-    """Put the files of `source` below `root` and return their paths; those already there and right are left alone."""
+    """Download the files of `source` below `root` and return their paths; intact files stay as they are."""
     folder = root / source.folder
     base = (address or source.address).rstrip("/") + "/"
     missing = [file for file in source.files if not file.is_at(folder / file.name)]
@@ -80,38 +83,40 @@ def _make(folder: Path) -> None:
     except OSError as error:
         raise BadInput(
             f"the data folder {folder} must be a folder that can be written, got {error.strerror}: "
-            "set `$REMANENCE_DATA` to another one"
+            "set `$REMANENCE_DATA` to another one",
+            code="missing-file",
+            argument="root",
         ) from error
 
 
-def _download(base: str, file: KnownFile, target: Path, by_hand: str) -> None:
+def _download(base: str, file: KnownFile, target: Path, manually: str) -> None:
     if file.is_at(target):
         return
     address, part = base + file.name, target.with_name(target.name + ".part")
-    _transfer(address, file, part, f"download {address} another way and put {by_hand}")
-    got = file.got(part)
+    _transfer(address, file, part, f"download {address} another way and put {manually}")
+    got = file.digest_of(part)
     if got != file.digest:
         part.unlink()
         raise FetchFailed(
             f"{address} must have the {file.algorithm} {file.digest}, got {got}: the copy was deleted; "
-            f"repeat the command to start over, or put {by_hand} by hand"
+            f"repeat the command to start over, or put {manually} yourself"
         )
     os.replace(part, target)
 
 
-def _transfer(address: str, file: KnownFile, part: Path, way_out: str) -> None:
+def _transfer(address: str, file: KnownFile, part: Path, remedy: str) -> None:
     start = part.stat().st_size if part.exists() else 0
-    response = _ask(address, start, way_out)
+    response = _ask(address, start, remedy)
     if response is not None:
         with response:
-            _store(response, part, start if response.status == 206 else 0, way_out)
-    elif not file.is_at(part):  # the server cannot go on from this part, and the part is not the whole either
+            _store(response, part, start if response.status == 206 else 0, remedy)
+    elif not file.is_at(part):  # the server cannot resume from this part, and the part is not complete either
         part.unlink()
-        _transfer(address, file, part, way_out)
+        _transfer(address, file, part, remedy)
 
 
-def _ask(address: str, start: int, way_out: str) -> HTTPResponse | None:
-    """The server's answer from byte `start` on, or from 0 where it ignores ranges; None where it cannot go on there."""
+def _ask(address: str, start: int, remedy: str) -> HTTPResponse | None:
+    """The response from byte `start` on, or from 0 where the server ignores ranges; None where it cannot resume."""
     headers = {"User-Agent": "remanence"} | ({"Range": f"bytes={start}-"} if start else {})
     try:
         response: HTTPResponse = urlopen(Request(address, headers=headers), timeout=_TIMEOUT)
@@ -119,26 +124,26 @@ def _ask(address: str, start: int, way_out: str) -> HTTPResponse | None:
         error.close()
         if error.code == _RANGE_NOT_SATISFIABLE and start:
             return None
-        raise FetchFailed(f"the server answered {error.code} {error.reason} for {address}: {way_out}") from None
+        raise FetchFailed(f"the server answered {error.code} {error.reason} for {address}: {remedy}") from None
     except (URLError, OSError, HTTPException) as error:
         reason = getattr(error, "reason", error)
-        raise FetchFailed(f"{address} cannot be reached ({reason}): check the network, or {way_out}") from error
+        raise FetchFailed(f"{address} cannot be reached ({reason}): check the network, or {remedy}") from error
     if response.status == 206 and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
         response.close()
         return None
     return response
 
 
-def _store(response: HTTPResponse, part: Path, start: int, way_out: str) -> None:
+def _store(response: HTTPResponse, part: Path, start: int, remedy: str) -> None:
     length = response.headers.get("Content-Length")
     total = None if length is None else start + int(length)
     with part.open("ab" if start else "wb") as out, _progress(part.stem, start, total) as advance:
-        for chunk in _chunks(response, start, total, way_out):
+        for chunk in _chunks(response, start, total, remedy):
             out.write(chunk)
             advance(len(chunk))
 
 
-def _chunks(response: HTTPResponse, start: int, total: int | None, way_out: str) -> Iterator[bytes]:
+def _chunks(response: HTTPResponse, start: int, total: int | None, remedy: str) -> Iterator[bytes]:
     done, reason = start, "the server closed it"
     try:
         while chunk := response.read(_CHUNK):
@@ -146,10 +151,10 @@ def _chunks(response: HTTPResponse, start: int, total: int | None, way_out: str)
             yield chunk
     except (OSError, HTTPException) as error:
         reason, total = str(error), total or done + 1
-    if total is not None and done < total:  # http.client ends a body that was cut without a word
+    if total is not None and done < total:  # http.client ends a truncated body silently
         raise FetchFailed(
-            f"the connection was cut after {done} bytes of {response.url} ({reason}): "
-            f"the same command resumes there, or {way_out}"
+            f"the connection was closed after {done} bytes of {response.url} ({reason}): "
+            f"the same command resumes there, or {remedy}"
         )
 
 
@@ -168,7 +173,8 @@ def _progress(name: str, start: int, total: int | None) -> Iterator[Callable[[in
 
 
 def _unpack(packed: Path, folder: str, files: Sequence[KnownFile], root: Path) -> None:
-    """Only the expected members, into a temporary folder, checked, and then to their names; the archive goes."""
+    """Extract the expected members alone into a temporary folder, verify them, move them to their names, and delete
+    the archive."""
     with tempfile.TemporaryDirectory(dir=root, prefix=".unpack-") as temporary:
         try:
             with tarfile.open(packed) as archive:
@@ -185,8 +191,8 @@ def _unpack(packed: Path, folder: str, files: Sequence[KnownFile], root: Path) -
 
 def _extract(archive: tarfile.TarFile, member: str, target: Path) -> None:
     found = archive.getmember(member)
-    stream = archive.extractfile(found) if found.isreg() else None  # a link could point anywhere
-    if stream is None:
+    content = archive.extractfile(found) if found.isreg() else None  # a link could point anywhere
+    if content is None:
         raise KeyError(f"{member} is not a regular file")
-    with stream, target.open("wb") as out:
-        shutil.copyfileobj(stream, out)
+    with content, target.open("wb") as out:
+        shutil.copyfileobj(content, out)

@@ -1,4 +1,4 @@
-"""The named data sets: what they are, where their files lie, and `load`, which also reads files of your own."""
+"""The named data sets: what they are, where their files are, and `load`, which also loads your own files."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -9,10 +9,10 @@ from typing import final, get_args
 
 import torch
 
-from remanence.data.arrays import from_npz, read_cifar, read_idx
-from remanence.data.fetch import KnownFile, Source, fetch
+from remanence.data._parsing import Part
+from remanence.data.arrays import from_cifar, from_idx, from_npz
+from remanence.data.download import KnownFile, Source, fetch
 from remanence.data.images import from_image_folder
-from remanence.data.reading import Part
 from remanence.data.tables import from_csv
 from remanence.errors import BadInput, unknown_name
 from remanence.types import Data, concat
@@ -21,10 +21,10 @@ from remanence.types import Data, concat
 @final
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One named set; its first `train` files are the training part, the others the test part."""
+    """A named set; its first `train` files are the training part, the others the test part."""
 
     description: str
-    read: Callable[[Sequence[Path]], Data]
+    parse: Callable[[Sequence[Path]], Data]
     source: Source | None = None  # None: the records come with an installed package
     train: int = 0
 
@@ -36,7 +36,7 @@ class Entry:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """A line of `remanence data list`; `where` is None for a set that needs no files or has none yet."""
+    """A line of `remanence data list`; `where` is None for a set that needs no files or whose files are missing."""
 
     name: str
     present: bool
@@ -45,44 +45,64 @@ class Listing:
 
 
 def load(source: str | Path, *, part: Part = "all", label: str | None = None) -> Data:
-    """A named set, or your own .npz, .csv (with the name of its `label` column) or folder of images.
+    """Load a named set, or your own .npz, .csv (with the name of its `label` column) or folder of images.
 
     A string that is a name in the catalogue means that set; write `./mnist` for a folder called mnist.
     """
     if part not in get_args(Part):
-        raise unknown_name("part", part, get_args(Part))
+        raise unknown_name("part", part, get_args(Part), argument="part")
     path = Path(source).expanduser()
     if label is not None and path.suffix.lower() != ".csv":
-        raise BadInput(f"`label` names the class column of a .csv file, got it for {source}: leave it out")
+        raise BadInput(
+            f"`label` names the class column of a .csv file, got it for {source}: leave it out",
+            code="conflict",
+            argument="label",
+        )
     if source == "":
-        raise unknown_name("data set", "", CATALOGUE)
+        raise unknown_name("data set", "", CATALOGUE, argument="source")
     if isinstance(source, str) and source in CATALOGUE:
         return _load_named(source, CATALOGUE[source], part)
     if path.suffix.lower() == ".npz":
         return from_npz(path, part=part)
     if part != "all":
-        raise BadInput(f"`part` of {source} must be all, got {part}: only named sets and .npz files have parts")
+        raise BadInput(
+            f"`part` of {source} must be all, got {part}: only named sets and .npz files have parts",
+            code="conflict",
+            argument="part",
+        )
     return _load_path(path, str(source), label)
 
 
 def _load_path(path: Path, given: str, label: str | None) -> Data:
     if path.suffix.lower() == ".csv":
         if label is None and path.exists():
-            raise BadInput(f"`label` must name the class column of {path}, got none: give the column's name")
+            raise BadInput(
+                f"`label` must name the class column of {path}, got none: give the column's name",
+                code="missing-argument",
+                argument="label",
+            )
         return from_csv(path, label or "")
     if path.is_dir():
         return from_image_folder(path)
     if path.exists() or os.path.dirname(given):
         found = "another kind of file" if path.exists() else "nothing there"
-        raise BadInput(f"{path} must be a .npz, a .csv or a folder of images, got {found}: check the path")
-    raise unknown_name("data set", given, CATALOGUE)
+        raise BadInput(
+            f"{path} must be a .npz, a .csv or a folder of images, got {found}: check the path",
+            code="wrong-type" if path.exists() else "missing-file",
+            argument="source",
+        )
+    raise unknown_name("data set", given, CATALOGUE, argument="source")
 
 
 def _load_named(name: str, entry: Entry, part: Part) -> Data:
     if entry.source is None and part != "all":
-        raise BadInput(f"`part` of {name} must be all, got {part}: it is not published in parts, use `split`")
+        raise BadInput(
+            f"`part` of {name} must be all, got {part}: it is not published in parts, use `split`",
+            code="conflict",
+            argument="part",
+        )
     paths = [_checked(name, entry.source.folder, file) for file in entry.files(part)] if entry.source else []
-    return replace(entry.read(paths), name=name)
+    return replace(entry.parse(paths), name=name)
 
 
 def _checked(name: str, folder: str, file: KnownFile) -> Path:
@@ -91,13 +111,17 @@ def _checked(name: str, folder: str, file: KnownFile) -> Path:
         looked = " and ".join(str(root / folder) for root in data_folders())
         raise BadInput(
             f"{name} needs the file {file.name}, got none in {looked}: run `remanence data fetch {name}`, "
-            f"or put the file into `$REMANENCE_DATA/{folder}/`"
+            f"or put the file into `$REMANENCE_DATA/{folder}/`",
+            code="missing-file",
+            argument="source",
         )
-    got = file.got(path)
+    got = file.digest_of(path)
     if got != file.digest:
         raise BadInput(
             f"{path} must have the {file.algorithm} {file.digest}, got {got}: "
-            f"delete it and run `remanence data fetch {name}`"
+            f"delete it and run `remanence data fetch {name}`",
+            code="damaged-file",
+            argument="source",
         )
     return path
 
@@ -108,7 +132,7 @@ def _find(folder: str, file: KnownFile) -> Path | None:
 
 
 def data_folders() -> list[Path]:
-    """Where files are looked for, in this order: `$REMANENCE_DATA` where it is set, then the user's cache."""
+    """The folders that are searched for files, in this order: `$REMANENCE_DATA` if it is set, then the user's cache."""
     given = os.environ.get("REMANENCE_DATA")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "remanence"
     return ([Path(given).expanduser()] if given else []) + [cache]
@@ -117,13 +141,13 @@ def data_folders() -> list[Path]:
 def fetch_named(name: str, *, root: Path | None = None, address: str | None = None) -> list[Path]:
     """Download a named set into `root`, or the first of `data_folders()`; `address` is a mirror to use instead."""
     if name not in CATALOGUE:
-        raise unknown_name("data set", name, CATALOGUE)
+        raise unknown_name("data set", name, CATALOGUE, argument="name")
     source = CATALOGUE[name].source
     return [] if source is None else fetch(source, root or data_folders()[0], address=address)
 
 
 def list_named() -> list[Listing]:
-    """Every set of the catalogue and whether its files are there; their content is checked when they are loaded."""
+    """List every set of the catalogue and whether its files are there; their content is checked on loading."""
     return [_listing(name, entry) for name, entry in CATALOGUE.items()]
 
 
@@ -134,7 +158,7 @@ def _listing(name: str, entry: Entry) -> Listing:
     return Listing(name=name, present=present, where=where, description=entry.description)
 
 
-def _read_digits(_: Sequence[Path]) -> Data:
+def _parse_digits(_: Sequence[Path]) -> Data:
     from sklearn.datasets import load_digits
 
     found = load_digits()
@@ -142,16 +166,16 @@ def _read_digits(_: Sequence[Path]) -> Data:
     return Data(x=x, y=torch.from_numpy(found.target).long(), num_classes=10)
 
 
-def _read_idx_pairs(paths: Sequence[Path]) -> Data:
+def _parse_idx_pairs(paths: Sequence[Path]) -> Data:
     pairs = zip(paths[::2], paths[1::2], strict=True)
-    return concat(read_idx(images, labels, num_classes=10, name=images.name) for images, labels in pairs)
+    return concat(from_idx(images, labels, num_classes=10, name=images.name) for images, labels in pairs)
 
 
 def _idx_entry(description: str, address: str, folder: str, digests: Sequence[str]) -> Entry:
     names = [f"{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")]
     files = tuple(KnownFile(name=name, digest=digest) for name, digest in zip(names, digests, strict=True))
     source = Source(address=address, folder=folder, files=files)
-    return Entry(description=description, read=_read_idx_pairs, source=source, train=2)
+    return Entry(description=description, parse=_parse_idx_pairs, source=source, train=2)
 
 
 _TORONTO = "https://www.cs.toronto.edu/~kriz/"
@@ -159,7 +183,7 @@ _TORONTO = "https://www.cs.toronto.edu/~kriz/"
 CATALOGUE: dict[str, Entry] = {
     "digits": Entry(
         description="1,797 handwritten digits, 1x8x8, 10 classes; comes with scikit-learn",
-        read=_read_digits,
+        parse=_parse_digits,
     ),
     "mnist": _idx_entry(
         "60,000 + 10,000 handwritten digits, 1x28x28, 10 classes",
@@ -185,7 +209,7 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "cifar10": Entry(
         description="50,000 + 10,000 photographs, 3x32x32, 10 classes",
-        read=partial(read_cifar, label_bytes=1, num_classes=10, name="cifar10"),
+        parse=partial(from_cifar, label_bytes=1, num_classes=10, name="cifar10"),
         train=5,
         source=Source(
             address=_TORONTO,
@@ -206,7 +230,7 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "cifar100": Entry(
         description="50,000 + 10,000 photographs, 3x32x32, 100 classes",
-        read=partial(read_cifar, label_bytes=2, num_classes=100, name="cifar100"),
+        parse=partial(from_cifar, label_bytes=2, num_classes=100, name="cifar100"),
         train=1,
         source=Source(
             address=_TORONTO,

@@ -11,9 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from refusals import refused
 
-from remanence.data.fetch import FetchFailed, KnownFile, Source, fetch
-from remanence.errors import BadInput
+from remanence.data.download import FetchFailed, KnownFile, Source, fetch
 
 CONTENT = bytes(range(256)) * 1500  # 384 kB, several chunks
 
@@ -109,7 +109,7 @@ def test_the_address_can_be_a_mirror(web: Behaviour, tmp_path: Path) -> None:
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_cut_download_is_resumed(web: Behaviour, tmp_path: Path, chunked: bool) -> None:
     web.chunked, web.cut_after = chunked, 200_000
-    with pytest.raises(FetchFailed, match=r"cut after \d+ bytes of .*a\.gz.* the same command resumes"):
+    with pytest.raises(FetchFailed, match=r"closed after \d+ bytes of .*a\.gz.* the same command resumes"):
         fetch(source(web.address), tmp_path)
     part = tmp_path / "set" / "a.gz.part"
     have = part.stat().st_size
@@ -125,7 +125,7 @@ def test_a_cut_download_is_resumed(web: Behaviour, tmp_path: Path, chunked: bool
 
 def test_a_cut_keeps_every_byte_that_arrived(web: Behaviour, tmp_path: Path) -> None:
     web.cut_after = 200_000
-    with pytest.raises(FetchFailed, match="cut after 200000 bytes"):
+    with pytest.raises(FetchFailed, match="closed after 200000 bytes"):
         fetch(source(web.address), tmp_path)
     assert (tmp_path / "set" / "a.gz.part").stat().st_size == 200_000
 
@@ -138,7 +138,7 @@ def test_a_server_without_ranges_starts_over(web: Behaviour, tmp_path: Path) -> 
     assert web.asked == [("/a.gz", "bytes=1000-")]
 
 
-def test_a_range_from_the_wrong_place_starts_over(web: Behaviour, tmp_path: Path) -> None:
+def test_a_range_from_the_wrong_position_starts_over(web: Behaviour, tmp_path: Path) -> None:
     web.shift = 5
     leave_part(tmp_path, CONTENT[:1000])
     [path] = fetch(source(web.address), tmp_path)
@@ -198,7 +198,7 @@ def test_no_network_says_what_to_do_by_hand(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(BadInput, match=r"data folder .*file.* set `\$REMANENCE_DATA`"):
+    with refused("missing-file", "root"):
         fetch(source("http://127.0.0.1:1/"), tmp_path / "file")
 
 
@@ -209,9 +209,9 @@ def test_the_bar_is_drawn_on_a_terminal_only(
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     fetch(source(web.address), tmp_path / "loud")
-    seen = capsys.readouterr()
-    assert seen.out == ""
-    assert "a.gz" in seen.err
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "a.gz" in shown.err
 
 
 def packed(members: dict[str, bytes], link: str | None = None) -> bytes:
@@ -268,7 +268,7 @@ def test_a_strange_archive_leaves_nothing_behind(web: Behaviour, tmp_path: Path,
     assert everything(tmp_path) <= {"set", "all.tar.gz"}
 
 
-def test_the_way_out_for_an_archive_names_its_files(web: Behaviour, tmp_path: Path) -> None:
+def test_the_remedy_for_an_archive_names_its_files(web: Behaviour, tmp_path: Path) -> None:
     wanted = archive_source(web, b"", one=b"1")
     web.files.clear()
     with pytest.raises(FetchFailed, match=r"404 .*all\.tar\.gz.* its files into `\$REMANENCE_DATA/set/`"):
