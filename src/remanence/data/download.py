@@ -1,6 +1,6 @@
 """Downloads of published files: resumed where they were interrupted, verified before they get their final names.
 
-Why no library does it: docs/decisions/0015.
+Why no library does it: docs/decisions/0016.
 """
 
 import hashlib
