@@ -18,7 +18,7 @@ from remanence.attacks import Stein
 from remanence.data import from_image_folder
 from remanence.diagnostics.linearity import gradient_linearity
 from remanence.engine import train
-from remanence.engine.driver import train_in_place
+from remanence.engine.driver import train_full_batch
 from remanence.experiments import prepare
 from remanence.models import initial_params, mlp
 from remanence.progress import SOON, track
@@ -42,7 +42,7 @@ def train_victims(_: Path) -> None:
 
 
 def train_for_long(_: Path) -> None:
-    train_in_place(lambda params: params, {"w": torch.ones(1)}, SGD(lr=0.1), epochs=1001, schedule=())
+    train_full_batch(lambda params: params, {"w": torch.ones(1)}, SGD(lr=0.1), epochs=1001, schedule=())
 
 
 def train_by_batches(_: Path) -> None:
@@ -63,7 +63,7 @@ def ask_how_linear(_: Path) -> None:
 
 def train_until_rest(_: Path) -> None:
     rule = UntilStationary(check_every=2)
-    train_in_place(lambda params: params, {"w": torch.ones(1)}, SGD(lr=0.1), epochs=20, schedule=rule)
+    train_full_batch(lambda params: params, {"w": torch.ones(1)}, SGD(lr=0.1), epochs=20, schedule=rule)
 
 
 def read_images(folder: Path) -> None:

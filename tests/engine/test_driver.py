@@ -13,7 +13,7 @@ from torch import nn
 from remanence import SGD, Adam, CrossEntropy, Data, Logistic, SquaredError, Training
 from remanence.data import Split
 from remanence.engine import engine_for, on_batches, train, train_each, trajectory
-from remanence.engine.driver import train_in_place
+from remanence.engine.driver import train_full_batch
 from remanence.models import apply, centred_mlp, cnn, initial_params, mlp, torch_params
 from remanence.training import DPGD, ByLoss, Optimizer, UntilStationary
 from remanence.training.losses import LogOf
@@ -46,7 +46,7 @@ def test_steps_in_place_are_those_of_the_pure_loop(parts: Split, optimizer: Opti
     model, initial = net(data)
     training = Training(optimizer=optimizer, epochs=12, lr_schedule=SCHEDULE)
     there, engine = data.to(device), engine_for(model, training, data.shape)
-    ours = train_in_place(
+    ours = train_full_batch(
         lambda params: engine.gradient(params, there.x, there.y),
         {name: p.to(device) for name, p in initial.items()},
         optimizer,

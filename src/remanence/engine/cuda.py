@@ -1,4 +1,5 @@
-"""Training in place: torch's optimisers with the numbers of ours, and steps that are captured once and replayed."""
+"""Fast steps on a CUDA device: torch's optimizers with the hyper-parameters of ours, steps that are captured once as a
+CUDA graph and replayed, and the precision of matrix products."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ _WARM_UP = 3  # steps before a capture, as torch's notes on CUDA graphs ask for
 
 
 def torch_optimizer(optimizer: Optimizer, params: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """torch's optimiser with the numbers of ours: in place, and on a CUDA device fused and ready to be captured."""
+    """torch's optimizer with the hyper-parameters of ours: in place, and on a CUDA device fused and capturable."""
     cuda = params[0].device.type == "cuda"
     lr: Any = torch.tensor(optimizer.lr, device=params[0].device) if cuda else optimizer.lr
     fused: dict[str, Any] = {"fused": True} if cuda else {}
@@ -32,19 +33,24 @@ def torch_optimizer(optimizer: Optimizer, params: list[nn.Parameter]) -> torch.o
             )
         case RMSProp():
             return torch.optim.RMSprop(params, lr=lr, alpha=optimizer.decay, eps=optimizer.eps, capturable=cuda)
-    raise BadInput(f"`optimizer` must be SGD, Adam, AdamW or RMSProp here, got {type(optimizer).__name__}")
+    raise BadInput(
+        f"`optimizer` must be SGD, Adam, AdamW or RMSProp here, got {type(optimizer).__name__}",
+        code="wrong-type",
+        argument="optimizer",
+    )
 
 
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Set the learning rate of all parameters."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)  # in place: a captured step reads it there
+            group["lr"].fill_(lr)  # in place: a captured graph reads it from there
         else:
-            group["lr"] = rate
+            group["lr"] = lr
 
 
 def update(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    """One step down the slope of `loss`."""
+    """Take one step along the gradient of `loss`."""
     params = params_of([optimizer])
     # not backward(): the nodes that add up gradients would outlive the stream that a capture runs on
     for p, g in zip(params, torch.autograd.grad(loss, params), strict=True):
@@ -53,9 +59,10 @@ def update(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
 
 
 def replayed(step: Callable[[], None], changed: Callable[[], Sequence[Tensor]]) -> Callable[[], None]:
-    """The same step, on a CUDA device captured once: launching its kernels one by one takes longer than they do.
+    """The same step, on a CUDA device captured once as a graph: launching its kernels one by one takes longer than they
+    run.
 
-    `changed` lists the tensors that the step changes; one that only the first step makes must begin with zeros.
+    `changed` lists the tensors that the step changes; one that only the first step creates must start as zeros.
     """
     device = changed()[0].device
     if device.type != "cuda":
@@ -69,7 +76,7 @@ def replayed(step: Callable[[], None], changed: Callable[[], Sequence[Tensor]]) 
 
 
 def _warm_up(step: Callable[[], None], changed: Callable[[], Sequence[Tensor]]) -> None:
-    """A few steps beside the main stream, which make all that is made once, and back to where it was."""
+    """Take a few steps on a side stream, which allocate everything that is allocated once, and undo them."""
     held = changed()
     start, side = copied(held), torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -83,13 +90,14 @@ def _warm_up(step: Callable[[], None], changed: Callable[[], Sequence[Tensor]]) 
 
 @torch.no_grad()
 def rewind(changed: Sequence[Tensor], held: Sequence[Tensor], copies: Sequence[Tensor]) -> None:
-    """Back to the copies of those that were held, and to zeros for those that have been made since."""
+    """Reset the tensors in `held` to their copies, and those that were created since to zeros."""
     for tensor in changed:
         tensor.zero_()
     restore(held, copies)
 
 
 def copied(params: Sequence[Tensor]) -> list[Tensor]:
+    """Detached copies."""
     return [p.detach().clone() for p in params]
 
 
@@ -104,21 +112,21 @@ def params_of(optimizers: Sequence[torch.optim.Optimizer]) -> list[nn.Parameter]
 
 
 def changed_by(optimizers: Sequence[torch.optim.Optimizer]) -> list[Tensor]:
-    """Their parameters, and what they remember."""
-    remembered = [value for optimizer in optimizers for state in optimizer.state.values() for value in state.values()]
-    return [*params_of(optimizers), *(value for value in remembered if isinstance(value, Tensor))]
+    """The parameters of these optimizers and their state tensors, such as momentum buffers."""
+    states = [value for optimizer in optimizers for state in optimizer.state.values() for value in state.values()]
+    return [*params_of(optimizers), *(value for value in states if isinstance(value, Tensor))]
 
 
 @contextmanager
 def precision(*, tf32: bool) -> Iterator[None]:
-    """Matrix products and convolutions on a CUDA device with TF32's ten bits, or with all of float32's."""
-    cudnn: Any = torch.backends.cudnn  # its `conv` is made at import, where a type checker cannot see it
-    places = (torch.backends.cuda.matmul, cudnn.conv)
-    before = [place.fp32_precision for place in places]
+    """A context in which matrix products and convolutions on a CUDA device are computed in TF32, or in full float32."""
+    cudnn: Any = torch.backends.cudnn  # its `conv` is created at import, where a type checker cannot see it
+    backends = (torch.backends.cuda.matmul, cudnn.conv)
+    before = [backend.fp32_precision for backend in backends]
     try:
-        for place in places:
-            place.fp32_precision = "tf32" if tf32 else "ieee"
+        for backend in backends:
+            backend.fp32_precision = "tf32" if tf32 else "ieee"
         yield
     finally:
-        for place, value in zip(places, before, strict=True):
-            place.fp32_precision = value
+        for backend, value in zip(backends, before, strict=True):
+            backend.fp32_precision = value

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from remanence.engine.base import Engine, on_batches
 from remanence.engine.chooser import engine_for
-from remanence.engine.cuda import changed_by, copied, replayed, set_rate, torch_optimizer
+from remanence.engine.cuda import changed_by, copied, replayed, set_lr, torch_optimizer
 from remanence.engine.mlp import PlainMlp
 from remanence.errors import BadInput
 from remanence.progress import SOON, track
@@ -31,14 +31,16 @@ def train(training: Training, model: nn.Module, initial: Params, data: Data, *, 
     """The final weights of `model`; `seed` shuffles mini-batches and samples the noise of DP-GD."""
     engine, schedule = engine_for(model, training, data.shape), training.lr_schedule
     # on the CPU a pure step is as fast, or faster where the network is small
-    if _in_place(training, engine, len(data)) and (not isinstance(schedule, tuple) or data.x.device.type == "cuda"):
+    if _has_closed_form(training, engine, len(data)) and (
+        not isinstance(schedule, tuple) or data.x.device.type == "cuda"
+    ):
         assert isinstance(engine, PlainMlp)
         closed_form = _of_objective(training, engine)
 
         def gradient(params: Params) -> Params:
             return _with_decay(training, params, closed_form.gradient(params, data.x, data.y), stacked=False)
 
-        return train_in_place(gradient, initial, training.optimizer, epochs=training.epochs, schedule=schedule)
+        return train_full_batch(gradient, initial, training.optimizer, epochs=training.epochs, schedule=schedule)
     gradient_of_batch = on_batches(engine.gradient, data.x, data.y)
     batches, noise_seed = _shown_batches(training, len(data), seed), derive_seed(seed, "noise")
     return training.descend(gradient_of_batch, initial, batches, records=len(data), noise_seed=noise_seed)
@@ -52,12 +54,18 @@ def train_each(training: Training, model: nn.Module, initial: Sequence[Params], 
     if len(initial) == 1:  # an ensemble of one takes longer
         return [train(training, model, initial[0], data[0])]
     engine, sizes = engine_for(model, training, data[0].shape), {len(each) for each in data}
-    if len(sizes) > 1 or not _in_place(training, engine, *sizes) or not isinstance(engine, PlainMlp) or engine.standard:
+    if (
+        len(sizes) > 1
+        or not _has_closed_form(training, engine, *sizes)
+        or not isinstance(engine, PlainMlp)
+        or engine.standard
+    ):
         raise BadInput(
             "train_each() is for MLPs with ReLU without standardised inputs, full batches of equal sizes and a loss of "
             "ours, without DP-GD and `clip`: train the others one by one",
             code="unsupported-training",
         )
+    assert isinstance(engine, PlainMlp)
     closed_form = _of_objective(training, engine)
     x, y = torch.stack([each.x.flatten(1) for each in data]), torch.stack([each.y for each in data])
 
@@ -65,7 +73,9 @@ def train_each(training: Training, model: nn.Module, initial: Sequence[Params], 
         return _with_decay(training, params, closed_form.gradients(params, x, y), stacked=True)
 
     stacked = {name: torch.stack([each[name] for each in initial]) for name in initial[0]}
-    final = train_in_place(gradient, stacked, training.optimizer, epochs=training.epochs, schedule=training.lr_schedule)
+    final = train_full_batch(
+        gradient, stacked, training.optimizer, epochs=training.epochs, schedule=training.lr_schedule
+    )
     return [{name: p[k].clone() for name, p in final.items()} for k in range(len(initial))]
 
 
@@ -83,25 +93,25 @@ def trajectory(training: Training, model: nn.Module, initial: Params, data: Data
     return passed
 
 
-def train_in_place(
+def train_full_batch(
     gradient: Callable[[Params], Params], initial: Params, optimizer: Optimizer, *, epochs: int, schedule: Schedule
 ) -> Params:
     """The weights after at most `epochs` full-batch steps of torch's optimizer along `gradient`, which holds weight
     decay already."""
     params = {name: p.detach().clone() for name, p in initial.items()}
     trained = {name: nn.Parameter(params[name]) for name in gradient(params)}
-    in_place = torch_optimizer(optimizer, list(trained.values()))
+    stepper = torch_optimizer(optimizer, list(trained.values()))
 
     @torch.no_grad()
     def step() -> None:
         for name, g in gradient(params).items():
             trained[name].grad = g
-        in_place.step()
+        stepper.step()
 
-    next_step = replayed(step, lambda: changed_by([in_place]))
+    next_step = replayed(step, lambda: changed_by([stepper]))
 
     def set_factor(factor: float) -> None:
-        set_rate(in_place, factor * optimizer.lr)
+        set_lr(stepper, factor * optimizer.lr)
 
     if isinstance(schedule, UntilStationary):
         parts = _until_stationary(next_step, set_factor, list(trained.values()), schedule, epochs)
@@ -113,7 +123,7 @@ def train_in_place(
     return params
 
 
-def _in_place(training: Training, engine: Engine, records: int) -> bool:
+def _has_closed_form(training: Training, engine: Engine, records: int) -> bool:
     """Whether the training is one of full batches whose gradient has a closed form."""
     full_batch = training.batch_size is None or training.batch_size >= records
     return isinstance(engine, PlainMlp) and full_batch and training.clip is None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import grad, grad_and_value, vmap
 from torch.nn.functional import interpolate
 
-from remanence.engine.cuda import changed_by, replayed, set_rate, torch_optimizer, update
+from remanence.engine.cuda import changed_by, replayed, set_lr, torch_optimizer, update
 from remanence.errors import Diverged
 from remanence.progress import track
 from remanence.search.checkpoint import keep, resumed
@@ -117,7 +117,7 @@ def search_in_place(
     next_step = replayed(step, lambda: [*changed_by([stepper]), reached])
     told = f"{label}, from step {done + 1} on" if done else label
     for place in track(range(done, steps), total=steps - done, label=told):
-        set_rate(stepper, optimizer.lr * (1 + cos(pi * place / steps)) / 2)
+        set_lr(stepper, optimizer.lr * (1 + cos(pi * place / steps)) / 2)
         prepare(place / steps)
         next_step()
         last, due = place == steps - 1, kept is not None and perf_counter() - written > _KEPT_EVERY

@@ -19,7 +19,7 @@ from remanence.engine.cuda import (
     precision,
     replayed,
     restore,
-    set_rate,
+    set_lr,
     torch_optimizer,
     update,
 )
@@ -112,7 +112,7 @@ class Fitting:
         with precision(tf32=self.tf32):
             go = step.replayed()
             for epoch in track(range(self.epochs), total=self.epochs, label="reconstructor"):
-                set_rate(step.optimizer, self.learning_rate(epoch))
+                set_lr(step.optimizer, self.learning_rate(epoch))
                 for rows in shuffled_batches(training, size, generator):
                     batch.fill(rows)
                     go()

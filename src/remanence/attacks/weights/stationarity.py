@@ -23,7 +23,7 @@ from remanence.attacks._gates import steepness
 from remanence.attacks._reasons import why_no_mlp
 from remanence.attacks.weights import residual
 from remanence.attacks.weights.row_space import RowSpace
-from remanence.engine.cuda import changed_by, precision, replayed, set_rate, torch_optimizer
+from remanence.engine.cuda import changed_by, precision, replayed, set_lr, torch_optimizer
 from remanence.errors import BadInput, Diverged, check_above, check_between, check_min
 from remanence.progress import track
 from remanence.releases import KnowsFinal, require
@@ -167,8 +167,8 @@ class Stationarity:
                 go = captured()
             done = place / self.steps
             fall = (1 + cos(pi * done)) / 2
-            set_rate(mover, fall * self.lr * unit)
-            set_rate(shifter, fall * _SHIFT_LR)
+            set_lr(mover, fall * self.lr * unit)
+            set_lr(shifter, fall * _SHIFT_LR)
             alpha.copy_(torch.where(anew, steepness(self.sharpness, done), self.sharpness[1]) * span.steepness)
             tv.fill_(self.tv if place >= begun else 0.0)  # before, it would pull harder than all else and even them out
             go()

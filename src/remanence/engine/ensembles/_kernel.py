@@ -1,7 +1,7 @@
 """The Triton kernel of fused.py.
 
-Each program takes one model through all records. It reads the products of the first layer once and writes their
-gradient over them; sums are taken in a fixed order, so the same stack always trains to the same bytes.
+Each program computes one model on all records. It loads the products of the first layer once and overwrites them with
+their gradient; sums are taken in a fixed order, so that the same ensemble always trains to the same bytes.
 """
 
 import triton
@@ -15,44 +15,44 @@ def _tanh(x):
 
 @triton.jit
 def _activation(x, parameter, KIND: tl.constexpr):
-    """The value and the slope."""
+    """The value of an activation and its derivative."""
     if KIND == "ReLU":
-        value, slope = tl.maximum(x, 0.0), tl.where(x > 0, 1.0, 0.0)
+        value, derivative = tl.maximum(x, 0.0), tl.where(x > 0, 1.0, 0.0)
     elif KIND == "Threshold":
-        value, slope = tl.maximum(x, parameter), tl.where(x > parameter, 1.0, 0.0)
+        value, derivative = tl.maximum(x, parameter), tl.where(x > parameter, 1.0, 0.0)
     elif KIND == "LeakyReLU":
-        slope = tl.where(x > 0, 1.0, parameter)
-        value = x * slope
+        derivative = tl.where(x > 0, 1.0, parameter)
+        value = x * derivative
     elif KIND == "ELU":
         below = parameter * (tl.exp(tl.minimum(x, 0.0)) - 1)
-        value, slope = tl.where(x > 0, x, below), tl.where(x > 0, 1.0, below + parameter)
+        value, derivative = tl.where(x > 0, x, below), tl.where(x > 0, 1.0, below + parameter)
     elif KIND == "CELU":
-        grown = tl.exp(tl.minimum(x, 0.0) / parameter)
-        value, slope = tl.where(x > 0, x, parameter * (grown - 1)), tl.where(x > 0, 1.0, grown)
+        growth = tl.exp(tl.minimum(x, 0.0) / parameter)
+        value, derivative = tl.where(x > 0, x, parameter * (growth - 1)), tl.where(x > 0, 1.0, growth)
     elif KIND == "SELU":
-        grown = 1.7580993408473766 * tl.exp(tl.minimum(x, 0.0))
+        growth = 1.7580993408473766 * tl.exp(tl.minimum(x, 0.0))
         scale = 1.0507009873554805
-        value, slope = tl.where(x > 0, scale * x, grown - 1.7580993408473766), tl.where(x > 0, scale, grown)
+        value, derivative = tl.where(x > 0, scale * x, growth - 1.7580993408473766), tl.where(x > 0, scale, growth)
     elif KIND == "Sigmoid":
         value = tl.sigmoid(x)
-        slope = value * (1 - value)
+        derivative = value * (1 - value)
     elif KIND == "Tanh":
         value = _tanh(x)
-        slope = 1 - value * value
+        derivative = 1 - value * value
     elif KIND == "SiLU":
         gate = tl.sigmoid(x)
-        value, slope = x * gate, gate * (1 + x * (1 - gate))
+        value, derivative = x * gate, gate * (1 + x * (1 - gate))
     elif KIND == "Softplus":
         value = tl.where(x > parameter, x, tl.log(1 + tl.exp(tl.minimum(x, parameter))))
-        slope = tl.where(x > parameter, 1.0, tl.sigmoid(x))
+        derivative = tl.where(x > parameter, 1.0, tl.sigmoid(x))
     elif KIND == "GELU":
         inner = 0.7978845608028654 * (x + 0.044715 * x * x * x)
         gate = 0.5 * (1 + _tanh(inner))
         value = x * gate
-        slope = gate + x * 2 * gate * (1 - gate) * 0.7978845608028654 * (1 + 3 * 0.044715 * x * x)
+        derivative = gate + x * 2 * gate * (1 - gate) * 0.7978845608028654 * (1 + 3 * 0.044715 * x * x)
     else:
-        value, slope = x, tl.full(x.shape, 1.0, tl.float32)
-    return value, slope
+        value, derivative = x, tl.full(x.shape, 1.0, tl.float32)
+    return value, derivative
 
 
 @triton.jit
@@ -73,9 +73,9 @@ def kernel(
     last_bias,
     labels,
     squares,
-    by_bias,
-    by_weight,
-    by_last_bias,
+    grad_bias,
+    grad_weight,
+    grad_last_bias,
     count,
     label_model,
     label_record,
@@ -107,15 +107,15 @@ def kernel(
         record = start + tl.arange(0, BLOCK)
         live = record < count
         label = tl.load(labels + model * label_model + record * label_record, mask=live, other=0)
-        apart, hidden, slope, logits, delta, back = (), (), (), (), (), ()
+        centred_at, hidden, derivative, logits, delta, back = (), (), (), (), (), ()
         for i in tl.static_range(WIDTH):
             x = tl.load(products + i * count + record, mask=live, other=0.0) + b[i]
             if CENTRED:
                 x += tl.load(centre + i * count + record, mask=live, other=0.0, eviction_policy="evict_last")
                 at = tl.load(centre_deltas + i * count + record, mask=live, other=0.0, eviction_policy="evict_last")
-                apart = apart + (at,)
-            value, steepness = _activation(x, parameter, KIND)
-            hidden, slope = hidden + (value,), slope + (steepness,)
+                centred_at = centred_at + (at,)
+            value, gate = _activation(x, parameter, KIND)
+            hidden, derivative = hidden + (value,), derivative + (gate,)
         for k in tl.static_range(CLASSES):
             logit = tl.zeros([BLOCK], tl.float32) + c[k]
             for i in tl.static_range(WIDTH):
@@ -128,34 +128,34 @@ def kernel(
         for k in tl.static_range(CLASSES):
             total += tl.exp(logits[k] - highest)
         for k in tl.static_range(CLASSES):
-            surprise = tl.exp(logits[k] - highest) / total - tl.where(label == k, 1.0, 0.0)
-            delta = delta + (tl.where(live, surprise, 0.0),)
+            error = tl.exp(logits[k] - highest) / total - tl.where(label == k, 1.0, 0.0)
+            delta = delta + (tl.where(live, error, 0.0),)
         for i in tl.static_range(WIDTH):
             d = tl.zeros([BLOCK], tl.float32)
             for k in tl.static_range(CLASSES):
                 d += tl.load(weight + k * WIDTH + i) * delta[k]
-            back = back + (d * slope[i],)
-        kept = scale
+            back = back + (d * derivative[i],)
+        factor = scale
         if CLIPPED:
             square = tl.load(squares + model * square_model + record * square_record, mask=live, other=0.0)
             norm = tl.sqrt(_squares(delta) * (1 + _squares(hidden)) + _squares(back) * (1 + square))
-            kept = scale * tl.minimum(clip / tl.maximum(norm, 1e-30), 1.0)
+            factor = scale * tl.minimum(clip / tl.maximum(norm, 1e-30), 1.0)
         new_b, new_c, new_w = (), (), ()
         for i in tl.static_range(WIDTH):
-            d = back[i] * kept
+            d = back[i] * factor
             new_b = new_b + (sum_b[i] + d,)
             if CENTRED:
-                d -= apart[i]
+                d -= centred_at[i]
             tl.store(products + i * count + record, d, mask=live)
         for k in tl.static_range(CLASSES):
-            d = delta[k] * kept
+            d = delta[k] * factor
             new_c = new_c + (sum_c[k] + d,)
             for i in tl.static_range(WIDTH):
                 new_w = new_w + (sum_w[k * WIDTH + i] + d * hidden[i],)
         sum_b, sum_c, sum_w = new_b, new_c, new_w
     for i in tl.static_range(WIDTH):
-        tl.store(by_bias + model * WIDTH + i, tl.sum(sum_b[i]))
+        tl.store(grad_bias + model * WIDTH + i, tl.sum(sum_b[i]))
     for k in tl.static_range(CLASSES):
-        tl.store(by_last_bias + model * CLASSES + k, tl.sum(sum_c[k]))
+        tl.store(grad_last_bias + model * CLASSES + k, tl.sum(sum_c[k]))
     for i in tl.static_range(WIDTH * CLASSES):
-        tl.store(by_weight + model * CLASSES * WIDTH + i, tl.sum(sum_w[i]))
+        tl.store(grad_weight + model * CLASSES * WIDTH + i, tl.sum(sum_w[i]))

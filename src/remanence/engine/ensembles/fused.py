@@ -1,4 +1,5 @@
-"""The middle of a stack of MLPs with one hidden layer as one kernel: activation, output layer, softmax, backward."""
+"""The middle stage of an ensemble of MLPs with one hidden layer as one Triton kernel: activation, output layer,
+softmax, backward pass. Why there is one: docs/decisions/0016."""
 
 from typing import TYPE_CHECKING
 
@@ -15,14 +16,15 @@ except ImportError:  # Triton comes with torch's CUDA builds for Linux
 if TYPE_CHECKING:
     from remanence.engine.ensembles.mlp import Centre, Records
 
-MOST = 128  # weights of the output layer: one thread keeps the sums of all their gradients in registers
+MAX_WEIGHTS = 128  # of the output layer: one thread holds the sums of all their gradients in registers
 BLOCK = 32  # records at a time, one for each thread of a warp
 
 
 def can_fuse(activations: tuple[nn.Module, ...], products: Tensor, last: Tensor) -> bool:
+    """Whether the kernel applies, given the products of the first layer and the weights of the output layer."""
     if kernel is None or len(activations) != 1 or _kind(activations[0]) is None:
         return False
-    return last[0].numel() <= MOST and products.is_contiguous()
+    return last[0].numel() <= MAX_WEIGHTS and products.is_contiguous()
 
 
 def middle(
@@ -35,7 +37,7 @@ def middle(
     scale: float,
     centre: "Centre | None",
 ) -> tuple[Tensor, Params]:
-    """As `shared_mlp.middle`; the products are overwritten."""
+    """As `mlp.middle` computes; the products are overwritten."""
     first, last = names
     small = {name: params[name].contiguous() for name in (f"{first}.bias", f"{last}.weight", f"{last}.bias")}
     grads = {name: torch.empty_like(p) for name, p in small.items()}
@@ -70,7 +72,7 @@ def middle(
 
 
 def _kind(activation: nn.Module) -> tuple[str, float] | None:
-    """The kernel's name for an activation and its one parameter; None where the kernel does not know it."""
+    """The name of an activation in the kernel and its parameter; None where the kernel has no such activation."""
     match activation:
         case nn.ReLU() | nn.Identity() | nn.Sigmoid() | nn.Tanh() | nn.SiLU() | nn.SELU():
             return type(activation).__name__, 0.0
