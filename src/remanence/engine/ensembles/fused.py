@@ -1,5 +1,5 @@
 """The middle stage of an ensemble of MLPs with one hidden layer as one Triton kernel: activation, output layer,
-softmax, backward pass. Why there is one: docs/decisions/0016."""
+softmax, backward pass. Why there is one: docs/decisions/0015."""
 
 from typing import TYPE_CHECKING
 
