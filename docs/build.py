@@ -9,6 +9,7 @@ are made by `docs/plots.py`; `make docs` runs both.
 
 import argparse
 import ast
+import dataclasses
 import importlib
 import inspect
 import io
@@ -59,29 +60,37 @@ def table(header: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
 def fields(name: str) -> str:
     """Name, type, default and description of every field of a dataclass, read from its source."""
     module, _, cls = name.rpartition(".")
-    source = inspect.getsource(getattr(importlib.import_module(module), cls))
+    found = getattr(importlib.import_module(module), cls)
+    source = inspect.getsource(found)
     comments = {
         token.start[0]: token.string.lstrip("# ")
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
         if token.type == tokenize.COMMENT
     }
-    code = source.splitlines()
-    body = ast.parse(source).body[0].body  # type: ignore[attr-defined]
-    members = [*zip(body, [*body[1:], None], strict=True)]
     rows = []
-    for member, after in members:
-        if not isinstance(member, ast.AnnAssign) or "ClassVar" in ast.unparse(member.annotation):
-            continue
-        said = [comments[line] for line in range(member.lineno, (member.end_lineno or 0) + 1) if line in comments]
-        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            said = [inspect.cleandoc(str(after.value.value)).replace("\n", " ")]
-        above = member.lineno - 1
-        while not said and above in comments and code[above - 1].lstrip().startswith("#"):
-            said, above = [comments[above], *said], above - 1
-        annotation = ast.unparse(member.annotation).strip("'\"")
-        default = "required" if member.value is None else f"`{_default(member.value)}`"
-        rows.append((f"`{ast.unparse(member.target)}`", f"`{annotation}`", default, " ".join(said)))
+    for member in ast.parse(source).body[0].body:  # type: ignore[attr-defined]
+        if isinstance(member, ast.AnnAssign):
+            annotation = ast.unparse(member.annotation).strip("'\"")
+            default = "required" if member.value is None else f"`{_default(member.value)}`"
+            meaning = _comment(member, comments, source.splitlines()) or _summary(found, annotation)
+            rows.append((f"`{ast.unparse(member.target)}`", f"`{annotation}`", default, meaning))
     return table(("field", "type", "default", "meaning"), iter(rows)) if rows else "It has no fields.\n"
+
+
+def _comment(member: ast.AnnAssign, comments: dict[int, str], code: list[str]) -> str:
+    """The comment lines above a field, and those at its end."""
+    above, line = [], member.lineno - 1
+    while line in comments and code[line - 1].lstrip().startswith("#"):
+        above, line = [comments[line], *above], line - 1
+    after = [comments[line] for line in range(member.lineno, (member.end_lineno or 0) + 1) if line in comments]
+    return "; ".join(" ".join(part) for part in (after, above) if part)
+
+
+def _summary(owner: type, annotation: str) -> str:
+    """The first sentence about a field's type, where that is a dataclass of ours."""
+    kind = vars(sys.modules[owner.__module__]).get(annotation)
+    text = (inspect.getdoc(kind) or "") if dataclasses.is_dataclass(kind) else ""
+    return "" if text.startswith(f"{annotation}(") else text.split("\n\n")[0].replace("\n", " ")
 
 
 def _default(value: ast.expr) -> str:
