@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types docs
+.PHONY: help setup demo test quick lint types docs
 
 help:
 	@echo "make demo   set up, audit a small model on embedded data, print the path of the page"
 	@echo "make test   set up, lint, check types, run the tests"
+	@echo "make quick  run the tests that are not marked slow, about a minute"
 	@echo "make docs   write the generated tables and plots of the documentation"
 	@echo "make setup  build the environment in $(VENV)"
 
@@ -26,6 +27,9 @@ demo: $(READY)
 
 test: lint types
 	$(BIN)/python -m pytest
+
+quick: $(READY)
+	$(BIN)/python -m pytest -m "not slow"
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,7 +1,7 @@
 """The public surface: few names, each documented, and no module hidden by something else of its name."""
 
 from importlib import import_module
-from inspect import getdoc, ismodule
+from inspect import getdoc, isclass, isfunction, ismodule
 from pkgutil import walk_packages
 
 import pytest
@@ -32,3 +32,10 @@ def test_no_module_is_hidden_by_something_of_its_name(name: str) -> None:
     import_module(name)
     parent, _, last = name.rpartition(".")
     assert ismodule(getattr(import_module(parent), last)), f"{name} is no longer the module"
+
+
+@pytest.mark.parametrize("name", [name for name in remanence.__all__ if ismodule(getattr(remanence, name))])
+def test_every_namespace_offers_documented_names(name: str) -> None:
+    module = getattr(remanence, name)
+    offered = {each: getattr(module, each) for each in module.__all__}
+    assert not [each for each, item in offered.items() if (isclass(item) or isfunction(item)) and not getdoc(item)]

@@ -14,7 +14,7 @@ from remanence.engine import loss_gradient
 from remanence.engine import mlp as plain_mlp
 from remanence.models import apply, mlp
 from remanence.releases import KnowsUpdate
-from remanence.releases.releases import moved
+from remanence.releases.releases import local_delta
 from remanence.search.distances import Distance
 from remanence.search.priors import total_variation
 from remanence.training.losses import CrossEntropy, Loss
@@ -81,7 +81,7 @@ def one_gradient(model: nn.Module, at: Params, batch: Data) -> KnowsUpdate:
 
 def three_steps(model: nn.Module, at: Params, batch: Data) -> KnowsUpdate:
     training = Training(optimizer=SGD(lr=0.05, momentum=0.5), epochs=3)
-    update = moved(training, model, at, batch.x, batch.y)
+    update = local_delta(training, model, at, batch.x, batch.y)
     given = {"labels": None, "batch_size": len(batch), "shape": batch.shape, "training": training}
     return LocalUpdate(model=model, at=at, update=update, **given)
 

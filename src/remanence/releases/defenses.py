@@ -17,6 +17,8 @@ from remanence.seeds import derive_seed
 from remanence.training.clipping import clip_factors, scaled, squared_norms
 from remanence.types import Params
 
+__all__ = ["Clipping", "Defense", "GaussianNoise", "Quantization", "Sign", "TopK", "defended"]
+
 _MAX_BITS = 16
 
 

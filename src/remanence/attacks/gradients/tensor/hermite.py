@@ -40,4 +40,5 @@ def telling_order(activation: Callable[[Tensor], Tensor]) -> int:
 
 
 def vanishes(order: int, coefficients: Sequence[float]) -> bool:
+    """Whether the coefficient of this order is zero up to rounding, relative to the largest one."""
     return abs(coefficients[order]) <= _VANISHES * max(map(abs, coefficients))
