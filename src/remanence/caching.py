@@ -1,4 +1,4 @@
-"""All that determines the bits of what is kept on disk, in words and by digests."""
+"""What determines the bits of a result on disk, in words and by digests: a cache is valid where the digests agree."""
 
 import inspect
 import re
@@ -20,7 +20,7 @@ Ingredients: TypeAlias = dict[str, dict[str, str]]  # by name: what it `is` in w
 
 
 def ingredients(release: KnowsFixed, public: Data, *, seed: int) -> Ingredients:
-    """All that determines the bits of a bank, each with its own digest."""
+    """All that determines the bits of a shadow bank, each with its own digest."""
     fixed, training = release.fixed, release.training
     shapes = [(name, tuple(p.shape)) for name, p in release.model.named_parameters()]
     users = [*release.model.modules(), training.optimizer, training.loss, training.privacy]
@@ -30,7 +30,9 @@ def ingredients(release: KnowsFixed, public: Data, *, seed: int) -> Ingredients:
         "model": words(repr(release.model), repr(shapes)),
         "initial": weights(release.initial) if isinstance(release, KnowsAllButOne) else words("drawn for each shadow"),
         "training": words(repr(training)),
-        "code": words(f"torch {torch.__version__} and the code that trains", our_code("training"), users_code(users)),
+        "code": words(
+            f"torch {torch.__version__} and the code that trains", our_code("training", "engine"), users_code(users)
+        ),
         "dtype": words(str(fixed.x.dtype)),
         "device": words(kind_of(fixed.x.device)),
         "chunk": words(f"{chunk_size(release.model, fixed)} models at once"),
@@ -39,55 +41,63 @@ def ingredients(release: KnowsFixed, public: Data, *, seed: int) -> Ingredients:
 
 
 def records(data: Data) -> dict[str, str]:
+    """The shape and the digest of records."""
     shape = "x".join(map(str, data.shape))
     return {"is": f"{len(data)} records of {shape}", "digest": digest([*bytes_of(data.x), *bytes_of(data.y)])}
 
 
 def weights(params: Params) -> dict[str, str]:
+    """The size and the digest of parameters."""
     count = sum(p.numel() for p in params.values())
     parts = (part for name in sorted(params) for part in (name.encode(), *bytes_of(params[name])))
     return {"is": f"{len(params)} tensors of {count} numbers", "digest": digest(parts)}
 
 
 def words(text: str, *more: str) -> dict[str, str]:
-    """`text` for the reader; `more` counts too. The address of an object is nothing of its content."""
+    """`text` and the digest of it and of `more`; addresses of objects, which mean nothing, are left out."""
     parts = [re.sub(r" at 0x[0-9a-f]+", "", part) for part in (text, *more)]
     return {"is": " ".join(parts[0].split()), "digest": digest(part.encode() for part in parts)}
 
 
-@cache  # what this process runs, whatever becomes of the files meanwhile
+@cache  # the code that this process runs, even if the files change meanwhile
 def our_code(*folders: str) -> str:
-    """What makes models, and what is in these folders, down to the last bit: an update may round otherwise."""
-    beside = Path(models.__file__).parent
-    files = [path for folder in ("models", *folders) for path in sorted(beside.with_name(folder).rglob("*.py"))]
+    """The source of `models` and of these folders of the package: another version may round differently."""
+    folder_of_models = Path(models.__file__).parent
+    files = [
+        path for folder in ("models", *folders) for path in sorted(folder_of_models.with_name(folder).rglob("*.py"))
+    ]
     return "\n".join(path.read_text(encoding="utf-8") for path in files)
 
 
 def users_code(parts: Iterable[object]) -> str:
-    """The source of what neither torch nor we wrote: two layers of a user may look the same and compute otherwise."""
-    written = {part if inspect.isfunction(part) else type(part) for part in parts}
-    own = [each for each in written if each.__module__.split(".")[0] not in ("torch", "remanence", "builtins")]
-    return "\n".join(sorted(map(_source, own)))
+    """The source of the classes and functions that are not torch's or ours: two layers of a user may have the same
+    `repr` and compute different things."""
+    kinds = {part if inspect.isfunction(part) else type(part) for part in parts}
+    foreign = [kind for kind in kinds if kind.__module__.split(".")[0] not in ("torch", "remanence", "builtins")]
+    return "\n".join(sorted(map(_source, foreign)))
 
 
-def _source(written: type | Callable[..., object]) -> str:
+def _source(kind: type | Callable[..., object]) -> str:
     try:
-        return inspect.getsource(written)
+        return inspect.getsource(kind)
     except (OSError, TypeError):  # typed at a prompt: no file holds it
-        return written.__qualname__
+        return kind.__qualname__
 
 
 def kind_of(device: torch.device) -> str:
+    """The name of a GPU, or the type of another device."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def bytes_of(tensor: Tensor) -> tuple[bytes, memoryview]:
+    """The dtype and shape of a tensor, and its values."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return f"{tensor.dtype} {tuple(tensor.shape)} ".encode(), flat.view(torch.uint8).numpy().data
 
 
 def digest(parts: Iterable[bytes | memoryview]) -> str:
-    made = blake2b(digest_size=16)
+    """The BLAKE2 hash of the concatenated parts, 128 bits in hexadecimal."""
+    hasher = blake2b(digest_size=16)
     for part in parts:
-        made.update(part)
-    return made.hexdigest()
+        hasher.update(part)
+    return hasher.hexdigest()

@@ -90,7 +90,7 @@ def _shares(found: Storage) -> Figure:
     texts = tuple(f"S{row}" for row in range(found.stored.shape[2]))
     series = tuple(
         Series(name=f"step {step}", x=texts, y=tuple(share.tolist()))
-        for step, share in zip(found.steps, found.share, strict=True)
+        for step, share in zip(found.steps, found.fraction, strict=True)
     )
     return Figure(title="Records per row", x_label="row", y_label="share of the records", series=series, kind="bars")
 

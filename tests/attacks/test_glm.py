@@ -1,14 +1,15 @@
-"""Models at rest, made by L-BFGS and Newton steps and by our own training, give their unknown record away exactly."""
+"""Converged models, made by L-BFGS and Newton steps and by our own training, give their unknown record away exactly."""
 
 import dataclasses
 
 import pytest
 import torch
+from refusals import refused
 from torch import Tensor, nn
 from torch.func import grad, jacrev
 from torch.nn.functional import cross_entropy
 
-from remanence import DPGD, SGD, AdamW, AllButOne, BadInput, Data, Training, train_victim
+from remanence import DPGD, SGD, AdamW, AllButOne, Data, Training, train_victim
 from remanence.attacks.one_unknown.glm import GLM
 from remanence.data import Split
 from remanence.models import initial_params, mlp
@@ -53,7 +54,7 @@ def exact(data: Data) -> Data:
 
 
 @pytest.mark.parametrize("weight_decay", [1e-1, 1e-2, 1e-3])
-def test_the_unknown_record_of_a_minimiser_is_read_off(parts: Split, weight_decay: float) -> None:
+def test_the_unknown_record_of_a_minimiser_is_exact(parts: Split, weight_decay: float) -> None:
     for k in range(3):
         target = exact(parts.private.take(slice(k, k + 1)))
         found = GLM().run(release_of(exact(parts.fixed), target, weight_decay), seed=0)
@@ -87,7 +88,7 @@ def trained(parts: Split, dtype: torch.dtype, epochs: int) -> tuple[float, float
     return float((found.x - target.x).abs().max()), found.objective
 
 
-def test_the_objective_tells_a_model_at_rest_from_one_that_is_not(parts: Split) -> None:
+def test_the_objective_is_small_at_a_stationary_point_alone(parts: Split) -> None:
     error, objective = trained(parts, torch.float64, 600)
     assert error < 1e-6
     assert objective < 1e-5
@@ -105,16 +106,16 @@ def test_what_has_no_closed_form_is_refused(parts: Split) -> None:
     deep = mlp(target.shape, 10)
     with torch.device("meta"):
         headless = nn.Sequential(nn.Flatten(), nn.Linear(64, 10, bias=False))
-    for model, got in ((deep, "Flatten, Linear, ELU, Linear"), (headless, "Flatten, Linear"), (deep[1], "got Linear")):
-        with pytest.raises(BadInput, match=rf"one linear layer with an intercept .*{got}: use RecoNN"):
+    for model in (deep, headless, deep[1]):
+        with refused("unsupported-model", "release"):
             GLM().run(dataclasses.replace(release, model=model), seed=0)
-    for training, named in (
-        (Training(batch_size=10), "`batch_size` .* got 10"),
-        (Training(privacy=DPGD(clip=1.0, noise=1.0)), r"`privacy` .* got DPGD\(clip=1.0, noise=1.0\)"),
-        (Training(optimizer=AdamW()), r"`optimizer` .* got AdamW\("),
-        (Training(loss=lambda logits, labels: logits.mean()), "`loss` must be CrossEntropy"),
+    for training in (
+        Training(batch_size=10),
+        Training(privacy=DPGD(clip=1.0, noise=1.0)),
+        Training(optimizer=AdamW()),
+        Training(loss=lambda logits, labels: logits.mean()),
     ):
-        with pytest.raises(BadInput, match=named):
+        with refused("unsupported-training", "release"):
             GLM().run(dataclasses.replace(release, training=training), seed=0)
-    whole = dataclasses.replace(release, training=Training(batch_size=len(parts.fixed) + 1, weight_decay=1e-1))
-    assert torch.equal(GLM().run(whole, seed=0).x, GLM().run(release, seed=0).x)
+    full = dataclasses.replace(release, training=Training(batch_size=len(parts.fixed) + 1, weight_decay=1e-1))
+    assert torch.equal(GLM().run(full, seed=0).x, GLM().run(release, seed=0).x)

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from refusals import refused
 from torch import Tensor, nn
 
 from remanence import SGD, Adam, Data, FineTuned, Training, WeightsOnly, load, split
 from remanence.data import Split
 from remanence.diagnostics.span import estimate_span
 from remanence.engine import train
-from remanence.errors import BadInput
+from remanence.errors import BadInput, NotEnoughKnowledge
 from remanence.models import cnn, initial_params, mlp
 from remanence.training import remaining_fraction
 from remanence.types import Params, concat
@@ -63,7 +64,7 @@ def test_the_gap_closes_as_noise_rises() -> None:
     assert estimate_span(planted(records, noise=1e-4)).rank == 7
     closed = estimate_span(planted(records, noise=1.0))
     assert closed.rank is None
-    with pytest.raises(BadInput, match="no singular value is 20 times the next"):
+    with refused("no-gap", "rank"):
         closed.outside(records)
 
 
@@ -161,7 +162,7 @@ def test_known_first_weights_are_subtracted(parts: Split, weight_decay: float) -
 
 
 def test_weights_that_never_moved_are_refused(parts: Split) -> None:
-    with pytest.raises(BadInput, match="never moved"):
+    with refused("empty", "release"):
         estimate_span(released(Training(epochs=0), parts.private, known_start=True))
 
 
@@ -181,7 +182,7 @@ def test_the_remaining_fraction_is_that_of_a_weight_without_gradient() -> None:
     assert remaining_fraction(replace(plain, optimizer=SGD(lr=0.1, momentum=0.9)), 300) == pytest.approx(
         float(weight.detach())
     )
-    with pytest.raises(BadInput, match="SGD only"):
+    with pytest.raises(BadInput):
         remaining_fraction(replace(plain, optimizer=Adam()), 1)
 
 
@@ -191,16 +192,16 @@ def test_the_remaining_fraction_is_that_of_a_weight_without_gradient() -> None:
 def test_what_has_no_span_is_refused() -> None:
     model = cnn((1, 10, 10), 2)
     release = WeightsOnly(model=model, final=initial_params(model, seed=0), shape=(1, 10, 10), num_classes=2)
-    with pytest.raises(BadInput, match="the patches of a few images"):
+    with refused("unsupported-model", "release"):
         estimate_span(release)
     good = planted(normal(7, *SHAPE, seed=3))
-    for weights in (torch.zeros(ROWS, 20), torch.full((ROWS, 20), torch.nan)):
-        with pytest.raises(BadInput, match="zero, never moved or not finite"):
+    for weights, code in ((torch.zeros(ROWS, 20), "empty"), (torch.full((ROWS, 20), torch.nan), "not-finite")):
+        with refused(code, "release"):
             estimate_span(replace(good, final={"1.weight": weights, "1.bias": torch.zeros(ROWS)}))
     for rank in (0, 21):
-        with pytest.raises(BadInput, match=r"`rank` must lie in 1\.\.20"):
+        with refused("out-of-range", "rank"):
             estimate_span(good, rank=rank)
-    with pytest.raises(BadInput, match="of the shape"):
+    with refused("shape-mismatch", "records"):
         estimate_span(good).outside(torch.zeros(3, 19))
-    with pytest.raises(BadInput, match="estimate_span needs `model`"):
+    with pytest.raises(NotEnoughKnowledge):
         estimate_span(object())  # type: ignore[arg-type]

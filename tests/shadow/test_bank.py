@@ -1,10 +1,10 @@
 import pytest
 import torch
+from refusals import refused
 
 from remanence import Training, train_victim
 from remanence.data import Split
 from remanence.engine import train
-from remanence.errors import BadInput
 from remanence.models import initial_params, mlp
 from remanence.releases import AllButOne, all_but_one
 from remanence.shadow import build_bank
@@ -38,5 +38,5 @@ def test_the_released_model_lies_where_its_own_shadow_would(release: AllButOne, 
 
 
 def test_an_empty_public_set_is_refused(release: AllButOne, parts: Split) -> None:
-    with pytest.raises(BadInput, match="`public` is empty"):
+    with refused("empty", "public"):
         build_bank(release, parts.public.take(slice(0, 0)), seed=0)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from refusals import refused
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
@@ -13,7 +14,6 @@ from remanence import SGD, Data, Training
 from remanence.data import Split
 from remanence.diagnostics.memorization import Storage, audit_storage, stored_rows
 from remanence.engine import train
-from remanence.errors import BadInput
 from remanence.models import cnn, initial_params, mlp
 from remanence.releases import AllButOne
 from remanence.seeds import derive_seed
@@ -24,7 +24,7 @@ RELU = {"hidden": (10, 8), "activation": nn.ReLU}
 
 
 def bias_gradient(model: nn.Sequential, params: Params, x: Tensor, y: Tensor) -> Tensor:
-    """Of the first fully connected layer, through a module that holds the numbers."""
+    """The gradient of the first fully connected bias, through a module that holds the parameters."""
     real = deepcopy(model).to_empty(device="cpu").double()
     real.load_state_dict(params)
     bias = next(layer.bias for layer in real if isinstance(layer, nn.Linear))
@@ -50,8 +50,8 @@ def one_by_one(
     optimizer, found = training.optimizer, []
     assert isinstance(optimizer, SGD)
     for k in range(len(targets)):
-        own = targets.take(slice(k, k + 1))
-        data = concat([fixed, own])
+        target = targets.take(slice(k, k + 1))
+        data = concat([fixed, target])
         params = {name: p.clone().requires_grad_() for name, p in start(model).items()}
         torch_sgd = torch.optim.SGD(list(params.values()), lr=optimizer.lr, momentum=optimizer.momentum)
         rows = []
@@ -59,7 +59,7 @@ def one_by_one(
             used = torch.arange(len(data)) if batch is None else batch
             if step in steps:
                 now = {name: p.detach().clone() for name, p in params.items()}
-                held = bias_gradient(model, now, own.x[0], own.y[0]) != 0
+                held = bias_gradient(model, now, target.x[0], target.y[0]) != 0
                 rows.append(held if len(fixed) in used else torch.zeros_like(held))
             torch_sgd.zero_grad()
             logits = torch.func.functional_call(model, params, (data.x[used],))
@@ -104,7 +104,7 @@ def test_a_stack_halved_for_want_of_memory_is_the_same(parts: Split, monkeypatch
     def audit() -> Storage:
         return audit_storage(training, model, start(model), fixed, targets, steps=(2, 6), seed=0)
 
-    whole, real, calls = audit(), remanence.engine.ensembles.mlp._gradient, []
+    expected, real, calls = audit(), remanence.engine.ensembles.mlp._gradient, []
 
     def short_of_memory(*given: object, centred: bool) -> Params:
         calls.append(1)
@@ -114,7 +114,7 @@ def test_a_stack_halved_for_want_of_memory_is_the_same(parts: Split, monkeypatch
 
     monkeypatch.setattr(remanence.engine.ensembles.mlp, "_gradient", short_of_memory)
     with pytest.warns(UserWarning, match="trained in halves"):
-        assert torch.equal(audit().stored, whole.stored)
+        assert torch.equal(audit().stored, expected.stored)
 
 
 def test_one_model_at_its_weights(parts: Split) -> None:
@@ -128,7 +128,7 @@ def test_one_model_at_its_weights(parts: Split) -> None:
     assert not stored.all()
 
 
-def test_rows_behind_convolutions_are_judged_too(parts: Split) -> None:
+def test_rows_after_convolutions_count_too(parts: Split) -> None:
     fixed, records = world(parts, 4, side=12)
     model = cnn(fixed.shape, 10, activation=nn.ReLU)
     params, training = start(model), Training(optimizer=SGD(lr=0.1), epochs=2)
@@ -145,22 +145,22 @@ def test_a_sigmoid_stores_every_record_in_every_row(parts: Split) -> None:
     assert stored_rows(model, start(model), records).all()
 
 
-def test_counts_shares_and_histograms() -> None:
+def test_counts_fractions_and_histograms() -> None:
     stored = torch.tensor([[[1, 0, 1], [0, 0, 0]], [[1, 1, 1], [0, 0, 1]]]).bool()
     storage = Storage(steps=(1, 9), stored=stored)
     assert storage.rows_storing.tolist() == [[2, 0], [3, 1]]
     assert storage.histogram().tolist() == [[0, 0, 1, 1], [1, 1, 0, 0]]
-    assert storage.share.tolist() == [[1.0, 0.5, 1.0], [0.0, 0.0, 0.5]]
+    assert storage.fraction.tolist() == [[1.0, 0.5, 1.0], [0.0, 0.0, 0.5]]
 
 
 def test_what_cannot_be_audited_is_refused(parts: Split) -> None:
     fixed, records = world(parts, 2)
     model = mlp(fixed.shape, 10)
-    for steps in ((), (0,), (1, 4)):
-        with pytest.raises(BadInput, match=r"`steps` must name steps of 1\.\.3"):
+    for steps, code in (((), "empty"), ((0,), "out-of-range"), ((1, 4), "out-of-range")):
+        with refused(code, "steps"):
             audit_storage(Training(epochs=3), model, start(model), fixed, records, steps=steps, seed=0)
     for bare in (nn.Sequential(nn.Flatten()), nn.Sequential(nn.Flatten(), nn.Linear(64, 10, bias=False)), nn.ReLU()):
-        with pytest.raises(BadInput, match="fully connected layer that has a bias"):
+        with refused("unsupported-model", "model"):
             stored_rows(bare, start(model), records)
 
 

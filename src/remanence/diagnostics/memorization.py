@@ -1,8 +1,8 @@
 """Which rows of the first fully connected layer store a record.
 
 Shahin Shamsabadi, Hayes, Balle, Weller, "Mnemonist: Locating Model Parameters that Memorize Training Examples" (UAI
-2023), equations 1 to 4: a step moves row l along the record by dL/db_l, the record's own gradient of the row's bias.
-Where that is zero, as it is where a ReLU is off, the row holds nothing about the record at that step.
+2023), equations 1 to 4: a step moves row l along the record by dL/db_l, the record's gradient of the row's bias. Where
+that is zero, as it is where a ReLU is off, the row stores nothing of the record at that step.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,16 +26,16 @@ from remanence.types import Data, Params
 
 _BLOCK = 1024  # records at a time
 
-Look: TypeAlias = Callable[[Params, Tensor, Tensor], Tensor]
+BiasGradient: TypeAlias = Callable[[Params, Tensor, Tensor], Tensor]  # parameters, record, label -> (rows,)
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Storage:
-    """The B-scale: `stored` (targets, steps, rows) tells whether a target's own gradient moved a row at a step."""
+    """Which rows store which targets (the paper's B-scale)."""
 
     steps: tuple[int, ...]
-    stored: Tensor
+    stored: Tensor  # (targets, steps, rows): whether the gradient of a target moved a row at a step
 
     @property
     def rows_storing(self) -> Tensor:
@@ -43,8 +43,8 @@ class Storage:
         return self.stored.sum(2)
 
     @property
-    def share(self) -> Tensor:
-        """(steps, rows): the share of the targets that the row stores."""
+    def fraction(self) -> Tensor:
+        """(steps, rows): the fraction of the targets that a row stores."""
         return self.stored.double().mean(0)
 
     def histogram(self) -> Tensor:
@@ -55,9 +55,10 @@ class Storage:
 
 def stored_rows(model: nn.Module, params: Params, records: Data, *, loss: Loss | None = None) -> Tensor:
     """(records, rows): which rows of `model` a step on each of the records would move, at the weights `params`."""
-    records = records.to(*_place(params))
-    look = vmap(_own_gradient(model, loss or CrossEntropy()), in_dims=(None, 0, 0), chunk_size=_BLOCK)
-    stored: Tensor = look(params, records.x, records.y) != 0
+    like = next(iter(params.values()))
+    records = records.to(like.device, like.dtype)
+    gradient = vmap(_bias_gradient(model, loss or CrossEntropy()), in_dims=(None, 0, 0), chunk_size=_BLOCK)
+    stored: Tensor = gradient(params, records.x, records.y) != 0
     return stored
 
 
@@ -71,35 +72,37 @@ def audit_storage(
     steps: Sequence[int],
     seed: int,
 ) -> Storage:
-    """For each target, trained on beside `fixed` just as the shadows of a bank are, the rows that store it at `steps`.
+    """Which rows store each target at `steps` of a training on `fixed` and the target, as for the shadows of a bank.
 
-    Steps count from 1, and each is judged at the weights that it starts from. With the seed of `build_bank` the models
-    are those of the bank. A step of mini-batches that leaves the target out stores nothing.
+    Steps count from 1, and gradients are those at the weights before the step. With the seed of `build_bank` the models
+    are those of the bank. A step whose mini-batch leaves the target out stores nothing.
     """
     batches = training.batches(len(fixed) + 1, derive_seed(seed, "batches of shadows"))
-    taking = [batch is None or bool((batch == len(fixed)).any()) for batch in batches]
-    _check_steps(steps, len(taking))
+    with_target = [batch is None or bool((batch == len(fixed)).any()) for batch in batches]
+    _check_steps(steps, len(with_target))
     targets = targets.to(fixed.x.device, fixed.x.dtype)
-    per_epoch = len(taking) // training.epochs
-    short = replace(training, epochs=-(-max(steps) // per_epoch))  # nothing is asked of later epochs
-    look, cut, found = vmap(_own_gradient(model, training.loss)), chunks(model, fixed, targets), []
-    places = zip(accumulate(map(len, cut[:-1]), initial=0), cut, strict=True)
-    for first, chunk in track(places, total=len(cut), label="what is stored"):
-        watch = _Watched(optimizer=training.optimizer, look=look, targets=chunk, steps=tuple(sorted(set(steps))))
-        watched = replace(short, optimizer=watch)
-        TrainShadows(training=watched, model=model, initial=initial, fixed=fixed, seed=seed)((first, chunk))
-        found.append(watch.seen(steps))
-    takes_part = torch.tensor([taking[step - 1] for step in steps], device=fixed.x.device)
-    return Storage(steps=tuple(steps), stored=torch.cat(found) & takes_part[:, None])
+    per_epoch = len(with_target) // training.epochs
+    shortened = replace(training, epochs=-(-max(steps) // per_epoch))
+    gradient, parts, stored = vmap(_bias_gradient(model, training.loss)), chunks(model, fixed, targets), []
+    work = zip(accumulate(map(len, parts[:-1]), initial=0), parts, strict=True)
+    for first, chunk in track(work, total=len(parts), label="what is stored"):
+        observer = _Observer(
+            optimizer=training.optimizer, gradient=gradient, targets=chunk, steps=tuple(sorted(set(steps)))
+        )
+        observed = replace(shortened, optimizer=observer)
+        TrainShadows(training=observed, model=model, initial=initial, fixed=fixed, seed=seed)((first, chunk))
+        stored.append(observer.stored(steps))
+    takes_part = torch.tensor([with_target[step - 1] for step in steps], device=fixed.x.device)
+    return Storage(steps=tuple(steps), stored=torch.cat(stored) & takes_part[:, None])
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Watched:
-    """An optimiser that looks at the weights of a stack before it moves them."""
+class _Observer:
+    """An optimiser that records the gradients of the targets before it updates a stack of models."""
 
     optimizer: Optimizer
-    look: Look
+    gradient: BiasGradient
     targets: Data
     steps: tuple[int, ...]
     runs: list[list[Tensor]] = field(default_factory=list)
@@ -114,29 +117,29 @@ class _Watched:
 
     def update(self, params: Params, grads: Params, state: State, step: int) -> tuple[Params, State]:
         if step + 1 in self.steps:
-            self.runs[-1].append(self.look(params, *self._own(params)) != 0)
+            self.runs[-1].append(self.gradient(params, *self._targets_of(params)) != 0)
         return self.optimizer.update(params, grads, state, step)
 
-    def seen(self, steps: Sequence[int]) -> Tensor:
-        """(targets, steps, rows) of those that are no padding."""
-        stacked = torch.cat([torch.stack(run, 1) for run in self._whole()])[: len(self.targets)]
+    def stored(self, steps: Sequence[int]) -> Tensor:
+        """(targets, steps, rows), without padding."""
+        stacked = torch.cat([torch.stack(run, 1) for run in self._finished()])[: len(self.targets)]
         return stacked[:, [self.steps.index(step) for step in steps]]
 
-    def _own(self, params: Params) -> tuple[Tensor, Tensor]:
-        """The target of each model: a stack comes padded with the first, and in halves where memory is short."""
-        before = sum(len(run[0]) for run in self._whole())
+    def _targets_of(self, params: Params) -> tuple[Tensor, Tensor]:
+        """The target of each model: a stack is padded with the first, and comes in halves where memory is short."""
+        before = sum(len(run[0]) for run in self._finished())
         count = len(next(iter(params.values())))
-        places = torch.arange(before, before + count, device=self.targets.x.device)
-        own = self.targets.take(places.where(places < len(self.targets), 0))
-        return own.x, own.y
+        indices = torch.arange(before, before + count, device=self.targets.x.device)
+        targets = self.targets.take(indices.where(indices < len(self.targets), 0))
+        return targets.x, targets.y
 
-    def _whole(self) -> list[list[Tensor]]:
-        """Runs that were not broken off for want of memory."""
+    def _finished(self) -> list[list[Tensor]]:
+        """The runs that did not end for want of memory."""
         return [run for run in self.runs if len(run) == len(self.steps)]
 
 
-def _own_gradient(model: nn.Module, loss: Loss) -> Look:
-    """For one record the gradient of its own loss with respect to the bias of the first fully connected layer."""
+def _bias_gradient(model: nn.Module, loss: Loss) -> BiasGradient:
+    """The gradient of the loss of one record with respect to the bias of the first fully connected layer."""
     name = _first_bias(model)
 
     def objective(bias: Tensor, params: Params, x: Tensor, y: Tensor) -> Tensor:
@@ -156,16 +159,17 @@ def _first_bias(model: nn.Module) -> str:
         got = "one without a bias" if first else f"a {type(model).__name__} without any"
         raise BadInput(
             f"`model` must be a sequence with a fully connected layer that has a bias, got {got}: the rows of that "
-            "layer are what stores a record; use a model such as `mlp(shape, num_classes)`"
+            "layer are what stores a record; use a model such as `mlp(shape, num_classes)`",
+            code="unsupported-model",
+            argument="model",
         )
     return f"{first[0]}.bias"
 
 
 def _check_steps(steps: Sequence[int], count: int) -> None:
     if not steps or not all(1 <= step <= count for step in steps):
-        raise BadInput(f"`steps` must name steps of 1..{count}, those of the training, got {list(steps)}")
-
-
-def _place(params: Params) -> tuple[torch.device, torch.dtype]:
-    one = next(iter(params.values()))
-    return one.device, one.dtype
+        raise BadInput(
+            f"`steps` must name steps of 1..{count}, those of the training, got {list(steps)}",
+            code="out-of-range" if steps else "empty",
+            argument="steps",
+        )

@@ -1,4 +1,4 @@
-"""Items spread over the workers of a Ray cluster: one started here, or one that runs already.
+"""The backend of a Ray cluster: one started here, or one that is running.
 
 Every task uses as many threads as this process, because the bits of a product may depend on their number, and asks Ray
 for as many CPUs. With `OMP_NUM_THREADS=1` there is one task for each core.
@@ -27,21 +27,29 @@ B = TypeVar("B")
 @final
 @dataclass(frozen=True, kw_only=True)
 class Ray:
-    """`address` is that of a running cluster, such as `auto` or `HOST:6379`; without it, one is started on this machine
-    and stays until the process ends. A process is in one cluster: if it is in one already, that one is used."""
+    """Distributes items over the workers of a Ray cluster.
+
+    `address` is that of a running cluster, such as `auto` or `HOST:6379`; without it, one is started on this machine
+    and stays until the process ends. A process is in one cluster: if it is in one already, that one is used.
+    """
 
     address: str | None = None
     workers: int | None = None  # of a cluster started here; None: as many as the cores can carry
-    gpus: float = 1.0  # what each task asks for where its function holds CUDA tensors; half a GPU is 0.5
-    retries: int = 3  # how often the task of a worker that died is given to another
+    gpus: float = 1.0  # requested by each task whose function holds CUDA tensors; half a GPU is 0.5
+    retries: int = 3  # how often a task is given to another worker after its worker died
 
     def __post_init__(self) -> None:
         if find_spec("ray") is None:
-            raise BadInput('the Ray backend needs ray, which is not installed: `pip install "remanence[ray]"`')
+            raise BadInput(
+                'the Ray backend needs ray, which is not installed: `pip install "remanence[ray]"`',
+                code="missing-dependency",
+            )
         if self.workers is not None and (self.workers < 1 or self.address):
             raise BadInput(
                 f"`workers` must be 1 or more, and only for a cluster started here (without `address`), "
-                f"got {self.workers} with `address` {self.address}"
+                f"got {self.workers} with `address` {self.address}",
+                code="conflict" if self.address else "out-of-range",
+                argument="workers",
             )
 
     def map(self, fn: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
@@ -51,7 +59,7 @@ class Ray:
         self._connect(threads)
         function, on_cuda = _pack(fn)
         needs = {"CPU": float(threads), "GPU": self.gpus if on_cuda else 0.0}
-        window = 2 * _places(needs)  # while one result is used, the next task waits at its worker
+        window = 2 * _slots(needs)  # while one result is used, the next task waits at its worker
         task = ray.remote(_call).options(num_cpus=threads, num_gpus=needs["GPU"], max_retries=self.retries)
         shared = ray.put(function)  # once, however many tasks take it
         tasks: deque[Any] = deque()
@@ -63,8 +71,8 @@ class Ray:
             while tasks:
                 yield self._result(tasks)
         finally:
-            for left in tasks:
-                ray.cancel(left)
+            for pending in tasks:
+                ray.cancel(pending)
 
     def _connect(self, threads: int) -> None:
         import ray
@@ -84,11 +92,13 @@ class Ray:
         except (OSError, OverflowError, RuntimeError, ValueError) as error:
             raise BadInput(
                 f"no Ray cluster answers at `{self.address}` ({str(error).partition(chr(10))[0]}): "
-                "start one with `ray start --head`, or leave the address out"
+                "start one with `ray start --head`, or leave the address out",
+                code="unreachable",
+                argument="address",
             ) from None
 
     def _result(self, tasks: deque[Any]) -> Any:
-        """The value of the first task, which leaves the queue; what its function raised is raised here."""
+        """Remove the first task from the queue and return its value; an exception of its function is raised here."""
         import ray
         from ray.exceptions import RayTaskError, WorkerCrashedError
 
@@ -106,16 +116,16 @@ class Ray:
 
 
 def _call(function: bytes, item: bytes, threads: int) -> bytes:
-    """What a worker does. The bytes come from the process that asked, never from a file."""
+    """Run a task on a worker. The bytes come from the process that submitted it, never from a file."""
     torch.set_num_threads(threads)
     return _pack(pickle.loads(function)(pickle.loads(item)))[0]
 
 
 def _pack(thing: object) -> tuple[bytes, bool]:
-    """`thing` for another process, and whether it holds CUDA tensors.
+    """`thing` serialised for another process, and whether it holds CUDA tensors.
 
-    Tensors travel through the host and arrive on the device of their kind that the worker was given; of a slice only
-    the slice travels, where torch would take all that it was cut from.
+    Tensors are sent through the host and arrive on the device of their type that the worker was given. Of a view only
+    the view is sent, where torch would send the storage behind it.
     """
     from ray import cloudpickle
 
@@ -145,19 +155,20 @@ def _knock(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
-def _places(needs: dict[str, float]) -> int:
-    """How many tasks the cluster carries at once; a task that fits nowhere would wait for ever, so it is refused."""
+def _slots(needs: dict[str, float]) -> int:
+    """How many tasks the cluster runs at once; a task that fits on no machine would wait for ever, so it is refused."""
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     wanted = {name: need for name, need in needs.items() if need}
-    places = sum(min(int(node.get(name, 0) // need) for name, need in wanted.items()) for node in nodes)
-    if not places:
+    slots = sum(min(int(node.get(name, 0) // need) for name, need in wanted.items()) for node in nodes)
+    if not slots:
         raise BadInput(
             f"no machine of the Ray cluster has the {needs['CPU']:g} CPUs and {needs['GPU']:g} GPUs that a task asks "
-            "for: lower the threads with OMP_NUM_THREADS, or work on the CPU"
+            "for: lower the threads with OMP_NUM_THREADS, or work on the CPU",
+            code="not-enough-resources",
         )
-    return places
+    return slots
 
 
 def _cores() -> int:

@@ -29,7 +29,7 @@ def file_of(folder: Path | None, attack: object, release: KnowsTraining, trainin
         words(repr(training)),
         weights(release.initial),
         weights(release.final),
-        words(torch.__version__, our_code("training", "search", "attacks"), users_code(users)),
+        words(torch.__version__, our_code("training", "engine", "search", "attacks"), users_code(users)),
         words(kind_of(device)),
         words(str(seed)),
         *([records(release.fixed)] if isinstance(release, KnowsFixed) else []),

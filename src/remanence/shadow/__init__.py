@@ -1,3 +1,5 @@
+"""Shadow models: training a bank of them, storing it, and features of their flat parameter vectors."""
+
 from remanence.shadow.bank import ShadowBank, build_bank
 from remanence.shadow.rows import Rows, stack_weights
 from remanence.shadow.store import Store

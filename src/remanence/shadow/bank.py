@@ -1,4 +1,4 @@
-"""The shadow bank: pairs of weights and the one record that made the difference, made exactly as the victim was."""
+"""The shadow bank: models trained exactly as the victim was, each with a public record in place of the unknown one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,24 +21,25 @@ from remanence.shadow.store import Shards, Store
 from remanence.training import Training
 from remanence.types import Data, Params
 
-Work: TypeAlias = tuple[int, Data]  # the place of a chunk's first shadow, and its targets
+Chunk: TypeAlias = tuple[int, Data]  # the index of its first shadow, and its targets
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ShadowBank:
-    """Row k of `weights` is the flat parameter vector of the model trained on the fixed set and `targets` k."""
+    """Shadow models and their targets: model k was trained on the fixed set and record k of `targets`."""
 
-    weights: Tensor
+    weights: Tensor  # (models, parameters): flat parameter vectors
     targets: Data
     model: nn.Module | None = None
-    initial: Params | None = None  # where all of them started; None: each has a start of its own
+    initial: Params | None = None  # the initial weights of all models; None: each has others
 
     def first_layer(self) -> Rows | None:
+        """The first fully connected layer of the models, if there is one."""
         return None if self.model is None else first_layer(self.model, self.targets.shape)
 
     def inputs_of(self, layer: Rows) -> Tensor:
-        """(targets, features): what the layer sees of each target in the mean of the models."""
+        """(targets, features): the inputs of `layer` for each target, in the mean of the models."""
         assert self.model is not None
         mean = unstack_weights(self.model, self.weights.mean(dim=0))
         params = {name: mean[name] for name, _ in layer.encoder.named_parameters()}
@@ -48,18 +49,18 @@ class ShadowBank:
 def build_bank(
     release: KnowsFixed, public: Data, *, seed: int, backend: Backend | None = None, store: Store | None = None
 ) -> ShadowBank:
-    """Train one shadow for each public record, by the release's own recipe from its own initial weights.
+    """Train one shadow for each public record, by the training algorithm and from the initial weights of the release.
 
-    Where the release does not show these, each shadow starts from weights of its own, drawn by `initial_params`.
+    Where the release does not show these, each shadow has initial weights of its own, sampled by `initial_params`.
 
-    Chunks of shadows that lie in `store` are not made again, and those made are put there one by one.
+    Chunks of shadows that are in `store` are loaded, and those that are trained are written to it one by one.
     """
     require(release, KnowsFixed, by="a shadow bank")
     if len(public) == 0:
-        raise BadInput("`public` is empty: a shadow bank needs public records to train on")
+        raise BadInput("`public` is empty: a shadow bank needs public records", code="empty", argument="public")
     public = public.to(release.fixed.x.device, release.fixed.x.dtype)
-    cut = chunks(release.model, release.fixed, public)
-    work = list(zip(accumulate(map(len, cut[:-1]), initial=0), cut, strict=True))
+    targets = chunks(release.model, release.fixed, public)
+    work = list(zip(accumulate(map(len, targets[:-1]), initial=0), targets, strict=True))
     initial = release.initial if isinstance(release, KnowsAllButOne) else None
     train = TrainShadows(
         training=release.training,
@@ -69,28 +70,29 @@ def build_bank(
         seed=seed,
     )
     shards = store.open(ingredients(release, public, seed=seed)) if store else None
-    made = _train_all(train, work, backend or Local(), shards)
-    weights = torch.cat([rows.to(public.x.device) for rows in made])
+    trained = _train_all(train, work, backend or Local(), shards)
+    weights = torch.cat([rows.to(public.x.device) for rows in trained])
     return ShadowBank(weights=weights, targets=public, model=release.model, initial=initial)
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainShadows:
-    """From a chunk of targets to rows of weights; it holds no more than it needs, for it may travel."""
+    """Trains the shadows of a chunk, (index of the first, targets) -> (models, parameters). It is sent to workers, so
+    it holds no more than it needs."""
 
     training: Training
     model: nn.Module
-    initial: Params | None  # None: each shadow has a start of its own
+    initial: Params | None  # None: each shadow has initial weights of its own
     fixed: Data
     seed: int
 
-    def __call__(self, work: Work) -> Tensor:
-        first, targets = work
+    def __call__(self, chunk: Chunk) -> Tensor:
+        first, targets = chunk
         initial = self.initial
         if initial is None:
-            drawn = initial_stack(self.model, len(targets), seed=derive_seed(self.seed, "starts of shadows", first))
-            initial = {name: p.to(targets.x) for name, p in drawn.items()}
+            sampled = initial_stack(self.model, len(targets), seed=derive_seed(self.seed, "starts of shadows", first))
+            initial = {name: p.to(targets.x) for name, p in sampled.items()}
         seeds = {
             "seed": derive_seed(self.seed, "batches of shadows"),
             "noise_seed": derive_seed(self.seed, "shadows", first),
@@ -98,15 +100,19 @@ class TrainShadows:
         return stack_weights(train_chunk(self.training, self.model, initial, self.fixed, targets, **seeds))
 
 
-def _train_all(train: TrainShadows, work: Sequence[Work], backend: Backend, shards: Shards | None) -> list[Tensor]:
-    there = {start: shards.read(start) if shards else None for start, _ in work}
-    kept = {start: rows for start, rows in there.items() if rows is not None}
-    missing = [(start, targets) for start, targets in work if start not in kept]
-    made = track(backend.map(train, missing), total=len(missing), label="shadow models")
-    for (start, targets), rows in zip(missing, made, strict=True):
+def _train_all(train: TrainShadows, work: Sequence[Chunk], backend: Backend, shards: Shards | None) -> list[Tensor]:
+    stored = {first: shards.read(first) if shards else None for first, _ in work}
+    done = {first: rows for first, rows in stored.items() if rows is not None}
+    missing = [(first, targets) for first, targets in work if first not in done]
+    trained = track(backend.map(train, missing), total=len(missing), label="shadow models")
+    for (first, targets), rows in zip(missing, trained, strict=True):
         if len(rows) != len(targets):
-            raise BadInput(f"a worker trains {len(rows)} models at once, not {len(targets)}: use machines of one kind")
+            raise BadInput(
+                f"a worker of `backend` trains {len(rows)} models at once, not {len(targets)}: use equal machines",
+                code="conflict",
+                argument="backend",
+            )
         if shards:
-            shards.write(start, rows)
-        kept[start] = rows
-    return [kept[start] for start, _ in work]
+            shards.write(first, rows)
+        done[first] = rows
+    return [done[first] for first, _ in work]

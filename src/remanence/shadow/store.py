@@ -1,9 +1,9 @@
-"""Shadow models kept on disk, so that a broken run goes on where it stopped.
+"""Shadow models on disk, so that an interrupted run resumes where it stopped.
 
-A folder holds one bank: `bank.json` says what it is made of, and each chunk of shadows is a safetensors file whose
-metadata hold a digest of the recipe, its place and its numbers. Every file is filled under a temporary name and then
-renamed, so a kill at any moment leaves whole files or none; what does not fit its digest is made again. A folder serves
-one process at a time.
+A folder holds one bank: `bank.json` says what determines it, and each chunk of shadows is a safetensors file whose
+metadata hold a digest of the bank, the chunk's index and its values. Every file is written under a temporary name and
+then renamed, so a kill at any moment leaves complete files or none; a file that does not match its digest is trained
+again. A folder serves one process at a time.
 """
 
 import json
@@ -22,15 +22,15 @@ from remanence.errors import BadInput
 @final
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """`folder` holds one bank; another one is refused with the names of what changed."""
+    """A folder for one bank; another bank is refused with the names of what differs."""
 
     folder: Path
 
     def open(self, made_of: Ingredients) -> "Shards":
-        """The shards of the bank that is made of this, whatever is there already."""
+        """The shards of the bank with these ingredients, however many are there already."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for left_by_a_kill in self.folder.glob(".*.tmp"):
-            left_by_a_kill.unlink()
+        for interrupted in self.folder.glob(".*.tmp"):
+            interrupted.unlink()
         text = json.dumps(made_of, indent=1) + "\n"
         recipe = self.folder / "bank.json"
         if recipe.exists():
@@ -42,34 +42,37 @@ class Store:
     def _check(self, there: Ingredients, made_of: Ingredients) -> None:
         changed = [name for name in {**there, **made_of} if there.get(name) != made_of.get(name)]
         if changed:
-            told = "; ".join(f"`{n}` changed: was {_said(there, n)}, is {_said(made_of, n)}" for n in changed)
+            changes = "; ".join(f"`{n}` changed: was {_shown(there, n)}, is {_shown(made_of, n)}" for n in changed)
             raise BadInput(
-                f"`{self.folder}` holds the shadow models of another recipe ({told}): "
-                "give the old recipe, another folder for this one, or remove that folder"
+                f"`{self.folder}` holds the shadow models of another recipe ({changes}): "
+                "give the old recipe, another folder for this one, or remove that folder",
+                code="conflict",
+                argument="store",
             )
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Shards:
-    """The chunks of one bank, by the place of their first shadow."""
+    """The chunks of one bank, by the index of their first shadow."""
 
     folder: Path
     bank: str
 
     def read(self, start: int) -> Tensor | None:
-        """The rows of weights of the chunk at `start`, or None where it is missing, cut short or damaged."""
+        """The weights (models, parameters) of the chunk at `start`; None where it is missing, truncated or damaged."""
         from safetensors import SafetensorError, safe_open
 
         try:
             with safe_open(self._path(start), "pt") as file:
                 weights: Tensor = file.get_tensor("weights")
-                kept = (file.metadata() or {}).get("digest")
+                stored = (file.metadata() or {}).get("digest")
         except (FileNotFoundError, SafetensorError):
             return None
-        return weights if kept == self._digest(start, weights) else None
+        return weights if stored == self._digest(start, weights) else None
 
     def write(self, start: int, weights: Tensor) -> None:
+        """Store the weights of the chunk at `start`."""
         from safetensors.torch import save
 
         weights = weights.cpu().contiguous()
@@ -88,17 +91,19 @@ def _read_ingredients(path: Path) -> Ingredients:
         found = json.loads(path.read_text(encoding="utf-8"))
         return {name: {"is": str(each["is"]), "digest": str(each["digest"])} for name, each in found.items()}
     except (ValueError, AttributeError, KeyError, TypeError):
-        raise BadInput(f"`{path}` is damaged: remove its folder, or give another one") from None
+        raise BadInput(
+            f"`{path}` is damaged: remove its folder, or give another one", code="damaged-file", argument="store"
+        ) from None
 
 
-def _said(made_of: Ingredients, name: str) -> str:
+def _shown(made_of: Ingredients, name: str) -> str:
     if name not in made_of:
         return "nothing"
     return f"{shorten(made_of[name]['is'], 240, placeholder=' …')} ({made_of[name]['digest'][:8]})"
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Give `path` this content at once and for good; on any error it is as before."""
+    """Write `path` atomically and durably; on any error it stays as it was."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -109,5 +114,5 @@ def _write(path: Path, content: bytes) -> None:
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            error.filename, error.filename2 = str(path), None  # the name that the reader knows
+            error.filename, error.filename2 = str(path), None  # the name that the caller knows
         raise

@@ -112,7 +112,7 @@ def _many(scale: Scale, seed: int, device: torch.device) -> Outcome:
         errors[CHOSEN].append(readings.error(rows))
         errors[AT_MEAN].append(readings.error(readings.importance_at_mean.helpful))
         errors[DRAWN].append(readings.error(readings.drawn(len(rows))))
-        agreement.append(rank_correlation(-readings.importance.coefficient, run.storage((1,)).share[0]))
+        agreement.append(rank_correlation(-readings.importance.coefficient, run.storage((1,)).fraction[0]))
         kept.append(len(rows))
     for run in track(runs(scale, nn.Sigmoid, smooth, seed, device), total=smooth, label="starts, sigmoid"):
         readings = Readings.of(run)

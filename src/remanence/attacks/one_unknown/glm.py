@@ -6,7 +6,7 @@ weight decay cancel,
 
     sum over the fixed records of their gradients + g + N * weight_decay * theta = 0,
 
-so the gradient g of the unknown record is what the others leave over. Under cross-entropy a linear layer's row k has
+so the gradient g of the unknown record is the residual of the others. Under cross-entropy a linear layer's row k has
 the gradient c_k x and its intercept c_k, with c = softmax - one-hot label: their quotient is x.
 """
 
@@ -25,29 +25,29 @@ from remanence.types import Reconstruction
 @final
 @dataclass(frozen=True, kw_only=True)
 class GLM:
-    """Nothing is searched or drawn. The objective is |g - gradient of the record found| / |g|, 0 where it is exact."""
+    """The closed form, without parameters; its objective is |g - gradient of the reconstruction| / |g|."""
 
     def run(self, release: KnowsAllButOne, *, seed: int) -> Reconstruction:
         require(release, KnowsAllButOne, by=type(self).__name__)
         _check(release)
-        theta = _joined(release.final["1.weight"], release.final["1.bias"])
+        theta = _with_intercept(release.final["1.weight"], release.final["1.bias"])
         x, y = release.fixed.x.flatten(1), release.fixed.y
         g = -_gradient(theta, x, y) - (len(y) + 1) * release.training.weight_decay * theta
         c = g[:, -1]
-        row = c.abs().argmax()  # the row that rounding hurts least
+        row = c.abs().argmax()  # the row with the smallest rounding error
         record = (g[row, :-1] / c[row]).nan_to_num().clamp(0, 1)[None]
         label = c.argmin()[None]  # the only class whose c is negative
         objective = (g - _gradient(theta, record, label)).norm() / g.norm()
         return Reconstruction(x=record.to(x).unflatten(1, release.shape), y=label, objective=float(objective))
 
 
-def _joined(weight: Tensor, bias: Tensor) -> Tensor:
-    """The intercept as one more column; in double precision, as g is a small difference of large sums."""
+def _with_intercept(weight: Tensor, bias: Tensor) -> Tensor:
+    """(classes, features + 1): weights and intercept in float64, as g is a small difference of large sums."""
     return torch.cat([weight, bias[:, None]], dim=1).double()
 
 
 def _gradient(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """The gradient of the summed cross-entropy."""
+    """(classes, features + 1): the gradient of the summed cross-entropy."""
     x = torch.cat([x.double(), x.new_ones(len(x), 1).double()], dim=1)
     c = (x @ theta.T).softmax(dim=1)
     c[torch.arange(len(y), device=y.device), y] -= 1
@@ -55,28 +55,32 @@ def _gradient(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _check(release: KnowsAllButOne) -> None:
-    """Refuse what has no closed form."""
+    """Refuse models and trainings that have no closed form."""
     model, training = release.model, release.training
     layers = list(model) if isinstance(model, nn.Sequential) else [model]
     if [type(layer) for layer in layers] != [nn.Flatten, nn.Linear] or layers[1].bias is None:
         got = ", ".join(type(layer).__name__ for layer in layers)
         raise BadInput(
             "`model` must be a flatten and one linear layer with an intercept for GLM, such as "
-            f"`mlp(shape, num_classes, hidden=())`, got {got}: use RecoNN"
+            f"`mlp(shape, num_classes, hidden=())`, got {got}: use RecoNN",
+            code="unsupported-model",
+            argument="release",
         )
     if not isinstance(training.loss, CrossEntropy):
-        raise BadInput(f"`loss` must be CrossEntropy() for GLM, got {training.loss}: use RecoNN")
+        raise _unsupported(f"`loss` must be CrossEntropy() for GLM, got {training.loss}: use RecoNN")
     if training.privacy is not None:
-        raise BadInput(
-            f"`privacy` must be None for GLM, got {training.privacy}: what is left over is noise; use RecoNN"
-        )
+        raise _unsupported(f"`privacy` must be None for GLM, got {training.privacy}: the residual is noise; use RecoNN")
     if training.batch_size is not None and training.batch_size <= len(release.fixed):
-        raise BadInput(
+        raise _unsupported(
             f"`batch_size` must be None (full batch) for GLM, got {training.batch_size}: "
-            "mini-batches do not come to rest; use RecoNN"
+            "mini-batches do not reach a stationary point; use RecoNN"
         )
     if getattr(training.optimizer, "weight_decay", 0):
-        raise BadInput(
+        raise _unsupported(
             f"`optimizer` must not decay the weights itself for GLM, got {training.optimizer}: "
             "use the `weight_decay` of Training, whose stationary point is known"
         )
+
+
+def _unsupported(message: str) -> BadInput:
+    return BadInput(message, code="unsupported-training", argument="release")
