@@ -66,6 +66,7 @@ CLEAN = (
     "remanence/data",
     "remanence/diagnostics",
     "remanence/execution",
+    "remanence/metrics",
     "remanence/progress.py",
     "remanence/errors.py",
     "remanence/releases",

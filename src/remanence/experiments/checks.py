@@ -48,11 +48,11 @@ def few_null_scores(finding: Finding) -> Caveat | None:
 def small_held_out_pool(finding: Finding) -> Caveat | None:
     """Draws from a small pool repeat its records, and a class that runs out is filled up from other classes."""
     scarce = finding.scores.scarcest
-    if scarce.held_out >= 5 * scarce.asked:
+    if scarce.held_out >= 5 * scarce.needed:
         return None
     text = (
         f"Of class {scarce.label} there are only {scarce.held_out} held-out records, and a draw of the nulls asks for "
-        f"{scarce.asked}: their levels are less certain than their number of scores suggests. Hold more records out."
+        f"{scarce.needed}: their levels are less certain than their number of scores suggests. Hold more records out."
     )
     return Caveat(code="small-held-out-pool", text=text)
 

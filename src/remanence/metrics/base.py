@@ -1,4 +1,4 @@
-"""What a metric is: one name, a score per pair, a score for every pair, and which way is better."""
+"""What a metric is: a name, the scores of given pairs and of all pairs, and whether higher is better."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -16,18 +16,18 @@ Comparison: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """Candidates come first, truth second; records are floats in [0, 1]; the scores keep dtype and device."""
+    """A score of candidates (first argument) against true records (second), both floats in [0, 1]."""
 
     name: str
     paired: Comparison = field(repr=False)  # (n, ...) and (n, ...) -> (n,)
     pairwise: Comparison = field(repr=False)  # (m, ...) and (n, ...) -> (m, n)
     higher_is_better: bool
     needs_images: bool = False
-    good: float | None = None  # the level the literature calls a success, where it names one
+    good: float | None = None  # the level that the literature calls a success, if it names one
 
 
 def paired(compare: Comparison) -> Comparison:
-    """Guard a comparison of the i-th candidate with the i-th truth record."""
+    """Check the arguments of a comparison of the i-th candidate with the i-th record; compute in float32 or more."""
 
     @functools.wraps(compare)
     def guarded(candidates: Tensor, truth: Tensor) -> Tensor:
@@ -35,7 +35,9 @@ def paired(compare: Comparison) -> Comparison:
         if len(candidates) != len(truth):
             raise BadInput(
                 f"`candidates` must be as many as the truth's {len(truth)} records to be compared one by one, "
-                f"got {len(candidates)}: match them first, or use `pairwise`"
+                f"got {len(candidates)}: match them first, or use `pairwise`",
+                code="shape-mismatch",
+                argument="candidates",
             )
         return _compare(compare, candidates, truth)
 
@@ -43,7 +45,7 @@ def paired(compare: Comparison) -> Comparison:
 
 
 def pairwise(compare: Comparison) -> Comparison:
-    """Guard a comparison of every candidate with every truth record."""
+    """Check the arguments of a comparison of every candidate with every record; compute in float32 or more."""
 
     @functools.wraps(compare)
     def guarded(candidates: Tensor, truth: Tensor) -> Tensor:
@@ -74,18 +76,27 @@ def _normalised(
 
 
 def check_records(candidates: Tensor, truth: Tensor) -> None:
+    """Refuse candidates and true records that cannot be compared."""
     for name, x in (("candidates", candidates), ("truth", truth)):
         if not x.is_floating_point():
-            raise BadInput(f"`{name}` must hold floats in [0, 1], got {x.dtype}: divide 8-bit pixels by 255 first")
+            raise BadInput(
+                f"`{name}` must hold floats in [0, 1], got {x.dtype}: divide 8-bit pixels by 255 first",
+                code="wrong-type",
+                argument=name,
+            )
         if x.ndim not in (2, 4):
             raise BadInput(
                 f"`{name}` must be (n, features) or (n, channels, height, width), got {tuple(x.shape)}: "
-                "add the dimensions of size 1"
+                "add the dimensions of size 1",
+                code="shape-mismatch",
+                argument=name,
             )
     if candidates.shape[1:] != truth.shape[1:]:
         raise BadInput(
             f"`candidates` must hold records of the truth's shape {tuple(truth.shape[1:])}, "
-            f"got {tuple(candidates.shape[1:])}: resize them to it"
+            f"got {tuple(candidates.shape[1:])}: resize them to it",
+            code="shape-mismatch",
+            argument="candidates",
         )
 
 

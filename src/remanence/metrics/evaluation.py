@@ -1,4 +1,4 @@
-"""The one place where reconstruction and truth meet: every score beside the level that chance reaches.
+"""The evaluation of a reconstruction against the truth: every score together with its null levels.
 
 A record is *found* when its matched score beats both nulls at a 1 % false-positive rate: (a) the same reconstructions
 against held-out records, (b) unrelated records in place of the reconstructions. See docs/evidence.md.
@@ -37,17 +37,17 @@ FPR = 0.01
 @final
 @dataclass(frozen=True, kw_only=True)
 class Scarcity:
-    """The class with the fewest held-out records for those that one draw of a null asks for."""
+    """The class with the fewest held-out records relative to those that one sample of a null needs."""
 
     label: int
     held_out: int
-    asked: int
+    needed: int
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """How often the label that came with a record's reconstruction is the right one, and what the commonest reaches."""
+    """The accuracy of the labels that an attack returned with its reconstructions, and that of the commonest label."""
 
     accuracy: Interval
     chance: float
@@ -56,7 +56,8 @@ class Labels:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scores:
-    """Scores per record, in the order of the truth, and what they are worth. The first metric decides what is found."""
+    """The scores of each record, in the order of the truth, with intervals and null levels. The first metric decides
+    which records are found."""
 
     matching: str
     metrics: tuple[Metric, ...]
@@ -70,18 +71,20 @@ class Scores:
     p_unrelated: Tensor
     found: Tensor
     fraction_found: Interval
-    closer: Tensor  # which records came back better than their own nearest neighbour
+    closer: Tensor  # which reconstructions are closer to their record than its nearest neighbour is
     fraction_closer: Interval
     labels: Labels | None  # None where the attack returned none
     roc: Roc  # records against held-out records
-    lookalike: Tensor  # the nearest record that the attacker could own
+    lookalike: Tensor  # the nearest neighbour of each record among those that the attacker could own
 
     @property
     def primary(self) -> Metric:
+        """The metric that decides which records are found."""
         return self.metrics[0]
 
     @property
     def unmatched(self) -> int:
+        """How many records have no candidate."""
         return int((self.index == NONE).sum())
 
 
@@ -95,13 +98,13 @@ def evaluate(
     metrics: Sequence[Metric] | None = None,
     seed: int = 0,
 ) -> Scores:
-    """Score `reconstruction` against `truth`, and nothing against it beside that.
+    """Score `reconstruction` against `truth`, with its null levels.
 
     `unrelated` are records of the same distribution that were never trained on; `known` the records that the attacker
     could own, for the mean image and the nearest neighbour (`unrelated` where not given).
     """
     if len(truth) == 0:
-        raise BadInput("`truth` is empty: there is no record to look for")
+        raise BadInput("`truth` is empty: give the records to compare with", code="empty", argument="truth")
     check_disjoint({"truth": truth, "unrelated": unrelated})
     metrics = tuple(metrics or default_metrics(truth))
     known = known if known is not None and len(known) else unrelated
@@ -118,15 +121,15 @@ def evaluate(
         "mean_image": lambda: mean_image(truth, known, metrics),
         "nearest_neighbour": lambda: neighbour,
     }
-    nulls = {name: made() for name, made in track(levels.items(), total=len(levels), label="levels of chance")}
-    score, against_held_out, against_unrelated, of_neighbour = (
+    nulls = {name: compute() for name, compute in track(levels.items(), total=len(levels), label="levels of chance")}
+    score, against_held_out, against_unrelated, neighbour_score = (
         oriented(metrics[0], v[metrics[0].name])
         for v in (values, nulls["held_out"].values, nulls["unrelated"].values, neighbour.values)
     )
     p_held_out = p_values(score, against_held_out, distinct=nulls["held_out"].distinct)
     p_unrelated = p_values(score, against_unrelated, distinct=nulls["unrelated"].distinct)
     found = (p_held_out <= FPR) & (p_unrelated <= FPR)
-    closer = score > of_neighbour  # a record without a score (NaN) is not
+    closer = score > neighbour_score  # False for a record without a score (NaN)
     return Scores(
         matching=matching.name,
         metrics=metrics,
@@ -158,31 +161,31 @@ def _labels(reconstruction: Reconstruction, truth: Data, index: Tensor) -> Label
 
 
 def quantities(metrics: Sequence[Metric]) -> dict[str, bool]:
-    """The numbers of a cell beside which a paper's can stand, and whether higher is better."""
+    """The quantities of an evaluation that a claim can be about, and whether higher is better."""
     named = {f"{kind} {m.name}": m.higher_is_better for kind in ("mean", "median") for m in metrics}
     return named | {"share found": True, "share closer than the nearest neighbour": True}
 
 
 def _scarcest(truth: Data, unrelated: Data, candidates: int) -> Scarcity:
-    per_draw = max(1.0, candidates / len(truth))
+    per_record = max(1.0, candidates / len(truth))
     classes = [
         Scarcity(
             label=int(label),
             held_out=int((unrelated.y == label).sum()),
-            asked=ceil(per_draw * int((truth.y == label).sum())),
+            needed=ceil(per_record * int((truth.y == label).sum())),
         )
         for label in truth.y.unique()
     ]
-    return min(classes, key=lambda c: c.held_out / c.asked)
+    return min(classes, key=lambda c: c.held_out / c.needed)
 
 
 def oriented(metric: Metric, values: Tensor) -> Tensor:
-    """The values of a metric turned so that larger is better."""
+    """The values of a metric, negated where lower is better, so that larger is better."""
     return values if metric.higher_is_better else -values
 
 
 def default_metrics(truth: Data) -> tuple[Metric, ...]:
-    """SSIM first where its window fits; squared error first for table rows and tiny images."""
+    """The metrics for these records: SSIM first where its window fits, MSE first for table rows and tiny images."""
     pixels = (MSE, MAE, PSNR, NCC)
     if truth.is_image and min(truth.shape[1:]) >= SKIMAGE.window:
         return (SSIM, SSIM3, *pixels)

@@ -1,4 +1,4 @@
-"""The theoretical limit: how often differential privacy lets any attack succeed.
+"""The theoretical limit that differential privacy sets to the success rate of any reconstruction attack.
 
 Balle, Cherubin, Hayes 2022 and Hayes, Mahloujifar, Balle, "Bounding Training Data Reconstruction in DP-SGD" (2023): if
 no guess from the prior alone comes close to a record with a probability above kappa, then no attack on a mu-GDP release
@@ -20,27 +20,30 @@ from remanence.metrics.statistics import Interval, binomial_proportion
 from remanence.training.dp import DELTA, epsilon
 from remanence.types import Data, Reconstruction
 
-RATE = 0.01  # how often the best guess may succeed where no threshold is given
+RATE = 0.01  # success rate of the best guess that sets the threshold where none is given
 STARTS, CLIMBERS, STEPS, SHORTLIST = 2000, 64, 10, 32
-MOST, BLOCK = 5000, 4096  # records that guesses are made from; records compared at once
+MAX_RECORDS, BLOCK = 5000, 4096  # that guesses are computed from; that are compared at once
 FINEST = 1 / 255**2  # one grey level: below that two records are the same
-DOUBT = 0.025  # how often kappa may come out too small: the doubt of one end of the interval of the success
+ALPHA = 0.025  # probability that kappa is underestimated: that of one bound of the interval of the success rate
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Limit:
+    """The measured success rate of an attack and its upper bound under mu-GDP."""
+
     mu: float
     epsilon: float
     delta: float
     metric: str
     threshold: float  # a reconstruction with at most this error succeeds
-    prior: float  # kappa: how often the best guess from the prior alone succeeds, estimated from above
+    prior: float  # kappa: success rate of the best guess from the prior alone, an upper confidence bound
     bound: float
     success: Interval  # measured
 
     @property
     def violated(self) -> bool:
+        """Whether the measured success rate lies above the bound, which means a bug."""
         return self.success.low > self.bound
 
 
@@ -54,7 +57,7 @@ def reconstruction_limit(
     threshold: float | None = None,
     seed: int = 0,
 ) -> Limit:
-    """The measured success of `reconstruction`, the i-th for the i-th record of `truth`, beside its limit.
+    """The success rate of `reconstruction`, whose i-th candidate is for the i-th record of `truth`, and its limit.
 
     `known` are other records of the same distribution: one half makes guesses, the other counts how often they succeed.
     Where no `threshold` is given it is the error within which the best guess succeeds on 1 % of the first half.
@@ -62,11 +65,11 @@ def reconstruction_limit(
     _check(reconstruction, truth, known, mu, threshold)
     truth, known = (data.to(reconstruction.x.device, reconstruction.x.dtype) for data in (truth, known))
     order = torch.randperm(len(known), generator=torch.Generator().manual_seed(seed)).to(known.x.device)
-    making, counting = known.take(order[: len(order) // 2][:MOST]), known.take(order[len(order) // 2 :])
-    starts, own = _starts(making), reconstruction.x.detach().flatten(1)
+    making, counting = known.take(order[: len(order) // 2][:MAX_RECORDS]), known.take(order[len(order) // 2 :])
+    starts, returned = _starts(making), reconstruction.x.detach().flatten(1)
     threshold = threshold or _threshold(starts, making.x.flatten(1))
-    # what the attack returned are guesses too, as good as any where it learnt nothing from the release
-    pool = torch.cat([starts, own[own.isfinite().all(dim=1)]])
+    # the candidates are guesses too, as good as any where the attack learnt nothing from the release
+    pool = torch.cat([starts, returned[returned.isfinite().all(dim=1)]])
     kappa = _kappa(pool, making.x.flatten(1), counting.x.flatten(1), threshold)
     succeeded = MSE.paired(reconstruction.x, truth.x) <= threshold  # not so for NaN
     return Limit(
@@ -86,7 +89,7 @@ def success_bound(kappa: float, mu: float) -> float:
     from scipy.special import ndtr, ndtri
 
     if not 0 <= kappa <= 1:
-        raise BadInput(f"`kappa` must be a probability from 0 to 1, got {kappa}")
+        raise BadInput(f"`kappa` must be a probability from 0 to 1, got {kappa}", code="out-of-range", argument="kappa")
     return float(ndtr(ndtri(kappa) + mu))
 
 
@@ -97,8 +100,8 @@ def _starts(records: Data) -> Tensor:
 
 
 def _threshold(starts: Tensor, records: Tensor) -> float:
-    """The smallest error within which some guess has RATE of the records."""
-    count = max(2, round(RATE * len(records)))  # one record is its own best guess, without an error
+    """The smallest error within which some guess lies of a fraction RATE of the records."""
+    count = max(2, round(RATE * len(records)))  # one record is its own best guess, with no error
 
     def radius(errors: Tensor) -> Tensor:
         return errors.kthvalue(min(count, len(records)), dim=1).values
@@ -111,14 +114,14 @@ def _threshold(starts: Tensor, records: Tensor) -> float:
 
 
 def _kappa(pool: Tensor, making: Tensor, counting: Tensor, threshold: float) -> float:
-    """How often the best guess succeeds, estimated from above: it need not be among ours."""
+    """An upper confidence bound of the success rate of the best guess, which need not be among ours."""
     guesses = _best_guesses(pool, making, threshold)
     chosen, fresh = (_errors(guesses, records) <= threshold for records in (making, counting))
-    return max(float(chosen.double().mean(dim=1).max()), _largest_share(fresh))
+    return max(float(chosen.double().mean(dim=1).max()), _upper_bound(fresh))
 
 
 def _best_guesses(starts: Tensor, records: Tensor, threshold: float) -> Tensor:
-    """The guesses that succeed on most records: of the starts, and of what is reached from the best of them."""
+    """The guesses with the highest success rates, among the starts and what mean shift reaches from the best."""
 
     def within(errors: Tensor) -> Tensor:
         return errors <= threshold
@@ -131,10 +134,8 @@ def _best_guesses(starts: Tensor, records: Tensor, threshold: float) -> Tensor:
 
 
 def _climb(guesses: Tensor, records: Tensor, near: Callable[[Tensor], Tensor]) -> Tensor:
-    """Mean shift: each guess moves to the mean of the records near it. A mean is a better guess than any record.
-
-    All guesses on the way are returned, the first ones included.
-    """
+    """All guesses along the paths of mean shift, in which a guess moves to the mean of the records near it: a mean is a
+    better guess than any record."""
     path = [guesses]
     for _ in range(STEPS):
         mask = near(_errors(path[-1], records)).to(records)
@@ -144,30 +145,42 @@ def _climb(guesses: Tensor, records: Tensor, near: Callable[[Tensor], Tensor]) -
 
 
 def _errors(guesses: Tensor, records: Tensor) -> Tensor:
-    """Mean squared errors (guess, record) by matrix products: in double precision their rounding is no matter here."""
+    """(guesses, records): mean squared errors by matrix products, in float64, where their rounding does not matter."""
     a, blocks = guesses.double(), (block.double() for block in records.split(BLOCK))
-    own = a.square().sum(dim=1, keepdim=True)
-    squares = [torch.addmm(own + b.square().sum(dim=1), a, b.T, alpha=-2) for b in blocks]
+    norms = a.square().sum(dim=1, keepdim=True)
+    squares = [torch.addmm(norms + b.square().sum(dim=1), a, b.T, alpha=-2) for b in blocks]
     return torch.cat(squares, dim=1).clamp_(min=0).div_(a.shape[1])
 
 
-def _largest_share(succeeds: Tensor) -> float:
-    """The upper end of the exact interval for the best of the guesses (guess, record), with a union bound over them."""
-    from scipy.stats import beta
+def _upper_bound(succeeds: Tensor) -> float:
+    """The one-sided Clopper-Pearson bound for the best of (guesses, records), with a union bound over guesses."""
+    from scipy.stats import binomtest
 
-    count, total = int(succeeds.sum(dim=1).max()), succeeds.shape[1]
-    return float(beta.isf(DOUBT / len(succeeds), count + 1, total - count)) if count < total else 1.0
+    best = binomtest(int(succeeds.sum(dim=1).max()), succeeds.shape[1], alternative="less")
+    return float(best.proportion_ci(1 - ALPHA / len(succeeds), "exact").high)
 
 
 def _check(reconstruction: Reconstruction, truth: Data, known: Data, mu: float, threshold: float | None) -> None:
     if len(reconstruction.x) != len(truth) or not len(truth):
         raise BadInput(
             f"`reconstruction` must hold one candidate for each record of `truth`, {len(truth)}, "
-            f"got {len(reconstruction.x)}: the limit is about one unknown record per release"
+            f"got {len(reconstruction.x)}: the limit is about one unknown record per release",
+            code="shape-mismatch",
+            argument="reconstruction",
         )
     if len(known) < 2:
-        raise BadInput(f"`known` must hold records to guess from and others to count on, got {len(known)}: add some")
+        raise BadInput(
+            f"`known` must hold records to guess from and others to count on, got {len(known)}: add some",
+            code="too-few",
+            argument="known",
+        )
     if not (isfinite(mu) and mu > 0):
-        raise BadInput(f"`mu` must be a finite number above 0, got {mu}: without noise there is no limit")
+        raise BadInput(
+            f"`mu` must be a finite number above 0, got {mu}: without noise there is no limit",
+            code="out-of-range",
+            argument="mu",
+        )
     if threshold is not None and not (isfinite(threshold) and threshold > 0):
-        raise BadInput(f"`threshold` must be a squared error above 0, got {threshold}")
+        raise BadInput(
+            f"`threshold` must be a squared error above 0, got {threshold}", code="out-of-range", argument="threshold"
+        )

@@ -1,4 +1,4 @@
-"""Which candidate stands for which truth record: the pairings of the papers, named, because scores depend on them."""
+"""The assignments of candidates to true records that the papers use, by name, because scores depend on them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,13 +15,13 @@ from remanence.metrics.pixel import MSE, half, ncc_distance
 from remanence.metrics.ssim import SKIMAGE, SSIM
 
 NONE = -1  # the index of a truth record that got no candidate
-_GULP = 2**16  # pairs of the greedy pass looked at together
+_BLOCK = 2**16  # pairs of the greedy pass considered together
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Matching:
-    """Candidates (m, ...) and truth (n, ...) -> for each truth record the index of its candidate, or -1: int64 (n,)."""
+    """Candidates (m, ...) and truth (n, ...) -> (n,) int64: the index of the candidate of each record, or -1."""
 
     name: str
     pair: Callable[[Tensor, Tensor], Tensor] = field(repr=False)
@@ -33,17 +33,19 @@ class Matching:
 
 
 def _identity(candidates: Tensor, truth: Tensor) -> Tensor:
-    """The k-th reconstruction belongs to the k-th record: one release for each record (RecoNN)."""
+    """The k-th candidate for the k-th record, as where there is one release for each record (RecoNN)."""
     if len(candidates) != len(truth):
         raise BadInput(
             f"`candidates` must be as many as the truth's {len(truth)} records for the matching `identity`, "
-            f"got {len(candidates)}: use `hungarian` or `nearest_ncc`"
+            f"got {len(candidates)}: use `hungarian` or `nearest_ncc`",
+            code="shape-mismatch",
+            argument="candidates",
         )
     return torch.arange(len(truth), device=truth.device)
 
 
 def _nearest_ncc(candidates: Tensor, truth: Tensor) -> Tensor:
-    """Buzaglo et al. 2023: several truth records may share a candidate; CIFAR is searched at half resolution."""
+    """The nearest candidate of each record (Buzaglo et al. 2023), which several may share; CIFAR at half resolution."""
     if len(candidates) == 0:
         return _unmatched(truth)
     if truth.ndim == 4 and min(truth.shape[2:]) >= 32:
@@ -53,14 +55,14 @@ def _nearest_ncc(candidates: Tensor, truth: Tensor) -> Tensor:
 
 
 def greedy(metric: Metric) -> Matching:
-    """SimuDy: the best pair by `metric` of those left, again and again; ties go to the first truth record."""
-    return Matching(name=f"greedy_{metric.name}", pair=_BestLeft(metric))
+    """Greedy one-to-one matching by `metric`, as for SimuDy; ties go to the first record."""
+    return Matching(name=f"greedy_{metric.name}", pair=_Greedy(metric))
 
 
 @final
 @dataclass(frozen=True)
-class _BestLeft:
-    """One to one, the best pair first, then the best of those left; SimuDy's paper does so by normalised images."""
+class _Greedy:
+    """One to one, the best pair first, then the best of the remaining; SimuDy's paper does so on normalised images."""
 
     metric: Metric
 
@@ -71,35 +73,35 @@ class _BestLeft:
 
 
 def _greedy(score: NDArray[np.float64]) -> NDArray[np.int64]:
-    """One sort and one pass. Rounds of mutually best pairs need a round per pair when the candidates look alike."""
+    """(records,): greedy assignment by one sort and one pass over the scores (records, candidates)."""
     match = np.full(score.shape[0], NONE, dtype=np.int64)
     free = np.ones(score.shape[1], dtype=np.bool_)
     order = np.argsort(-score, axis=None, kind="stable")
-    for start in range(0, order.size, _GULP):
-        rows, columns = np.unravel_index(order[start : start + _GULP], score.shape)
-        left = (match[rows] == NONE) & free[columns]  # few after the first gulp, so the loop stays short
-        for row, column in zip(rows[left].tolist(), columns[left].tolist(), strict=True):
+    for start in range(0, order.size, _BLOCK):
+        rows, columns = np.unravel_index(order[start : start + _BLOCK], score.shape)
+        open_pairs = (match[rows] == NONE) & free[columns]  # few after the first block, so the loop stays short
+        for row, column in zip(rows[open_pairs].tolist(), columns[open_pairs].tolist(), strict=True):
             if match[row] == NONE and free[column]:
                 match[row], free[column] = column, False
     return match
 
 
 def _hungarian(candidates: Tensor, truth: Tensor) -> Tensor:
-    """The one-to-one pairing with the best sum: of SSIM, or of squared errors where an SSIM window does not fit."""
+    """The optimal one-to-one assignment by the sum of SSIM, or of squared errors where an SSIM window does not fit."""
     from scipy.optimize import linear_sum_assignment
 
     if truth.ndim == 4 and min(truth.shape[2:]) >= SKIMAGE.window:
         cost = -_similarity(candidates, truth)
     else:
         cost = MSE.pairwise(candidates, truth).nan_to_num(nan=2.0)  # worse than any error in [0, 1]
-    taken, served = linear_sum_assignment(cost.double().cpu().numpy())
+    candidate, record = linear_sum_assignment(cost.double().cpu().numpy())
     match = _unmatched(truth)
-    match[torch.from_numpy(served).to(match.device)] = torch.from_numpy(taken).to(match.device)
+    match[torch.from_numpy(record).to(match.device)] = torch.from_numpy(candidate).to(match.device)
     return match
 
 
 def _similarity(candidates: Tensor, truth: Tensor) -> Tensor:
-    """SSIM of all pairs, a diverged (NaN) candidate below everything that can be scored."""
+    """SSIM of all pairs, with diverged (NaN) candidates below all others."""
     return SSIM.pairwise(candidates, truth).nan_to_num(nan=-2.0)
 
 

@@ -1,7 +1,7 @@
-"""The levels that chance reaches: what the same matching and metrics give when nothing was reconstructed.
+"""Null levels: the scores that the same matching and metrics give where nothing was reconstructed.
 
-Nulls are drawn with the labels of the truth, so that an attack which learnt a record's class and nothing else stays at
-the null level.
+Nulls are sampled with the labels of the truth, so that an attack which learnt a record's class and nothing else stays
+at the null level.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,20 +17,22 @@ from remanence.metrics.matching import NONE, Matching
 from remanence.metrics.pixel import MSE
 from remanence.types import Data
 
-NULL_SCORES, MOST_DRAWS = 2000, 200  # draws are repeated until there are enough scores to speak of 0.1 %
+NULL_SCORES, MAX_SAMPLES = 2000, 200  # sampling is repeated until there are enough scores for a level of 0.1 %
 Values: TypeAlias = dict[str, Tensor]
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Null:
+    """Null scores by metric, and what they mean."""
+
     meaning: str
     values: Values
-    distinct: int  # different pairs among those scored: what the certainty of the level rests on
+    distinct: int  # different pairs among those scored, which bound the p-values
 
 
 def matched(candidates: Tensor, truth: Tensor, matching: Matching, metrics: Sequence[Metric]) -> tuple[Tensor, Values]:
-    """The candidate of each truth record, and the score of each such pair by every metric (NaN where there is none)."""
+    """The index of each record's candidate, and the scores of these pairs by every metric (NaN where there is none)."""
     index = matching(candidates, truth)
     has = index != NONE
     values = {}
@@ -44,9 +46,9 @@ def matched(candidates: Tensor, truth: Tensor, matching: Matching, metrics: Sequ
 def held_out(
     candidates: Tensor, truth: Data, unrelated: Data, matching: Matching, metrics: Sequence[Metric], *, seed: int
 ) -> Null:
-    """Null (a)."""
-    own = torch.arange(len(candidates), device=candidates.device)
-    trials = ((own, drawn) for drawn in _draws(truth.y, unrelated, seed))
+    """Null (a): the reconstructions against held-out records."""
+    every = torch.arange(len(candidates), device=candidates.device)
+    trials = ((every, sampled) for sampled in _samples(truth.y, unrelated, seed))
     meaning = "the same reconstructions, scored against equally many held-out records that were never trained on"
     return _pooled(meaning, candidates, unrelated.x, trials, matching, metrics)
 
@@ -54,22 +56,24 @@ def held_out(
 def unrelated_images(
     count: int, truth: Data, unrelated: Data, matching: Matching, metrics: Sequence[Metric], *, seed: int
 ) -> Null:
-    """Null (b)."""
+    """Null (b): unrelated records against the truth."""
     labels = truth.y[torch.arange(count, device=truth.y.device) % len(truth)]
-    own = torch.arange(len(truth), device=truth.x.device)
-    trials = ((drawn, own) for drawn in _draws(labels, unrelated, seed))
+    every = torch.arange(len(truth), device=truth.x.device)
+    trials = ((sampled, every) for sampled in _samples(labels, unrelated, seed))
     meaning = "unrelated records of the same classes, as many as there are reconstructions, in their place"
     return _pooled(meaning, unrelated.x, truth.x, trials, matching, metrics)
 
 
 def noise(count: int, truth: Data, matching: Matching, metrics: Sequence[Metric], *, seed: int) -> Null:
+    """Uniform noise against the truth."""
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.rand(count, *truth.shape, generator=generator).to(truth.x)
-    values = matched(drawn, truth.x, matching, metrics)[1]
+    sampled = torch.rand(count, *truth.shape, generator=generator).to(truth.x)
+    values = matched(sampled, truth.x, matching, metrics)[1]
     return Null(meaning="uniform noise in place of the reconstructions", values=values, distinct=len(truth))
 
 
 def mean_image(truth: Data, known: Data, metrics: Sequence[Metric]) -> Null:
+    """The mean of the known records against the truth."""
     mean = known.x.mean(dim=0).expand_as(truth.x)
     meaning = "the mean of the records that the attacker could own, given as every reconstruction"
     values = {metric.name: metric.paired(mean, truth.x) for metric in metrics}
@@ -92,7 +96,7 @@ def _pooled(
     matching: Matching,
     metrics: Sequence[Metric],
 ) -> Null:
-    """All matched pairs of trials, each an index into `candidates` and one into `truth`, scored together."""
+    """The scores of the matched pairs of all trials, each of which is indices into `candidates` and into `truth`."""
     ours: list[Tensor] = []
     theirs: list[Tensor] = []
     for left, right in trials:
@@ -106,24 +110,26 @@ def _pooled(
     return Null(meaning=meaning, values=values, distinct=len((one * len(truth) + other).unique()))
 
 
-def _draws(labels: Tensor, pool: Data, seed: int) -> Iterator[Tensor]:
-    """Draws from `pool` without replacement, record i of the label `labels[i]` as far as the pool has it."""
+def _samples(labels: Tensor, pool: Data, seed: int) -> Iterator[Tensor]:
+    """Indices of samples from `pool` without replacement, record i of the label `labels[i]` as far as there are any."""
     if len(pool) < len(labels):
         raise BadInput(
             f"`unrelated` must hold at least as many records as are compared, {len(labels)}, got {len(pool)}: "
-            "hold more records out"
+            "hold more records out",
+            code="too-few",
+            argument="unrelated",
         )
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(MOST_DRAWS):
-        yield _draw(labels.cpu(), pool.y.cpu(), generator).to(pool.x.device)
+    for _ in range(MAX_SAMPLES):
+        yield _sample(labels.cpu(), pool.y.cpu(), generator).to(pool.x.device)
 
 
-def _draw(labels: Tensor, pool: Tensor, generator: torch.Generator) -> Tensor:
+def _sample(labels: Tensor, pool: Tensor, generator: torch.Generator) -> Tensor:
     order = torch.randperm(len(pool), generator=generator)
-    drawn = torch.full_like(labels, -1)
+    sampled = torch.full_like(labels, -1)
     for label in labels.unique():
-        places, same = (labels == label).nonzero()[:, 0], order[pool[order] == label]
-        drawn[places[: len(same)]] = same[: len(places)]
-    left = order[~torch.isin(order, drawn)]
-    drawn[drawn < 0] = left[: int((drawn < 0).sum())]
-    return drawn
+        indices, same = (labels == label).nonzero()[:, 0], order[pool[order] == label]
+        sampled[indices[: len(same)]] = same[: len(indices)]
+    remaining = order[~torch.isin(order, sampled)]
+    sampled[sampled < 0] = remaining[: int((sampled < 0).sum())]
+    return sampled

@@ -1,4 +1,4 @@
-"""Metrics of single pixels: mean squared and absolute error, PSNR and normalised cross-correlation.
+"""Pixelwise metrics: mean squared and absolute error, PSNR and normalised cross-correlation.
 
 They serve images (n, channels, height, width) and table rows (n, features); a row counts as one channel.
 """
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from remanence.metrics.base import Metric, paired, pairwise
 
-PSNR_CAP = 100.0  # dB: identical records would score infinity, and one of them would drown every mean
+PSNR_CAP = 100.0  # dB: identical records would score infinity, and one of them would dominate every mean
 
 
 @paired

@@ -1,10 +1,10 @@
-"""Structural similarity under the two conventions the papers use, for pairs and for all pairs.
+"""Structural similarity under the two conventions that the papers use, for given pairs and for all pairs.
 
 Wang, Bovik, Sheikh, Simoncelli, "Image quality assessment", IEEE TIP 2004, equation 13:
 
     SSIM = (2 μa μb + C1)(2 cov + C2) / ((μa² + μb² + C1)(σa² + σb² + C2)),   C1 = (0.01 R)², C2 = (0.03 R)²
 
-averaged over window positions and channels. SimuDy reads scikit-image's numbers, Buzaglo et al. kornia's; the same pair
+averaged over window positions and channels. SimuDy uses scikit-image's, Buzaglo et al. kornia's; the same pair
 differs by 0.1 or more between them. With cov the inner product of the centred, weighted windows, both sides of the
 fraction are sums of products of a factor of a and a factor of b: at one position two matrix products serve all pairs.
 Centring inside the window also keeps the digits of float32 that the textbook E[ab] - E[a]E[b] cancels.
@@ -29,19 +29,19 @@ _TILE = 1024  # images per side of a tile
 _CPU_SCORES, _DEVICE_SCORES = 2**22, 2**24
 _FLOOR = 1e-12  # C1 and C2 of a constant truth, R = 0: no 8-bit image comes near, and 0/0 takes its limit
 
-_Factors: TypeAlias = tuple[Tensor, Tensor]  # above and below the line: (positions, images, terms) each
+_Factors: TypeAlias = tuple[Tensor, Tensor]  # of numerator and denominator: (positions, images, terms) each
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Convention:
-    """One published way to compute SSIM."""
+    """One published convention of SSIM."""
 
     name: str
     window: int
-    sigma: float | None  # of the Gaussian weights; None weighs the window evenly
+    sigma: float | None  # of the Gaussian weights; None: uniform weights
     sample: bool  # variances by N - 1 instead of N
-    reflect: bool  # pad, so that every pixel has a window; otherwise only whole windows inside the image count
+    reflect: bool  # pad, so that every pixel has a window; otherwise only windows inside the image count
     peak: float | None  # R; None takes the range of each truth image
     eps: float = 0.0  # added to the denominator
 
@@ -59,7 +59,7 @@ class Convention:
         return scores
 
     def _block(self, candidates: Tensor, truth: Tensor) -> Tensor:
-        """Equation 13 as it is printed."""
+        """(n,): equation 13 as printed."""
         c1, c2 = self._constants(truth)
         total = truth.new_zeros(len(truth))
         for (ma, va, da), (mb, vb, db) in zip(self._rows(candidates), self._rows(truth), strict=True):
@@ -69,11 +69,11 @@ class Convention:
         return total.div_(self._positions(truth))
 
     def _tile(self, candidates: Tensor, truth: Tensor) -> Tensor:
-        """Equation 13 multiplied out, each side of the line one matrix product."""
-        alive = _CPU_SCORES if truth.device.type == "cpu" else _DEVICE_SCORES
-        batch = max(1, min(alive // max(1, len(candidates) * len(truth)), self._positions(truth)))
+        """(m, n): equation 13 expanded, numerator and denominator one matrix product each."""
+        capacity = _CPU_SCORES if truth.device.type == "cpu" else _DEVICE_SCORES
+        batch = max(1, min(capacity // max(1, len(candidates) * len(truth)), self._positions(truth)))
         total = truth.new_zeros(batch, len(candidates), len(truth))
-        rows = zip(self._of_candidates(candidates), self._of_truth(truth), strict=True)
+        rows = zip(self._candidate_factors(candidates), self._truth_factors(truth), strict=True)
         for a, b in track(rows, total=self._extent(truth.shape[2]), label=f"{self.name} of all pairs"):
             parts = (t.split(batch) for t in (*a, *b))
             for above_a, below_a, above_b, below_b in zip(*parts, strict=True):
@@ -81,21 +81,22 @@ class Convention:
                 total[: len(above)].addcdiv_(above, below)
         return total.sum(0).div_(self._positions(truth))
 
-    def _of_candidates(self, x: Tensor) -> Iterator[_Factors]:
-        """The left factors; `_of_truth` has the right ones, in the same order of terms."""
+    def _candidate_factors(self, x: Tensor) -> Iterator[_Factors]:
+        """The left factors; `_truth_factors` are the right ones, in the same order of terms."""
         for mean, variance, deviation in self._rows(x):
             structure = F.pad(2.0 * deviation, (0, 1), value=1.0)
             above = torch.cat((2.0 * mean.unsqueeze(2) * structure, structure), 2)
-            light = mean.square()
-            yield above, torch.stack((light * variance, light, variance, torch.ones_like(mean)), 2)
+            luminance = mean.square()
+            yield above, torch.stack((luminance * variance, luminance, variance, torch.ones_like(mean)), 2)
 
-    def _of_truth(self, x: Tensor) -> Iterator[_Factors]:
+    def _truth_factors(self, x: Tensor) -> Iterator[_Factors]:
         c1, c2 = self._constants(x)
         for mean, variance, deviation in self._rows(x):
             structure = torch.cat((deviation, c2.expand_as(mean).unsqueeze(2)), 2)
             above = torch.cat((mean.unsqueeze(2) * structure, c1.unsqueeze(1) * structure), 2)
-            light, contrast = mean.square() + c1, variance + c2
-            yield above, torch.stack((torch.ones_like(mean), contrast, light, light * contrast + self.eps), 2)
+            luminance, contrast = mean.square() + c1, variance + c2
+            below = (torch.ones_like(mean), contrast, luminance, luminance * contrast + self.eps)
+            yield above, torch.stack(below, 2)
 
     def _rows(self, x: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Mean, variance and deviations of the windows, one row of positions after the other to bound the memory."""
@@ -127,7 +128,7 @@ class Convention:
         return int(channels * self._extent(height) * self._extent(width))
 
     def _extent(self, pixels: int) -> int:
-        """How many windows stand along so many pixels."""
+        """The number of window positions along that many pixels."""
         return pixels if self.reflect else pixels - self.window + 1
 
     def _check_size(self, x: Tensor) -> None:
@@ -135,7 +136,9 @@ class Convention:
             raise BadInput(
                 f"the metric `{self.name}` needs images of at least {self.window}x{self.window} pixels, "
                 f"got records of shape {tuple(x.shape[1:])}: score these with `mse` or `ncc`, "
-                "match them with `nearest_ncc` or `hungarian`"
+                "match them with `nearest_ncc` or `hungarian`",
+                code="shape-mismatch",
+                argument="truth",
             )
 
 

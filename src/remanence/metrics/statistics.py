@@ -1,4 +1,4 @@
-"""How sure a number is: intervals, p-values against a null, the ROC. Everywhere here larger scores are better."""
+"""Intervals, p-values against null scores, AUC and ROC. Larger scores are better throughout (docs/decisions/0017)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from torch import Tensor
 @final
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """An estimate and its 95 % interval."""
+    """An estimate and its 95 % confidence interval."""
 
     value: float
     low: float
@@ -19,29 +19,31 @@ class Interval:
 
 
 def bootstrap_mean(values: Tensor, *, seed: int, resamples: int = 2000) -> Interval:
-    """The mean of `values`, unscored (NaN) ones left out, with its percentile bootstrap interval over records."""
+    """The mean of `values` without NaN, and its percentile bootstrap interval over records."""
     values = values[~values.isnan()].double().cpu()
     if len(values) == 0:
         return Interval(value=float("nan"), low=float("nan"), high=float("nan"))
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(len(values), (resamples, len(values)), generator=generator)
-    low, high = values[drawn].mean(dim=1).quantile(torch.tensor([0.025, 0.975], dtype=torch.double)).tolist()
+    rows = torch.randint(len(values), (resamples, len(values)), generator=generator)
+    low, high = values[rows].mean(dim=1).quantile(torch.tensor([0.025, 0.975], dtype=torch.double)).tolist()
     return Interval(value=float(values.mean()), low=low, high=high)
 
 
 def bootstrap_statistic(
     statistic: Callable[..., float], sizes: Sequence[int], *, seed: int, resamples: int = 500
 ) -> Interval:
-    """`statistic` of the rows of samples of these sizes, with its percentile bootstrap interval over all of them."""
+    """A statistic of rows of several samples of these sizes, and its percentile bootstrap interval over all of them.
+
+    `statistic` takes one tensor of row indices for each sample."""
     generator = torch.Generator().manual_seed(seed)
-    drawn = [[torch.randint(size, (size,), generator=generator) for size in sizes] for _ in range(resamples)]
-    values = torch.tensor([statistic(*rows) for rows in drawn], dtype=torch.double)
+    resampled = [[torch.randint(size, (size,), generator=generator) for size in sizes] for _ in range(resamples)]
+    values = torch.tensor([statistic(*rows) for rows in resampled], dtype=torch.double)
     low, high = values.nanquantile(torch.tensor([0.025, 0.975], dtype=torch.double)).tolist()
     return Interval(value=statistic(*(torch.arange(size) for size in sizes)), low=low, high=high)
 
 
 def rank_correlation(one: Tensor, other: Tensor) -> float:
-    """Spearman's, ties at their mean rank; NaN where one of them is constant."""
+    """Spearman's rank correlation; NaN where one of the samples is constant."""
     from scipy.stats import spearmanr
 
     if not (one.unique().numel() > 1 and other.unique().numel() > 1):
@@ -50,7 +52,7 @@ def rank_correlation(one: Tensor, other: Tensor) -> float:
 
 
 def binomial_proportion(count: int, total: int) -> Interval:
-    """`count` of `total` with the exact (Clopper-Pearson) interval."""
+    """The proportion `count` of `total` with its exact (Clopper-Pearson) interval."""
     from scipy.stats import binomtest
 
     exact = binomtest(count, total).proportion_ci(confidence_level=0.95, method="exact")
@@ -58,19 +60,19 @@ def binomial_proportion(count: int, total: int) -> Interval:
 
 
 def p_values(scores: Tensor, null: Tensor, *, distinct: int) -> Tensor:
-    """The share of null scores at least as good as each score, the score itself counted in.
+    """(records,): the fraction of null scores at least as good as each score, the score itself included.
 
-    With that one added the test is exact for exchangeable scores. Null scores are drawn again and again from a finite
-    pool, so p is never below 1/(distinct + 1): k different comparisons cannot show less. An unscored record gets 1.
+    With that one added the test is exact for exchangeable scores. Null scores are resampled from a finite pool, so p is
+    at least 1/(distinct + 1): k different comparisons cannot show less. A record without a score (NaN) has p = 1.
     """
     ordered = null[~null.isnan()].sort().values
-    beaten = torch.searchsorted(ordered, scores.nan_to_num(nan=-torch.inf))  # null scores strictly below
-    p = (1 + len(ordered) - beaten).double() / (1 + len(ordered))  # in float32, 20 of 2000 would be above 1 %
+    below = torch.searchsorted(ordered, scores.nan_to_num(nan=-torch.inf))
+    p = (1 + len(ordered) - below).double() / (1 + len(ordered))  # in float32, 20 of 2000 would be above 1 %
     return torch.where(scores.isnan(), torch.ones_like(p), p.clamp(min=1 / (1 + distinct)))
 
 
 def auc(scores: Tensor, null: Tensor) -> float:
-    """How often a score lies above a null score, ties counted half."""
+    """The area under the ROC: the probability that a score exceeds a null score, ties counted half."""
     ordered = null.sort().values
     below, up_to = (torch.searchsorted(ordered, scores, right=right).double() for right in (False, True))
     return float((below + up_to).mean()) / (2 * len(ordered))
@@ -79,7 +81,7 @@ def auc(scores: Tensor, null: Tensor) -> float:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Roc:
-    """The share of records (`tpr`) and of null scores (`fpr`) above a falling threshold."""
+    """True-positive rates of records by false-positive rates of null scores."""
 
     fpr: tuple[float, ...]
     tpr: tuple[float, ...]
@@ -88,18 +90,18 @@ class Roc:
 
 
 def roc(scores: Tensor, null: Tensor, *, distinct: int, points: int = 200) -> Roc:
-    """The ROC of `scores` against `null`, and its height where 1 % and 0.1 % of the null pass."""
+    """The ROC of `scores` against `null`, and its true-positive rates at false-positive rates of 1 % and 0.1 %."""
     p = p_values(scores, null, distinct=distinct).cpu()
     levels = torch.logspace(-torch.tensor(distinct + 1.0).log10().item(), 0, points, dtype=torch.double)
     tpr = (p[:, None] <= levels * (1 + 1e-12)).double().mean(dim=0)
     return Roc(
         fpr=tuple(levels.tolist()),
         tpr=tuple(tpr.tolist()),
-        at_1_percent=_height(p, distinct, 0.01),
-        at_01_percent=_height(p, distinct, 0.001),
+        at_1_percent=_tpr_at(p, distinct, 0.01),
+        at_01_percent=_tpr_at(p, distinct, 0.001),
     )
 
 
-def _height(p: Tensor, distinct: int, level: float) -> float | None:
-    """The share of p-values at most `level`; None where so few comparisons could not show it."""
+def _tpr_at(p: Tensor, distinct: int, level: float) -> float | None:
+    """The fraction of p-values at most `level`; None where there are too few comparisons for one."""
     return None if 1 / (1 + distinct) > level else float((p <= level).double().mean())
