@@ -16,17 +16,17 @@ On an H200, `--mlp 1000 --records 100 --epochs 20 --tf32`, in steps a second:
 
     unrolled eager autograd      13.8
     one graph                   137
-    replayed step by step       101.8
+    one step to a graph         101.8
     segments of 4               102.8
-    written in the records      174.4    12.6 times the first
+    in the span of the records  174.4    12.6 times the first
 
 and of ResNet-18 with `--tf32`, 20 images and 8 epochs, and with `--records 120 --epochs 20 --eager 1 --count 3` beside
 other runs, which costs rates but no memory:
 
     unrolled eager autograd       4.03     2.4 GiB           1.12    23.6 GiB
     one graph                    10.34     2.6               1.30    23.9
-    written out                  22.26     2.0    5.5 times  3.56    13.2
-    made again                   18.97     1.4               3.05     2.8
+    closed form                  22.26     2.0    5.5 times  3.56    13.2
+    recomputed                   18.97     1.4               3.05     2.8
     in segments of 3, 4          14.73     1.3               2.39     2.4
 """
 
@@ -45,17 +45,19 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from remanence import SGD, Training
 from remanence.attacks import Cosine
-from remanence.attacks._convolved import Convolved
-from remanence.attacks._simulation import Coordinates, Simulation, Whole, graph_of
-from remanence.attacks._spanned import Spanned
 from remanence.engine import engine_for, on_batches
 from remanence.engine.cuda import changed_by, precision, replayed, torch_optimizer, update
+from remanence.engine.memory import graph_bytes
+from remanence.engine.unroll import Dynamics, GenericDynamics, Unrolled
+from remanence.engine.unroll_cnn import CNNDynamics
+from remanence.engine.unroll_mlp import SpanDynamics
 from remanence.models import apply, centred_mlp, initial_params, resnet18
+from remanence.search.distances import between
 from remanence.training import Adam
 from remanence.types import Params
 
 RATE = 0.01
-Way = Callable[[Tensor], Tensor]  # from records to how far their training ends from the victim's
+Objective = Callable[[Tensor], Tensor]  # from records to how far their training ends from the victim's
 
 
 def main() -> None:
@@ -77,7 +79,7 @@ def main() -> None:
     truth, x = torch.rand(2, args.records, *shape, generator=torch.Generator().manual_seed(0)).to(device)
     if args.eager != 0:
         compare(model, replace(training, epochs=ceil(args.epochs / 2)), truth.double(), x.double())
-    eager, ours = ways(model, training, truth, fused=args.compile)
+    eager, ours = objectives(model, training, truth, fused=args.compile)
     if args.profile:
         print_profile("unrolled eager autograd", eager, x)
     reference = None
@@ -85,64 +87,67 @@ def main() -> None:
         reference = measured("unrolled eager autograd", eager, x, args.eager or args.count, sync=True)
     else:
         steps, batch = len(list(training.batches(args.records, 0))), min(args.batch or args.records, args.records)
-        graph = steps * graph_of(model, shape, batch=batch, like=x)
-        print(f"{'unrolled eager autograd':<26}not timed, {graph / 2**30:.1f} GiB by estimate")
+        graph = steps * graph_bytes(model, shape, batch=batch, like=x)
+        print(f"{'unrolled eager autograd':<28}not timed, {graph / 2**30:.1f} GiB by estimate")
     with precision(tf32=args.tf32):
         if args.profile:
-            for name, way in ours.items():
-                print_profile(name, way, x)
-        rates = [measured(name, way, x, args.count, reference=reference) for name, way in ours.items()]
+            for name, objective in ours.items():
+                print_profile(name, objective, x)
+        rates = [measured(name, objective, x, args.count, reference=reference) for name, objective in ours.items()]
     if reference:
         print(f"ratio {max(rates) / reference:.1f}")
 
 
 def compare(model: nn.Module, training: Training, truth: Tensor, x: Tensor) -> None:
-    eager, ours = ways(model, training, truth)
-    expected = slope(eager, x)
-    for name, way in ours.items():
-        off = float((slope(way, x) - expected).norm() / expected.norm())
-        assert off < 1e-6, f"{name}: its slope is off by {off:.1e}"
+    eager, ours = objectives(model, training, truth)
+    expected = gradient_at(eager, x)
+    for name, objective in ours.items():
+        off = float((gradient_at(objective, x) - expected).norm() / expected.norm())
+        assert off < 1e-6, f"{name}: its gradient is off by {off:.1e}"
 
 
-def ways(model: nn.Module, training: Training, truth: Tensor, *, fused: bool = False) -> tuple[Way, dict[str, Way]]:
+def objectives(
+    model: nn.Module, training: Training, truth: Tensor, *, fused: bool = False
+) -> tuple[Objective, dict[str, Objective]]:
     """The authors' and ours, for a victim that was trained on `truth`."""
     y = (torch.arange(len(truth)) % 10).to(truth.device)
     initial = {name: p.to(truth) for name, p in initial_params(model, seed=0).items()}
     batches = [b if b is None else b.to(truth.device) for b in training.batches(len(truth), 0)]
     gradient = on_batches(engine_for(model, training, truth.shape[1:]).gradient, truth, y)
     final = training.descend(gradient, initial, batches, records=len(truth), noise_seed=0)
-    whole = Whole(model=model, training=training, initial=initial, final=final, y=y, distance=Cosine())
-    spanned = Spanned.of(model, training, initial, final, y, Cosine())
-    convolved = Convolved.of(model, training, initial, final, y, Cosine(), shape=truth.shape[1:])
+    generic = GenericDynamics(model=model, training=training, initial=initial, final=final)
+    span = SpanDynamics.from_release(model, training, initial, final, records=len(y))
+    cnn = CNNDynamics.from_release(model, training, initial, final, records=len(y), shape=truth.shape[1:])
 
-    def ours(coordinates: Coordinates, segment: int) -> Way:
-        return Simulation(training=training, coordinates=coordinates, batches=tuple(batches), segment=segment)
+    def ours(dynamics: Dynamics, segment: int) -> Objective:
+        unrolled = Unrolled(training=training, dynamics=dynamics, batches=tuple(batches), segment=segment)
+        return lambda x: between(Cosine(), dynamics.compare(*unrolled(x, y)))
 
     steps, few = len(batches), round(len(batches) ** 0.5)
-    found = {"one graph": ours(whole, steps), "replayed step by step": ours(whole, 1)}
-    found |= {f"segments of {few}": ours(whole, few)}
-    found |= {"written in the records": ours(spanned, steps)} if spanned else {}
-    if convolved:
-        found = {"one graph": found["one graph"], "written out": ours(convolved, steps)}
-        found |= {"made again": ours(replace(convolved, kept=False), steps)}
-        found |= {f"in segments of {few}": ours(replace(convolved, kept=False), few)}
-        found |= {"written out, compiled": ours(compiled(convolved), steps)} if fused else {}
+    found = {"one graph": ours(generic, steps), "one step to a graph": ours(generic, 1)}
+    found |= {f"segments of {few}": ours(generic, few)}
+    found |= {"in the span of the records": ours(span, steps)} if span else {}
+    if cnn:
+        recomputed = replace(cnn, store_tapes=False)
+        found = {"one graph": found["one graph"], "closed form": ours(cnn, steps)}
+        found |= {"recomputed": ours(recomputed, steps), f"in segments of {few}": ours(recomputed, few)}
+        found |= {"closed form, compiled": ours(compiled(cnn), steps)} if fused else {}
     return by_autograd(model, initial, final, y, batches), found
 
 
-def compiled(convolved: Convolved) -> Convolved:
-    net = convolved.net
+def compiled(cnn: CNNDynamics) -> CNNDynamics:
+    net = cnn.net
     passes = {name: torch.compile(getattr(net, name), dynamic=False) for name in ("tape", "gradient", "along")}
     fused: Any = SimpleNamespace(read=net.read, order=net.order, **passes)
-    return replace(convolved, net=fused)
+    return replace(cnn, net=fused)
 
 
-def by_autograd(model: nn.Module, initial: Params, final: Params, y: Tensor, batches: list[Tensor | None]) -> Way:
+def by_autograd(model: nn.Module, initial: Params, final: Params, y: Tensor, batches: list[Tensor | None]) -> Objective:
     """The authors' way: a graph of every step, and the flat gradients added up."""
     names = [name for name, _ in model.named_parameters()]
     target = torch.cat([(initial[name] - final[name]).flatten() for name in names])
 
-    def way(x: Tensor) -> Tensor:
+    def objective(x: Tensor) -> Tensor:
         weights, total = {name: initial[name].detach().requires_grad_() for name in names}, torch.zeros_like(target)
         for batch in batches:
             records = (x, y) if batch is None else (x[batch], y[batch])
@@ -152,12 +157,12 @@ def by_autograd(model: nn.Module, initial: Params, final: Params, y: Tensor, bat
             weights = {name: w - RATE * g for (name, w), g in zip(weights.items(), grads, strict=True)}
         return 1 - cosine_similarity(total, target, dim=0)
 
-    return way
+    return objective
 
 
-def slope(way: Way, at: Tensor) -> Tensor:
+def gradient_at(objective: Objective, at: Tensor) -> Tensor:
     x = at.clone().requires_grad_()
-    return torch.autograd.grad(way(x), x)[0]
+    return torch.autograd.grad(objective(x), x)[0]
 
 
 KINDS = {  # by what the names of kernels hold; the first that fits counts
@@ -170,12 +175,12 @@ KINDS = {  # by what the names of kernels hold; the first that fits counts
 }
 
 
-def print_profile(name: str, way: Way, at: Tensor) -> None:
+def print_profile(name: str, objective: Objective, at: Tensor) -> None:
     """The time of one step by kind of kernel; without a CUDA device, of operation."""
     cuda, own = at.is_cuda, torch.profiler.ProfilerActivity
-    slope(way, at)
+    gradient_at(objective, at)
     with torch.profiler.profile(activities=[own.CPU, own.CUDA] if cuda else [own.CPU]) as profile:
-        slope(way, at)
+        gradient_at(objective, at)
         if cuda:
             torch.cuda.synchronize()
     spent, counts = Counter[str](), Counter[str]()
@@ -192,7 +197,7 @@ def print_profile(name: str, way: Way, at: Tensor) -> None:
 
 
 def measured(
-    name: str, way: Way, at: Tensor, count: int, *, sync: bool = False, reference: float | None = None
+    name: str, objective: Objective, at: Tensor, count: int, *, sync: bool = False, reference: float | None = None
 ) -> float:
     """Steps in a second, printed with the memory at the peak."""
     cuda, x = at.is_cuda, nn.Parameter(at.clone())
@@ -202,7 +207,7 @@ def measured(
     stepper = torch_optimizer(Adam(lr=1e-4), [x])
 
     def step() -> None:
-        value = way(x)
+        value = objective(x)
         update(stepper, value)
         assert not sync or value.item() >= 0
 
@@ -215,7 +220,7 @@ def measured(
     rate = count / (time.perf_counter() - start)
     peak = f", {torch.cuda.max_memory_reserved() / 2**30:.2f} GiB" if cuda else ""
     ratio = f", ratio {rate / reference:.1f}" if reference else ""
-    print(f"{name:<26}{rate:8.2f} steps/s{ratio}{peak}")
+    print(f"{name:<28}{rate:8.2f} steps/s{ratio}{peak}")
     return rate
 
 

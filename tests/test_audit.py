@@ -17,7 +17,7 @@ from remanence import (
     run_experiment,
     train_victim,
 )
-from remanence.attacks import GradientMatching, RecoNN
+from remanence.attacks import GradientMatching, RecoNN, with_search
 from remanence.data import Split
 from remanence.errors import BadInput
 from remanence.experiments import Claim, Finding, attack_cases
@@ -122,7 +122,7 @@ def cell(parts: Split, **changes: object) -> Experiment:
             reveal=gradient_at_initial,
             per_victim=3,
         ),
-        attack=GradientMatching(steps=150, restarts=1),
+        attack=with_search(GradientMatching(), steps=150, restarts=1),
     )
     return dataclasses.replace(plain, **changes)  # type: ignore[arg-type]
 
@@ -139,7 +139,7 @@ def test_a_cell_walks_from_split_to_scores(parts: Split) -> None:
 
 
 def test_a_choice_made_with_the_truth_in_hand_is_said(parts: Split) -> None:
-    result = run_experiment(cell(parts, tuned_on_truth=True, attack=GradientMatching(steps=5)))
+    result = run_experiment(cell(parts, tuned_on_truth=True, attack=with_search(GradientMatching(), steps=5)))
     assert "tuned-on-truth" in {caveat.code for caveat in result.outcome.caveats}
 
 

@@ -27,8 +27,12 @@ from remanence.attacks import (
     RecoNN,
     ShadowAttack,
     SimuDy,
+    Simulation,
     Stationarity,
     Stein,
+    Surrogate,
+    Whitening,
+    with_search,
 )
 from remanence.data import Split
 from remanence.models import initial_params, mlp
@@ -50,8 +54,8 @@ class Row:
 
 RECONN = RecoNN(hidden=(16,), fitting=Fitting(epochs=3))
 ROWS = [
-    Row(GradientMatching(steps=20, restarts=2), 3, gradient_at_initial, weights_only, "`sent`"),
-    Row(GradientMatching(steps=10, optimizer=LBFGS()), 2, local_update, weights_only, "`sent`"),
+    Row(with_search(GradientMatching(), steps=20), 3, gradient_at_initial, weights_only, "`sent`"),
+    Row(with_search(GradientMatching(), steps=10, optimizer=LBFGS()), 2, local_update, weights_only, "`sent`"),
     Row(FirstLayer(), 1, gradient_at_initial, weights_only, "`gradient`", deterministic=True),
     Row(Stein(), 3, gradient_at_initial, weights_only, "`gradient`", hidden=(500,)),
     Row(RECONN, 1, all_but_one, fine_tuned, "`fixed`"),
@@ -64,14 +68,27 @@ ROWS = [
     ),
     Row(KKT(candidates=3, iterations=5, squared=True), 3, weights_only, gradient_at_initial, "`final`"),
     Row(Stationarity(candidates=3, steps=20), 3, weights_only, gradient_at_initial, "`final`", activation=nn.ReLU),
-    Row(SimuDy(candidates=3, steps=5), 3, fine_tuned, weights_only, "`initial`"),
-    Row(SimuDy(candidates=1, steps=5, segment=2), 1, all_but_one, weights_only, "`initial`", activation=nn.ReLU),
     Row(
-        SimuDy(candidates=3, steps=5, distance=L2(), whitening=0.5, sharpness=(2.0, 40.0)),
+        with_search(SimuDy(candidates=3, whitening=None, surrogate=None), steps=5),
+        3,
+        fine_tuned,
+        weights_only,
+        "`initial`",
+    ),
+    Row(
+        with_search(SimuDy(candidates=1, simulation=Simulation(segment=2)), steps=5),
+        1,
+        all_but_one,
+        weights_only,
+        "`initial`",
+        activation=nn.ReLU,
+    ),
+    Row(
+        with_search(SimuDy(candidates=3, distance=L2(), whitening=Whitening(), surrogate=Surrogate()), steps=5),
         *(3, fine_tuned, weights_only, "`initial`"),
         activation=nn.ReLU,
     ),
-    Row(Linearised(candidates=3, steps=5), 3, fine_tuned, weights_only, "`initial`"),
+    Row(with_search(Linearised(candidates=3), steps=5), 3, fine_tuned, weights_only, "`initial`"),
     Row(GLM(), 1, all_but_one, fine_tuned, "`fixed`", hidden=(), deterministic=True),
 ]
 by_attack = pytest.mark.parametrize("row", ROWS, ids=lambda row: type(row.attack).__name__)

@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 from refusals import refused
 
-from remanence.attacks import KKT, GradientMatching, KKTRun, Mnemonist, RecoNN, SimuDy, Stationarity
+from remanence.attacks import (
+    KKT,
+    KKTRun,
+    Mnemonist,
+    RecoNN,
+    Search,
+    SimuDy,
+    Simulation,
+    Stationarity,
+    Surrogate,
+)
 from remanence.errors import BadInput, check_above, check_between, check_min, unknown_name
 from remanence.training import SGD, Adam, AdamW, ByLoss, RMSProp, Training
 
@@ -114,9 +124,9 @@ WRONG: list[tuple[Callable[..., object], str, object]] = [
     (Stationarity, "whitening", -0.5),
     (Stationarity, "sharpness", (0.0, 1.0)),
     (Stationarity, "kept", (0.5, 1.0)),
-    (GradientMatching, "steps", 0),
-    (SimuDy, "segment", nan),
-    (SimuDy, "sharpness", 2.0),
+    (Search, "steps", 0),
+    (Simulation, "segment", nan),
+    (Surrogate, "beta", 2.0),
     (SimuDy, "labels", (0, 1.5, 2)),
     (RecoNN, "hidden", (8, 0.5)),
     (Mnemonist, "masks", -1),

@@ -13,7 +13,20 @@ from functools import partial
 import torch
 from torch import nn
 
-from remanence.attacks import ATTACKS, L2, FirstLayer, Fitting, GradientMatching, RecoNN, SimuDy, Stationarity, Stein
+from remanence.attacks import (
+    ATTACKS,
+    L2,
+    FirstLayer,
+    Fitting,
+    GradientMatching,
+    RecoNN,
+    Search,
+    SimuDy,
+    Stationarity,
+    Stein,
+    TotalVariation,
+    with_search,
+)
 from remanence.data import Split, distinct, load, split
 from remanence.errors import BadInput, unknown_name
 from remanence.experiments import Experiment, Reconstructed, Scale, Victims
@@ -41,7 +54,7 @@ FEWEST = 200  # below this no part of the split is large enough to say anything
 
 def digits(scale: Scale) -> Sequence[Experiment]:
     """The demo: small victims on scikit-learn's 8x8 digits, which need no download."""
-    search, quick = GradientMatching(steps=400, restarts=1), scale == "smoke"
+    search, quick = with_search(GradientMatching(), steps=400, restarts=1), scale == "smoke"
     cells = audit_cells(partial(load, "digits"), quick=quick, search=search, named="digits")
     return [*cells, _weights_alone(2, 1000) if quick else _weights_alone(3, 2000), _both_ends(quick=quick)]
 
@@ -75,7 +88,6 @@ def _weights_alone(per_class: int, steps: int) -> Experiment:
 def _both_ends(*, quick: bool) -> Experiment:
     """The start and the end of a short training give its records away; weight decay is not needed."""
     per_class = 1 if quick else 2
-    search = Adam(lr=0.05, beta1=0.8, beta2=0.9)
     return Experiment(
         label="weights before and after training",
         victims=Victims(
@@ -85,7 +97,10 @@ def _both_ends(*, quick: bool) -> Experiment:
             reveal=fine_tuned,
         ),
         attack=SimuDy(
-            candidates=10 * per_class, distance=L2(), tv=0.001, steps=100 if quick else 200, optimizer=search
+            candidates=10 * per_class,
+            distance=L2(),
+            prior=TotalVariation(weight=0.001),
+            search=Search(optimizer=Adam(lr=0.05, beta1=0.8, beta2=0.9), steps=100 if quick else 200),
         ),
         tuned_on_truth=True,
     )
@@ -121,7 +136,7 @@ def audit_cells(
                 reveal=gradient_at_initial,
                 per_victim=8,
             ),
-            attack=replace(search, steps=200, restarts=1) if quick else search,
+            attack=with_search(search, steps=200, restarts=1) if quick else search,
             tuned_on_truth=named in TUNED_ON[GradientMatching],
         ),
         Experiment(

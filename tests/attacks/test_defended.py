@@ -8,14 +8,14 @@ from gradients import assert_exact, error, matched, planted, sent_to, some_digit
 from torch import nn
 
 from remanence import Data, Gradient, Reconstruction
-from remanence.attacks import L2, Cosine, GradientMatching, Stein
+from remanence.attacks import L2, Cosine, GradientMatching, Stein, with_search
 from remanence.engine import loss_gradient
 from remanence.models import initial_params, mlp
 from remanence.releases.defenses import Clipping, Defense, GaussianNoise, Quantization, Sign, TopK, defended
 from remanence.training.losses import CrossEntropy
 from remanence_recipes.wang2023.setting import SquareAndCube
 
-QUICK = GradientMatching(steps=150, restarts=1)
+QUICK = with_search(GradientMatching(), steps=150, restarts=1)
 
 NOISE = GaussianNoise(relative_std=0.3)
 
@@ -45,7 +45,7 @@ def test_clipping_hides_neither_images_nor_repeated_labels(digits: Data, distanc
     batch = digits.take(torch.tensor([0, 10, 1, 2]))  # the digits 0, 0, 1, 2
     assert batch.y.tolist() == [0, 0, 1, 2]
     release = honest(batch)
-    attack = replace(QUICK, distance=distance, tv=0.0)
+    attack = replace(QUICK, distance=distance, prior=None)
     clipped = under(release, Clipping(norm=0.05 * float(sum(g.norm() ** 2 for g in release.gradient.values()) ** 0.5)))
     found = attack.run(clipped, seed=0)
     assert found.y is not None
@@ -63,7 +63,7 @@ def test_what_the_server_knows_of_a_defence_helps(digits: Data, defense: Defense
 
 def test_labels_are_guessed_where_nothing_of_them_was_sent(digits: Data) -> None:
     batch = some_digits(digits, 0, 2)
-    found = replace(QUICK, steps=5).run(under(honest(batch), TopK(fraction=1e-4)), seed=0)
+    found = with_search(QUICK, steps=5).run(under(honest(batch), TopK(fraction=1e-4)), seed=0)
     assert found.y is not None
     assert bool(found.x.isfinite().all())
     assert len(set(found.y.tolist())) == 2  # of two records two classes are likelier than one

@@ -9,7 +9,7 @@ from torch import nn
 
 from remanence import BadInput, CrossEntropy, Logistic, Training, WeightsOnly, load, train_victim
 from remanence.attacks import Stationarity
-from remanence.attacks._gates import steepness
+from remanence.engine.surrogate import Surrogate
 from remanence.attacks.weights import residual
 from remanence.attacks.weights.row_space import RowSpace
 from remanence.models import Standardise, initial_params, mlp, torch_params
@@ -138,7 +138,7 @@ def test_the_slopes_of_equilibrium_are_autograds(centred: bool, hidden: tuple[in
     z.requires_grad_()
     free = [nn.Parameter(torch.randn(2, RECORDS, h, generator=generator, dtype=torch.float64)) for h in hidden]
     labels = victim.private.y
-    alpha = torch.tensor(steepness(attack.sharpness, 0.3) * span.steepness)
+    alpha = torch.tensor(Surrogate(beta=attack.sharpness).beta_at(0.3) * span.steepness)
     shown = weights_only(victim).release
     objective, of_z, of_free = attack._slopes(shown, span, z, free, labels, alpha, torch.zeros(()))
     by_z, *by_free = torch.autograd.grad(objective.sum(), (z, *free))

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from refusals import refused
 from torch import nn
 
-from remanence import SGD, Adam, BadInput, Data, FineTuned, SquaredError, Training, train_victim
-from remanence.attacks import L2, Linearised
-from remanence.attacks.finetuning.linearised import pulls
+from remanence import SGD, Adam, Data, FineTuned, SquaredError, Training, train_victim
+from remanence.attacks import L2, Linearised, Search, with_search
+from remanence.attacks.finetuning.linearised import weighted_gradients
 from remanence.engine import loss_gradient
 from remanence.models import initial_params, mlp
 from remanence.releases import fine_tuned
@@ -39,7 +40,7 @@ def test_the_sum_is_that_of_each_records_gradient(loss: Loss, data: Data) -> Non
         for i in range(10):
             gradient = loss_gradient(model, end, data.x[i : i + 1], labels[i : i + 1], loss=loss)
             slow = slow + own[i] * torch.cat([gradient[name].flatten() for name in names])
-    torch.testing.assert_close(pulls(model, loss, names, ends, multipliers, data.x, labels), slow)
+    torch.testing.assert_close(weighted_gradients(model, loss, names, ends, multipliers, data.x, labels), slow)
 
 
 def test_after_one_step_the_gradients_at_the_start_are_the_way(data: Data) -> None:
@@ -47,13 +48,15 @@ def test_after_one_step_the_gradients_at_the_start_are_the_way(data: Data) -> No
     names = [name for name, _ in release.model.named_parameters()]
     moved = torch.cat([(release.initial[n] - release.final[n]).flatten() for n in names])
     multipliers = torch.full((1, 10), 0.1 / 10, dtype=torch.float64)
-    explained = pulls(release.model, CrossEntropy(), names, [release.initial], multipliers, data.x, data.y)
+    explained = weighted_gradients(release.model, CrossEntropy(), names, [release.initial], multipliers, data.x, data.y)
     torch.testing.assert_close(explained, moved)
 
 
 def test_digits_come_back_after_one_step_and_less_after_many(data: Data) -> None:
-    attack = Linearised(candidates=40, steps=150, tv=0.0, optimizer=Adam(lr=0.05, beta1=0.8, beta2=0.9))
-    one, many = (replace(attack, at_start=False).run(after(steps, data), seed=0) for steps in (1, 30))
+    attack = Linearised(
+        candidates=40, prior=None, search=Search(optimizer=Adam(lr=0.05, beta1=0.8, beta2=0.9), steps=150)
+    )
+    one, many = (replace(attack, initial_gradients=False).run(after(steps, data), seed=0) for steps in (1, 30))
     assert one.objective is not None
     assert many.objective is not None
     assert one.objective < 0.01 < many.objective
@@ -63,7 +66,9 @@ def test_digits_come_back_after_one_step_and_less_after_many(data: Data) -> None
 
 def test_ends_that_say_nothing_are_refused(data: Data) -> None:
     release = after(1, data)
-    with pytest.raises(BadInput, match="the same weights"):
-        Linearised(candidates=10, steps=1, distance=L2()).run(replace(release, final=release.initial), seed=0)
-    with pytest.raises(BadInput, match="`steps` of Linearised must be 1 or more, got 0"):
-        Linearised(steps=0)
+    with refused("conflict", "final"):
+        with_search(Linearised(candidates=10, distance=L2()), steps=1).run(
+            replace(release, final=release.initial), seed=0
+        )
+    with refused("out-of-range", "candidates"):
+        Linearised(candidates=0)

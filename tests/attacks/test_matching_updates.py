@@ -8,13 +8,13 @@ from gradients import honest, release_of, sent_to, some_digits
 from torch import nn
 
 from remanence import SGD, BadInput, Data, NotEnoughKnowledge, Reconstruction, Training, Victim
-from remanence.attacks import L2, LBFGS, FirstLayer, GradientMatching, Stein
+from remanence.attacks import L2, LBFGS, FirstLayer, GradientMatching, Search, Stein, with_search
 from remanence.models import initial_params, mlp, resnet
 from remanence.releases import LocalUpdate, local_update
 from remanence.training.losses import CrossEntropy
 from remanence_recipes.wang2023.setting import SquareAndCube
 
-MATCHING = GradientMatching(distance=L2(), tv=0, optimizer=LBFGS(), restarts=1)
+MATCHING = GradientMatching(distance=L2(), prior=None, search=Search(optimizer=LBFGS()))
 
 
 def assert_found(found: Reconstruction, batch: Data, *, within: float) -> None:
@@ -36,7 +36,7 @@ def sent_after(batch: Data, steps: int, *, momentum: float = 0.0) -> LocalUpdate
 
 def test_lbfgs_finds_a_batch_to_many_digits(digits: Data) -> None:
     batch = some_digits(digits, 10, 2)
-    found = dataclasses.replace(MATCHING, steps=200).run(honest(batch, nn.ELU, hidden=(64,)), seed=0)
+    found = with_search(MATCHING, steps=200).run(honest(batch, nn.ELU, hidden=(64,)), seed=0)
     assert_found(found, batch, within=1e-6)
     assert found.objective is not None
     assert found.objective < 1e-15
@@ -47,7 +47,7 @@ def test_an_estimate_is_sharpened(digits: Data) -> None:
     release = sent_to(batch, SquareAndCube)
     estimate = Stein(refine=False)
     rough = estimate.run(release, seed=0)
-    found = dataclasses.replace(MATCHING, start=estimate, steps=60).run(release, seed=0)
+    found = with_search(dataclasses.replace(MATCHING, start=estimate), steps=60).run(release, seed=0)
     errors = [
         torch.cdist(batch.x.flatten(1).double(), x.flatten(1)).min(dim=1).values.max() for x in (rough.x, found.x)
     ]
@@ -57,7 +57,7 @@ def test_an_estimate_is_sharpened(digits: Data) -> None:
 def test_where_the_start_finds_all_nothing_is_left_to_search(digits: Data) -> None:
     batch = some_digits(digits, 0, 8)
     release = honest(batch, nn.ReLU)
-    found = dataclasses.replace(MATCHING, start=FirstLayer(), steps=3).run(release, seed=0)
+    found = with_search(dataclasses.replace(MATCHING, start=FirstLayer()), steps=3).run(release, seed=0)
     assert_found(found, batch, within=1e-8)
 
 
@@ -66,7 +66,7 @@ def test_an_estimate_of_some_records_is_filled_up(digits: Data, shown: bool) -> 
     batch = some_digits(digits, 0, 4)
     release = dataclasses.replace(honest(batch, nn.ELU, hidden=(64,)), labels=batch.y if shown else None)
     some = Reconstruction(x=batch.x[[2, 1]].double(), y=batch.y[[2, 1]])
-    found = dataclasses.replace(MATCHING, start=Known(some), steps=200).run(release, seed=0)
+    found = with_search(dataclasses.replace(MATCHING, start=Known(some)), steps=200).run(release, seed=0)
     assert_found(found, batch, within=1e-3)
     assert found.y is not None
     assert found.y[:2].tolist() == batch.y[[2, 1]].tolist()
@@ -76,7 +76,7 @@ def test_shown_labels_overrule_those_of_the_estimate(digits: Data) -> None:
     batch = some_digits(digits, 0, 3)  # labels 0, 1, 2
     release = dataclasses.replace(honest(batch, nn.ELU, hidden=(64,)), labels=batch.y)
     wrong = Reconstruction(x=batch.x.double(), y=torch.tensor([0, 1, 1]))
-    found = dataclasses.replace(MATCHING, start=Known(wrong), steps=1).run(release, seed=0)
+    found = with_search(dataclasses.replace(MATCHING, start=Known(wrong)), steps=1).run(release, seed=0)
     assert found.y is not None
     assert found.y.tolist() == [0, 2, 1]
 
@@ -96,7 +96,7 @@ def test_what_the_start_refuses_is_refused(digits: Data) -> None:
     with pytest.raises(BadInput, match="saw a record alone"):
         dataclasses.replace(MATCHING, start=FirstLayer(guesses=False)).run(honest(batch, nn.ELU), seed=0)
     unlabelled = Known(Reconstruction(x=batch.x.double()))
-    with pytest.raises(NotEnoughKnowledge, match="tells labels"):
+    with pytest.raises(NotEnoughKnowledge, match="reconstructs labels"):
         dataclasses.replace(MATCHING, start=unlabelled).run(honest(batch, nn.ELU), seed=0)
 
 
@@ -104,7 +104,7 @@ def test_what_the_start_refuses_is_refused(digits: Data) -> None:
 def test_local_steps_are_simulated(digits: Data, momentum: float) -> None:
     batch = some_digits(digits, 10, 2)
     release = sent_after(batch, 3, momentum=momentum)
-    assert_found(dataclasses.replace(MATCHING, steps=100).run(release, seed=0), batch, within=1e-3)
+    assert_found(with_search(MATCHING, steps=100).run(release, seed=0), batch, within=1e-3)
 
 
 def test_a_resnet_with_frozen_batchnorm_gives_its_record(digits: Data) -> None:
@@ -113,6 +113,6 @@ def test_a_resnet_with_frozen_batchnorm_gives_its_record(digits: Data) -> None:
     at = {name: p.double() for name, p in initial_params(model, seed=0).items()}
     release = release_of(model, at, batch, loss=CrossEntropy())
     assert set(release.gradient) == {name for name, _ in model.named_parameters()} < set(at)
-    found = dataclasses.replace(MATCHING, steps=60).run(release, seed=0)
+    found = with_search(MATCHING, steps=60).run(release, seed=0)
     # a digit that was not looked for is about three away
     assert_found(found, batch, within=0.3)

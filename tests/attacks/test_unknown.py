@@ -8,12 +8,34 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from remanence import SGD, Adam, BadInput, Data, Reconstruction, Training, Victim, train_victim
-from remanence.attacks import L2, SimuDy, contributions, count_needed, find_labels, find_rate, find_training
+from remanence.attacks import (
+    L2,
+    Search,
+    SimuDy,
+    Surrogate,
+    TotalVariation,
+    Whitening,
+    contributions,
+    count_needed,
+    find_labels,
+    find_rate,
+    find_training,
+    with_search,
+)
 from remanence.engine import train
 from remanence.models import apply, initial_params, mlp
 from remanence.releases import fine_tuned
 
 TRAINING = Training(optimizer=SGD(lr=0.1), epochs=5)
+QUICK = SimuDy(
+    candidates=4,
+    labels=(0, 1, 2, 3),
+    distance=L2(),
+    prior=None,
+    search=Search(optimizer=Adam(lr=0.1, beta1=0.8, beta2=0.9), steps=15),
+    whitening=None,
+    surrogate=None,
+)
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +47,7 @@ def victim(digits: Data) -> Victim:
 
 
 def test_the_rate_is_found_among_others_and_among_those_that_diverge(victim: Victim) -> None:
-    attack = SimuDy(
-        candidates=4, labels=(0, 1, 2, 3), distance=L2(), tv=0.0, steps=15, optimizer=Adam(lr=0.1, beta1=0.8, beta2=0.9)
-    )
+    attack = QUICK
     wrong = replace(TRAINING, optimizer=SGD(lr=7.0))
     release = replace(fine_tuned(victim).release, training=wrong)
     assert find_rate(attack, release, (0.01, 0.1, 1.0, 1e300), seed=0) == 0.1
@@ -41,14 +61,8 @@ def test_the_rate_is_not_taken_from_the_release(victim: Victim) -> None:
     model = mlp(victim.private.shape, 10, hidden=(32,), activation=nn.ReLU)
     owner = train_victim(model, true, victim.initial, victim.fixed, victim.private, seed=0)
     release = replace(fine_tuned(owner).release, training=replace(true, optimizer=SGD(lr=0.025)))
-    attack = SimuDy(
-        candidates=4,
-        labels=(0, 1, 2, 3),
-        distance=L2(),
-        steps=20,
-        whitening=0.5,
-        sharpness=(2.0, 40.0),
-        optimizer=Adam(lr=0.1, beta1=0.8, beta2=0.9),
+    attack = with_search(
+        replace(QUICK, prior=TotalVariation(weight=0.005), whitening=Whitening(), surrogate=Surrogate()), steps=20
     )
     assert find_rate(attack, release, (0.025, 0.05, 0.1, 0.2), seed=0) == 0.1
 
@@ -57,9 +71,7 @@ def test_the_rate_is_not_taken_from_the_release(victim: Victim) -> None:
 def test_batch_size_and_epochs_are_found(victim: Victim, true: Training) -> None:
     owner = train_victim(victim.model, true, victim.initial, victim.fixed, victim.private, seed=0)
     release = replace(fine_tuned(owner).release, training=replace(TRAINING, epochs=1))
-    attack = SimuDy(
-        candidates=4, labels=(0, 1, 2, 3), distance=L2(), tv=0.0, steps=15, optimizer=Adam(lr=0.1, beta1=0.8, beta2=0.9)
-    )
+    attack = QUICK
     guesses = [replace(true, batch_size=b, epochs=e) for b, e in ((None, 2), (None, 8), (2, 5), (1, 8))]
     assert find_training(attack, release, guesses, seed=0) == true
 

@@ -12,12 +12,12 @@ from command_line import ROOT, Call, assert_refused, contents
 from tiny_experiments import tiny_experiment
 
 from remanence import Experiment
-from remanence.attacks import Fitting, RecoNN, SimuDy
+from remanence.attacks import Fitting, RecoNN, SimuDy, with_search
 from remanence.execution import Local, Ray
 from remanence.experiments.results import parse_records
 from remanence.experiments.run import Job
 from remanence.releases import all_but_one, fine_tuned
-from remanence.search import solver as _search
+from remanence.search import solver
 from remanence_recipes import RECIPES
 
 
@@ -48,14 +48,14 @@ def test_a_store_has_one_folder_for_the_shadow_models_of_each_cell(call: Call, s
 
 
 def test_a_search_goes_on_from_the_store(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = tiny_experiment("simulated", reveal=fine_tuned, attack=SimuDy(candidates=20, steps=3))
+    cell = tiny_experiment("simulated", reveal=fine_tuned, attack=with_search(SimuDy(candidates=20), steps=3))
     monkeypatch.setitem(RECIPES, "searches", lambda scale: [cell])
     first = call("run", "searches", "--store", "kept", "--json")
     assert (first.code, first.err) == (0, "")
     (name,) = contents(tmp_path / "kept")
     assert name.startswith("searches/simulated/search-")
     assert "kept" not in parse_records(first.out, where="stdout")[0]["attack"]
-    monkeypatch.setattr(_search, "update", None)  # no step is left to be taken
+    monkeypatch.setattr(solver.Stack, "step", None)  # no step is left to be taken
     again = call("run", "searches", "--store", "kept", "--json")
     assert scores(first.out) == scores(again.out)
     assert call("run", "searches").code == 1

@@ -41,7 +41,7 @@ def test_an_audit_with_fewer_attacks_does_not_drop_the_others(
 ) -> None:
     cells = [
         tiny_experiment("one"),
-        tiny_experiment("two", attack=remanence.attacks.GradientMatching(steps=1), split=no_split),
+        tiny_experiment("two", attack=remanence.attacks.GradientMatching(), split=no_split),
     ]
     monkeypatch.setattr(remanence_recipes.demo, "audit_cells", lambda source, **_: cells)
     assert call("audit", "--attack", "Guess", "--out", "run").code == 0

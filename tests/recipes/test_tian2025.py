@@ -31,7 +31,7 @@ def test_digits_come_back_better_than_look_alikes() -> None:
 
 def test_digits_come_back_one_for_every_three_neurons() -> None:
     (record,) = records("tian2025.mlp_500").values()
-    assert "whitening=0.5" in record["attack"]
+    assert "whitening=Whitening(power=0.5)" in record["attack"]
     score, nulls = record["scores"]["metrics"]["normalised_ssim"]["mean"], record["nulls"]
     assert score > nulls["unrelated"]["metrics"]["normalised_ssim"]["mean"] + 0.3
 
@@ -87,9 +87,9 @@ def test_deep_nets_are_simulated_in_short_first_and_in_full_at_last() -> None:
     chain: SimuDy | None = deep(20, 400, leaping(PAPERS))
     simulated = []
     while chain:
-        training = chain.training or PAPERS
+        training = chain.simulation.training or PAPERS
         assert training.epochs * training.optimizer.lr == pytest.approx(PAPERS.epochs * PAPERS.optimizer.lr)  # as far
-        simulated.append((training.epochs, chain.steps))
+        simulated.append((training.epochs, chain.search.steps))
         chain = chain.start
     assert simulated == [(20, 10), (8, 133), (4, 400)]
     assert leaping(replace(PAPERS, epochs=4)) == []

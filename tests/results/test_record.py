@@ -14,7 +14,7 @@ from tiny_experiments import Guess, made_data, tiny_experiment
 from torch import nn
 
 from remanence import Reconstruction, evaluate
-from remanence.attacks import GradientMatching
+from remanence.attacks import GradientMatching, with_search
 from remanence.experiments import Completed, Outcome, Point, run_experiment
 from remanence.experiments.results import as_pixels, images, parse_records, rows
 from remanence.metrics import MSE, PSNR, Interval, Metric, hungarian
@@ -228,7 +228,7 @@ def test_pixels_are_clamped_and_rows_of_tables_kept() -> None:
 
 
 def test_a_record_states_the_defences_of_a_gradient() -> None:
-    attack = GradientMatching(steps=2, restarts=1)
+    attack = with_search(GradientMatching(), steps=2, restarts=1)
     defenses = (Clipping(norm=1.0), GaussianNoise(relative_std=0.1))
     said = []
     for reveal in (gradient_at_initial, partial(gradient_at_initial, defenses=defenses)):

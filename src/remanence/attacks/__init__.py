@@ -3,6 +3,7 @@
 from remanence.attacks.base import Attack, ShadowAttack
 from remanence.attacks.finetuning.linearised import Linearised
 from remanence.attacks.finetuning.simudy import SimuDy
+from remanence.attacks.finetuning.simulation import Simulation
 from remanence.attacks.finetuning.unknowns import (
     Count,
     contributions,
@@ -24,8 +25,20 @@ from remanence.attacks.one_unknown.mnemonist import FittedMnemonist, Importance,
 from remanence.attacks.one_unknown.reconn import FittedRecoNN, RecoNN
 from remanence.attacks.weights.kkt import KKT, KKTRun
 from remanence.attacks.weights.stationarity import Stationarity
-from remanence.search.distances import L2, Cosine
-from remanence.search.solver import LBFGS
+from remanence.engine.surrogate import Surrogate
+from remanence.search import (
+    L2,
+    LBFGS,
+    Constant,
+    Cosine,
+    CosineAnnealing,
+    MultiStep,
+    Search,
+    SoftLabels,
+    TotalVariation,
+    Whitening,
+    with_search,
+)
 from remanence.shadow.features import WeightFeatures
 
 ATTACKS = (GradientMatching, FirstLayer, Stein, RecoNN, Mnemonist, GLM, KKT, Stationarity, SimuDy, Linearised)
@@ -37,7 +50,9 @@ __all__ = [
     "L2",
     "LBFGS",
     "Attack",
+    "Constant",
     "Cosine",
+    "CosineAnnealing",
     "Count",
     "FirstLayer",
     "FittedMnemonist",
@@ -49,12 +64,19 @@ __all__ = [
     "KKTRun",
     "Linearised",
     "Mnemonist",
+    "MultiStep",
     "RecoNN",
+    "Search",
     "ShadowAttack",
     "SimuDy",
+    "Simulation",
+    "SoftLabels",
     "Stationarity",
     "Stein",
+    "Surrogate",
+    "TotalVariation",
     "WeightFeatures",
+    "Whitening",
     "WideLayer",
     "contributions",
     "count_needed",
@@ -65,4 +87,5 @@ __all__ = [
     "infer_labels",
     "telling_order",
     "vanishes",
+    "with_search",
 ]

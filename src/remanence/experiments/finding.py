@@ -1,7 +1,7 @@
 """Releases and an attack in, a finding out: the attack gets the releases, then the truth is opened and scored."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isinf
 from time import perf_counter
 from typing import Any, final
@@ -16,6 +16,7 @@ from remanence.metrics import Matching, Metric, Scores, evaluate, hungarian
 from remanence.metrics.limit import Limit, reconstruction_limit
 from remanence.progress import track
 from remanence.releases import Case, KnowsFixed, KnowsTraining, require
+from remanence.search import with_search
 from remanence.seeds import derive_seed
 from remanence.shadow import ShadowBank, Store, build_bank
 from remanence.training.dp import mu_of
@@ -93,7 +94,7 @@ def reconstruct(
     the order of the releases. No truth is given."""
     ready = attack
     if store is not None and isinstance(attack, SimuDy | Linearised):
-        ready = replace(attack, checkpoints=store.folder)
+        ready = with_search(attack, checkpoints=store.folder)
     if isinstance(attack, ShadowAttack):
         assert bank is not None
         ready = attack.fit(bank, seed=seed)

@@ -1,1 +1,34 @@
 """Minimisation of an objective over candidate records: distances, priors, labels, coordinates and the solver."""
+
+from remanence.search.checkpoint import checkpoint_path
+from remanence.search.distances import L2, ByProducts, Cosine, Distance
+from remanence.search.labels import SoftLabels
+from remanence.search.objective import Objective, Variable, Variables
+from remanence.search.priors import Prior, TotalVariation
+from remanence.search.settings import LBFGS, Constant, CosineAnnealing, MultiStep, Schedule, Search, with_search
+from remanence.search.solver import Solution, minimise
+from remanence.search.whitening import Whitening
+
+__all__ = [
+    "L2",
+    "LBFGS",
+    "ByProducts",
+    "Constant",
+    "Cosine",
+    "CosineAnnealing",
+    "Distance",
+    "MultiStep",
+    "Objective",
+    "Prior",
+    "Schedule",
+    "Search",
+    "SoftLabels",
+    "Solution",
+    "TotalVariation",
+    "Variable",
+    "Variables",
+    "Whitening",
+    "checkpoint_path",
+    "minimise",
+    "with_search",
+]

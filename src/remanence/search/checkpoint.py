@@ -1,64 +1,80 @@
-"""Searches kept on disk, so that one that was stopped goes on where it was, and ends with the same bits.
+"""Searches on disk, so that one that was stopped resumes where it was, and ends with the same bits.
 
-Each has a file of its own, named by a digest of all that its numbers follow from: what another attack, release or seed
-left in a folder is never met. A file is written at once or not at all.
+Each has a file of its own, named by a digest of all that its values follow from: what another attack, release or seed
+left in a folder is never loaded. A file is written at once or not at all.
 """
 
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from remanence.caching import digest, kind_of, our_code, records, users_code, weights, words
 from remanence.engine.cuda import params_of
-from remanence.releases import KnowsFixed, KnowsTraining
 from remanence.releases.loading import load_weights, save_weights
-from remanence.training import Training
-from remanence.types import Params
+from remanence.types import Data, Params
 
 
-def file_of(folder: Path | None, attack: object, release: KnowsTraining, training: Training, seed: int) -> Path | None:
-    """The file of this search; None where nothing is to be kept."""
+def checkpoint_path(folder: Path | None, attack: object, release: Any, *purpose: str | int) -> Path | None:
+    """The file of a search of `attack` on the dataclass `release`; `purpose` holds the seed, and tells several searches
+    of one attack from each other. None where no folder is given."""
     if folder is None:
         return None
-    device = next(iter(release.final.values())).device
-    users = [*release.model.modules(), training.optimizer, training.loss, training.privacy]
+    shown = {entry.name: getattr(release, entry.name) for entry in fields(release)}
+    training = shown.get("training")
+    users = [*release.model.modules(), *(getattr(training, name, None) for name in ("optimizer", "loss", "privacy"))]
+    tensors = (value for params in shown.values() if isinstance(params, Mapping) for value in params.values())
     parts = [
         words(repr(attack)),
-        words(repr(release.model)),
-        words(repr(training)),
-        weights(release.initial),
-        weights(release.final),
+        *(_ingredient(value) for value in shown.values()),
         words(torch.__version__, our_code("training", "engine", "search", "attacks"), users_code(users)),
-        words(kind_of(device)),
-        words(str(seed)),
-        *([records(release.fixed)] if isinstance(release, KnowsFixed) else []),
+        words(kind_of(next(tensors).device)),
+        words(repr(purpose)),
     ]
     return Path(folder) / f"search-{digest(part['digest'].encode() for part in parts)}.safetensors"
 
 
-def keep(path: Path, stepper: torch.optim.Optimizer, done: int) -> None:
-    """All that the next step needs, behind so many of them."""
-    state: Params = {"done": torch.tensor(done)}
-    for place, p in enumerate(params_of([stepper])):
-        remembered = {name: value for name, value in stepper.state[p].items() if isinstance(value, Tensor)}
-        state |= {f"{place}.{name}": value for name, value in {"value": p, **remembered}.items()}
+def _ingredient(value: object) -> dict[str, str]:
+    match value:
+        case dict():
+            return weights(value)
+        case Tensor():
+            return weights({"": value})
+        case Data():
+            return records(value)
+        case _:
+            return words(repr(value))
+
+
+def save(path: Path, optimizer: torch.optim.Optimizer, restarts: Tensor, done: int) -> None:
+    """Write all that the next step needs after `done` of them: variables, moments and which `restarts` remain."""
+    state: Params = {"done": torch.tensor(done), "restarts": restarts}
+    for index, p in enumerate(params_of([optimizer])):
+        moments = {name: value for name, value in optimizer.state[p].items() if isinstance(value, Tensor)}
+        state |= {f"{index}.{name}": value for name, value in {"value": p.detach(), **moments}.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     save_weights(path, state)
 
 
-@torch.no_grad()
-def resumed(path: Path | None, stepper: torch.optim.Optimizer) -> int:
-    """How many steps have been done: the parameters and what `stepper` remembers are brought there."""
+def load(path: Path | None) -> tuple[int, Tensor, Params] | None:
+    """Steps done, remaining restarts and the state for `restore`; None where nothing was saved."""
     if path is None or not path.exists():
-        return 0
-    state, params = load_weights(path), params_of([stepper])
-    done = int(state.pop("done"))
+        return None
+    state = load_weights(path)
+    return int(state.pop("done")), state.pop("restarts"), state
+
+
+@torch.no_grad()
+def restore(optimizer: torch.optim.Optimizer, state: Params) -> None:
+    """Set the parameters of `optimizer` and its moments, in place, to what was saved."""
+    params = params_of([optimizer])
     for name, value in state.items():
-        place, what = name.split(".")
-        p = params[int(place)]
-        if what == "value":
+        index, entry = name.split(".")
+        p = params[int(index)]
+        if entry == "value":
             p.copy_(value)
         else:
-            stepper.state[p][what] = value.to(p.device)
-    return done
+            optimizer.state[p][entry] = value.to(p.device)

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
+from remanence.engine.unroll import Comparison, Products, Vectors
+
 
 class Distance(Protocol):
     """A function of two flat vectors: the released update and that of the candidates."""
@@ -49,13 +51,11 @@ class L2:
         return (target - 2 * product + update) / target
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class RelativeNorm:
-    """The update's squared norm over the target's: how far a simulated training went, as a check of divergence."""
-
-    def __call__(self, target: Tensor, update: Tensor) -> Tensor:
-        return update.square().sum() / target.square().sum()
-
-    def by_products(self, target: Tensor, product: Tensor, update: Tensor) -> Tensor:
-        return update / target
+def between(distance: Distance, compared: Comparison) -> Tensor:
+    """The distance of a simulated update from the victim's."""
+    match compared:
+        case Vectors():
+            return distance(compared.target, compared.update)
+        case Products():
+            assert isinstance(distance, ByProducts)
+            return distance.by_products(compared.target, compared.product, compared.update)

@@ -1,11 +1,17 @@
 """Priors on candidate records: what images look like, added to an objective."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import Protocol, final
 
 from torch import Tensor
 
 from remanence.errors import check_min
+
+
+class Prior(Protocol):
+    """A penalty on candidates (n, ...)."""
+
+    def __call__(self, x: Tensor) -> Tensor: ...
 
 
 @final

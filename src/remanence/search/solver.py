@@ -1,155 +1,289 @@
-"""Candidates in the box [0, 1] with a small objective, from several starts that know nothing of each other."""
+"""One loop for all searches: `minimise(objective, search) -> Solution`.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from math import cos, pi
+All restarts are updated by one optimizer as a stack; its learning rate follows a schedule, and on a CUDA device a step
+is captured once and replayed. A restart whose values are not finite is dropped with a warning, and so is, at halvings,
+the worse half of the others; where all have diverged, `Diverged` says so.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, grad_and_value, vmap
-from torch.nn.functional import interpolate
 
-from remanence.engine.cuda import changed_by, replayed, set_lr, torch_optimizer, update
+from remanence.engine.cuda import changed_by, precision, replayed, torch_optimizer
 from remanence.errors import Diverged
 from remanence.progress import track
-from remanence.search.checkpoint import keep, resumed
-from remanence.training import Optimizer
+from remanence.search import checkpoint as checkpoints
+from remanence.search.objective import Objective, Variable, Variables
+from remanence.search.scales import coarser, gradient_at_scale, upsampled
+from remanence.search.settings import LBFGS, Search
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_LOOK = 100  # steps between two looks at whether a search has diverged
-_KEPT_EVERY = 30.0  # seconds
-
-Objective: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # of the candidates of one start, and their labels
+_CHECK_EVERY = 100  # steps between two checks of divergence: each is a wait for the device
+_SAVE_EVERY = 30.0  # seconds
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class LBFGS:
-    """L-BFGS-B, which keeps to the box (Byrd, Lu, Nocedal, Zhu 1995)."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Solution:
+    """Where the remaining restarts ended."""
 
-    history: int = 20  # pairs of steps and slopes from which the curvature is made up
+    variables: Variables
+    value: Tensor  # the objective there, shape (restarts,)
+    restarts: Tensor  # the indices of those that remain
 
-
-def search(
-    objective: Objective, starts: Tensor, labels: Tensor, *, optimizer: Optimizer | LBFGS, steps: int, label: str
-) -> Tensor:
-    """Where each of `starts` (start, record, ...) with its `labels` (start, record) ends."""
-    if not isinstance(optimizer, LBFGS):
-        return _descended(objective, starts, labels, optimizer, steps, label)
-    pairs = track(zip(starts, labels, strict=True), total=len(starts), label=label)
-    return torch.stack([_curved(objective, start, own, optimizer, steps) for start, own in pairs])
+    def best(self) -> tuple[Variables, int]:
+        """The variables of the restart with the lowest objective, and its index among those that remain."""
+        index = int(self.value.argmin())
+        return {name: value[index] for name, value in self.variables.items()}, index
 
 
-def _descended(
-    objective: Objective, starts: Tensor, labels: Tensor, optimizer: Optimizer, steps: int, label: str
-) -> Tensor:
-    """One stacked gradient serves all starts, and the optimiser works on each element alone; its rate falls on a half
-    cosine, and each step is cut to the box."""
-    slope = vmap(grad(objective))
-    x = nn.Parameter(starts.clone(), requires_grad=False)
-    stepper = torch_optimizer(optimizer, [x])
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(stepper, steps)
-    for _ in track(range(steps), total=steps, label=label):
-        x.grad = slope(x.data, labels)
-        stepper.step()
-        schedule.step()
-        x.clamp_(0, 1)
-    return x.data
+def minimise(
+    objective: Objective, search: Search, *, checkpoint: Path | None = None, label: str = "search"
+) -> Solution:
+    """Minimise `objective` from its initial variables. A search that was stopped resumes from the file `checkpoint`,
+    which is written every half minute and at the end; `label` names the progress bar."""
+    with precision(tf32=search.tf32):
+        if isinstance(search.optimizer, LBFGS):
+            return _by_lbfgs(objective, search.optimizer, search.steps, label)
+        return _descend(objective, search, checkpoint, label)
 
 
-def _curved(objective: Objective, start: Tensor, labels: Tensor, optimizer: LBFGS, steps: int) -> Tensor:
-    """A curvature for each start. SciPy works on the host; an evaluation costs far more than to bring it there."""
+def _descend(objective: Objective, search: Search, checkpoint: Path | None, label: str) -> Solution:
+    stack, done, steps = Stack(objective, objective.init(), search), 0, search.steps
+    if (saved := checkpoints.load(checkpoint)) is not None:
+        done, restarts, state = saved
+        stack = stack.select(restarts) if len(restarts) < len(stack.restarts) else stack
+        checkpoints.restore(stack.optimizer, state)
+    halvings, written = {steps >> k for k in range(1, search.halvings + 1)}, perf_counter()
+    step, resumed = stack.replayed() if done < steps else stack.step, f", from step {done + 1}" if done else ""
+    for index in track(range(done, steps), total=steps - done, label=label + resumed):
+        stack.prepare(index, steps, search.schedule(index, steps))
+        step()
+        done = index + 1
+        due = checkpoint is not None and (done == steps or perf_counter() - written > _SAVE_EVERY)
+        if due or done in halvings or done == steps or index % _CHECK_EVERY == 0:
+            remaining = stack.remaining(done, halve=done in halvings)
+            if len(remaining) < len(stack.restarts):
+                stack = stack.select(remaining)
+                step = stack.replayed() if done < steps else stack.step
+        if due and checkpoint is not None:
+            checkpoints.save(checkpoint, stack.optimizer, stack.restarts, done)
+            written = perf_counter()
+    return _solution(stack.objective, stack.values, stack.restarts)
+
+
+@torch.no_grad()
+def _solution(objective: Objective, values: Variables, restarts: Tensor) -> Solution:
+    """The objective is evaluated once more, at what is returned."""
+    objective.set_progress(1.0)
+    value, _ = objective.value_and_grad(values)
+    finite = value.isfinite()
+    if not bool(finite.any()):
+        raise _diverged()
+    if not bool(finite.all()):
+        _warn(int((~finite).sum()), len(finite))
+        index = finite.nonzero()[:, 0]
+        values, value = {name: each[index] for name, each in values.items()}, value[index]
+        restarts = restarts[index.to(restarts.device)]
+    return Solution(variables=values, value=value, restarts=restarts)
+
+
+@final
+class Stack:
+    """The variables of the remaining restarts with their optimizer, which `step` updates in place."""
+
+    def __init__(
+        self,
+        objective: Objective,
+        variables: dict[str, Variable],
+        search: Search,
+        restarts: Tensor | None = None,
+    ) -> None:
+        self.objective, self.variables, self.search = objective, variables, search
+        self.values = {name: variable.init.detach().clone() for name, variable in variables.items()}
+        self.coarse = {
+            name: coarser(self.values[name], search.scales) if variable.multiscale else []
+            for name, variable in variables.items()
+        }
+        damped = [name for name, variable in variables.items() if variable.damping is not None]
+        self.previous = {name: torch.empty_like(self.values[name]) for name in damped}
+        count = len(next(iter(self.values.values())))
+        self.value = next(iter(self.values.values())).new_zeros(count)
+        self.restarts = torch.arange(count) if restarts is None else restarts
+        self.leaves: dict[tuple[str, int], list[nn.Parameter]] = {}  # by variable and scale
+        self.lrs: list[float] = []  # of each group of the optimizer, before the schedule
+        self.optimizer = self._optimizer()
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        settings, made = self.search.optimizer, None
+        assert not isinstance(settings, LBFGS)
+        for name, variable in self.variables.items():
+            lr = settings.lr if variable.lr is None else variable.lr
+            for scale, tensor in enumerate((self.values[name], *self.coarse[name])):
+                self.leaves[name, scale] = [nn.Parameter(p, requires_grad=False) for p in self._per_leaf(name, tensor)]
+            for index, each in enumerate(lr.tolist() if isinstance(lr, Tensor) else [lr]):
+                params = [leaves[index] for (owner, _), leaves in self.leaves.items() if owner == name]
+                self.lrs.append(each)
+                if made is None:
+                    made = torch_optimizer(replace(settings, lr=each), params)
+                else:
+                    device_lr: Any = torch.tensor(each, device=tensor.device) if tensor.is_cuda else each
+                    made.add_param_group({"params": params, "lr": device_lr})
+        assert made is not None
+        return made
+
+    def _per_leaf(self, name: str, tensor: Tensor) -> tuple[Tensor, ...]:
+        """A leaf for all restarts, or one for each where their learning rates differ."""
+        return tensor.unbind() if isinstance(self.variables[name].lr, Tensor) else (tensor,)
+
+    def prepare(self, index: int, steps: int, factor: float) -> None:
+        """Before a step: the learning rates, the objective's progress, and moments that are to be forgotten."""
+        for group, lr in zip(self.optimizer.param_groups, self.lrs, strict=True):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(lr * factor)  # in place: a captured step reads it there
+            else:
+                group["lr"] = lr * factor
+        self.objective.set_progress(index / steps)
+        for (name, _), leaves in self.leaves.items():
+            reset_at = self.variables[name].reset_at
+            if reset_at is not None and index == int(reset_at * steps):
+                for moment in (each for leaf in leaves for each in self.optimizer.state[leaf].values()):
+                    if isinstance(moment, Tensor):
+                        moment.zero_()
+
+    @torch.no_grad()
+    def step(self) -> None:
+        value, grads = self.objective.value_and_grad(self.values)
+        self.value.copy_(value)
+        for (name, scale), leaves in self.leaves.items():
+            if name in grads:
+                grad = grads[name] if not scale else gradient_at_scale(grads[name], self.coarse[name][scale - 1])
+                grad = grad.sign() if self.search.signed else grad
+                for leaf, part in zip(leaves, self._per_leaf(name, grad), strict=True):
+                    # fused optimizers refuse another layout
+                    leaf.grad = part if part.stride() == leaf.stride() else torch.empty_like(leaf).copy_(part)
+        for name, previous in self.previous.items():
+            previous.copy_(self.values[name])
+        self.optimizer.step()
+        for name, variable in self.variables.items():
+            x = self.values[name]
+            for part in self.coarse[name]:
+                x.add_(upsampled(part, x))
+                part.zero_()
+            if variable.damping is not None:
+                x.lerp_(self.previous[name], variable.damping)
+            if variable.bounds is not None:
+                x.clamp_(*variable.bounds)
+
+    def replayed(self) -> Callable[[], None]:
+        """`step`, on a CUDA device captured."""
+        if not self.objective.capturable:
+            return self.step
+        return replayed(self.step, lambda: [*changed_by([self.optimizer]), *self.values.values(), self.value])
+
+    def remaining(self, done: int, *, halve: bool) -> Tensor:
+        """Positions of the restarts that go on: all that are finite, or the better half of them."""
+        finite = self.value.isfinite()
+        for values in self.values.values():
+            finite = finite & values.flatten(1).isfinite().all(1)
+        left = int(finite.sum())
+        if not left:
+            raise _diverged(done, objective_is_finite=bool(self.value.isfinite().any()))
+        if left < len(finite):
+            _warn(len(finite) - left, len(finite))
+        left = (left + 1) // 2 if halve else left
+        return self.value.where(finite, torch.inf).argsort()[:left].sort().values
+
+    def select(self, index: Tensor) -> "Stack":
+        """These restarts alone, with their moments."""
+        index = index.to(self.value.device)
+
+        def chosen(name: str, variable: Variable) -> Variable:
+            lr, damping = variable.lr, variable.damping
+            return replace(
+                variable,
+                init=self.values[name][index],
+                lr=lr[index] if isinstance(lr, Tensor) else lr,
+                damping=None if damping is None else damping[index],
+            )
+
+        variables = {name: chosen(name, variable) for name, variable in self.variables.items()}
+        restarts = self.restarts[index.to(self.restarts.device)]
+        new = Stack(self.objective.select(index), variables, self.search, restarts)
+        new.value.copy_(self.value[index])
+        for key, leaves in self.leaves.items():
+            per_restart = isinstance(self.variables[key[0]].lr, Tensor)
+            for position, leaf in enumerate(new.leaves[key]):
+                source = leaves[int(index[position])] if per_restart else leaves[0]
+                for name, moment in self.optimizer.state.get(source, {}).items():
+                    if isinstance(moment, Tensor):
+                        stacked = not per_restart and moment.shape == source.shape
+                        new.optimizer.state[leaf][name] = moment[index] if stacked else moment.clone()
+        return new
+
+
+def _diverged(step: int | None = None, *, objective_is_finite: bool = False) -> Diverged:
+    if step == 1:
+        what = "gradient of the objective" if objective_is_finite else "objective"
+        text = f"the {what} is not finite at the initial values, whatever the learning rate of `optimizer`"
+        return Diverged(text, code="not-finite", argument="search")
+    when = "" if step is None else f" by its step {step}"
+    text = f"the search diverged{when}: lower the learning rate of `optimizer`"
+    return Diverged(text, code="diverged", argument="search")
+
+
+def _warn(diverged: int, restarts: int) -> None:
+    text = f"{diverged} of {restarts} restarts of a search diverged and were dropped: lower their learning rate"
+    warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+def _by_lbfgs(objective: Objective, optimizer: LBFGS, steps: int, label: str) -> Solution:
+    """SciPy works on the host, in float64; an evaluation costs far more than to bring it there."""
     from scipy.optimize import Bounds, minimize
 
-    slope_and_value = grad_and_value(objective)
+    objective.set_progress(1.0)
+    variables = objective.init()
+    count = len(next(iter(variables.values())).init)
+    names, found = list(variables), list[Variables]()
+    for restart in track(range(count), total=count, label=label):
+        one = objective.select(torch.tensor([restart]))
+        initial = {name: variables[name].init[restart : restart + 1] for name in names}
+        bounds = [variables[name].bounds or (-torch.inf, torch.inf) for name in names]
+        low, high = (
+            torch.cat([torch.full((initial[n].numel(),), b[side]) for n, b in zip(names, bounds, strict=True)]).numpy()
+            for side in (0, 1)
+        )
 
-    def evaluate(place: "NDArray[np.float64]") -> tuple[float, "NDArray[np.float64]"]:
-        slope, value = slope_and_value(_tensor(place, start), labels)
-        return float(value), _array(slope)
+        def evaluate(
+            flat: "NDArray[np.float64]", one: Objective = one, initial: Variables = initial
+        ) -> tuple[float, "NDArray[np.float64]"]:
+            value, grads = one.value_and_grad(_unflattened(flat, initial))
+            return float(value), _flattened(grads, names)
 
-    options: dict[str, Any] = {"maxiter": steps, "maxcor": optimizer.history, "ftol": 0.0, "gtol": 0.0}
-    found = minimize(evaluate, _array(start), jac=True, method="L-BFGS-B", bounds=Bounds(0, 1), options=options)
-    return _tensor(found.x, start).clamp(0, 1)
-
-
-def search_in_place(
-    objective: Callable[[Tensor], Tensor],
-    x: nn.Parameter,
-    others: Sequence[nn.Parameter] = (),
-    *,
-    optimizer: Optimizer,
-    steps: int,
-    label: str,
-    octaves: int = 0,
-    kept: Path | None = None,
-    prepare: Callable[[float], None] = lambda _: None,
-) -> None:
-    """From one start, for objectives that are large: `x` is moved within the box and `others` freely. The rate falls on
-    a half cosine; on a CUDA device a step is captured once.
-
-    Images are also moved as wholes: with `octaves` a step has coarser parts, each of half the side of the one before,
-    that the optimiser scales for themselves. A slope by single pixels is mostly noise to it in deep nets.
-
-    What the file `kept` holds is gone on from; it is written every half minute and at the end. `prepare` is told before
-    each step which share of them is done: it may fill tensors that the objective reads.
-    """
-    parts = [nn.Parameter(part) for part in coarser(x, octaves)]
-    stepper, reached = torch_optimizer(optimizer, [x, *parts, *others]), x.detach().new_zeros(())
-
-    def step() -> None:
-        value = objective(_with_parts(x, parts))
-        update(stepper, value)
-        with torch.no_grad():
-            x.copy_(_with_parts(x, parts).clamp(0, 1))
-            for part in parts:
-                part.zero_()
-            reached.copy_(value)
-
-    done, written = resumed(kept, stepper), perf_counter()
-    if done == steps:
-        return
-    next_step = replayed(step, lambda: [*changed_by([stepper]), reached])
-    told = f"{label}, from step {done + 1} on" if done else label
-    for place in track(range(done, steps), total=steps - done, label=told):
-        set_lr(stepper, optimizer.lr * (1 + cos(pi * place / steps)) / 2)
-        prepare(place / steps)
-        next_step()
-        last, due = place == steps - 1, kept is not None and perf_counter() - written > _KEPT_EVERY
-        if (last or due or place % _LOOK == 0) and not (reached.isfinite() and x.isfinite().all()):
-            raise _diverged(reached, place + 1)
-        if kept is not None and (last or due):
-            keep(kept, stepper, place + 1)
-            written = perf_counter()
+        options: dict[str, Any] = {"maxiter": steps, "maxcor": optimizer.history, "ftol": 0.0, "gtol": 0.0}
+        start = _flattened(initial, names)
+        ended = minimize(evaluate, start, jac=True, method="L-BFGS-B", bounds=Bounds(low, high), options=options)
+        found.append(_unflattened(ended.x, initial))
+    values = {name: torch.cat([each[name] for each in found]) for name in names}
+    for name, variable in variables.items():
+        if variable.bounds is not None:
+            values[name].clamp_(*variable.bounds)
+    return _solution(objective, values, torch.arange(count))
 
 
-def _diverged(reached: Tensor, step: int) -> Diverged:
-    if step > 1:
-        return Diverged(f"the search diverged by its step {step}: lower the rate of `optimizer`")
-    what = "slope of the objective" if reached.isfinite() else "objective"
-    return Diverged(f"the {what} is not finite where the search begins, whatever the rate of `optimizer`")
+def _flattened(values: Variables, names: list[str]) -> "NDArray[np.float64]":
+    return torch.cat([values[name].flatten().double().cpu() for name in names]).numpy()
 
 
-def coarser(x: Tensor, octaves: int) -> list[Tensor]:
-    """Zeros for each octave below these images; what is no image has none."""
-    sides = [[side >> k for side in x.shape[2:]] for k in range(1, octaves + 1)] if x.ndim == 4 else []
-    return [x.detach().new_zeros(*x.shape[:2], *side) for side in sides if min(side)]
-
-
-def _with_parts(x: Tensor, parts: Sequence[Tensor]) -> Tensor:
-    for part in parts:
-        x = x + interpolate(part, size=x.shape[2:], mode="bilinear")
-    return x
-
-
-def _array(x: Tensor) -> "NDArray[np.float64]":
-    return x.flatten().double().cpu().numpy()
-
-
-def _tensor(place: "NDArray[np.float64]", like: Tensor) -> Tensor:
-    return torch.from_numpy(place).to(like).view_as(like)
+def _unflattened(flat: "NDArray[np.float64]", like: Variables) -> Variables:
+    parts = torch.from_numpy(flat).split([value.numel() for value in like.values()])
+    return {name: part.to(like[name]).view_as(like[name]) for name, part in zip(like, parts, strict=True)}

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks import L2, LBFGS, Attack, FirstLayer, GradientMatching, Stein
+from remanence.attacks import L2, LBFGS, Attack, FirstLayer, GradientMatching, Search, Stein
 from remanence.data import Split, load, split
 from remanence.engine import loss_gradient
 from remanence.experiments import Claim, Experiment, Measure, Measurement, Outcome, Point, Reconstructed, Scale, Victims
@@ -77,7 +77,7 @@ def _claims(records: int) -> tuple[Claim, ...]:
 
 def _from_the_tensor(scale: Scale, records: int, seed: int, device: torch.device) -> Outcome:
     estimate = Stein(refine=False, norm=1.0)
-    matching = GradientMatching(distance=L2(), tv=0.0, optimizer=LBFGS(), steps=100, restarts=1, start=estimate)
+    matching = GradientMatching(distance=L2(), prior=None, search=Search(optimizer=LBFGS(), steps=100), start=estimate)
     ways: dict[str, Attack[Gradient]] = {"estimate": estimate, "sharpened": matching}
     batches = {"smoke": 1, "small": 2, "full": 10}[scale]
     data = load("digits" if scale == "smoke" else "mnist")

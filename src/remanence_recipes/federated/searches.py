@@ -7,7 +7,7 @@ from functools import partial
 from torch import nn
 from torch.nn.functional import interpolate
 
-from remanence.attacks import L2, LBFGS, GradientMatching
+from remanence.attacks import L2, LBFGS, GradientMatching, Search, with_search
 from remanence.data import Split, load, split
 from remanence.experiments import Experiment, Point, Reconstructed, Scale, Victims
 from remanence.metrics import MSE, PSNR, SSIM
@@ -17,15 +17,15 @@ from remanence.training import SGD, Training
 from remanence.types import Data
 
 RECORDS = 4  # of a batch
-NEWTON = GradientMatching(distance=L2(), tv=0.0, optimizer=LBFGS(), restarts=1)
+NEWTON = GradientMatching(distance=L2(), prior=None, search=Search(optimizer=LBFGS(), steps=1000))
 
 
 def architectures(scale: Scale) -> Sequence[Experiment]:
     """Gradient matching on an MLP, a CNN and a ResNet with frozen BatchNorm, by Adam and by L-BFGS."""
     steps = {"smoke": 8, "small": 300, "full": 2000}[scale]
-    ways = {"L-BFGS": replace(NEWTON, steps=steps)}
+    ways = {"L-BFGS": with_search(NEWTON, steps=steps)}
     if scale != "smoke":
-        ways["Adam"] = GradientMatching(steps=steps, restarts=1)
+        ways["Adam"] = with_search(GradientMatching(), steps=steps, restarts=1)
     victims = {
         name: Victims(
             split=partial(_cut, scale),
@@ -69,7 +69,7 @@ def _nets(scale: Scale) -> dict[str, Callable[[Data], nn.Module]]:
 def local_steps(scale: Scale) -> Sequence[Experiment]:
     """Federated averaging: updates of several local steps, simulated by the attack, or taken for one gradient."""
     counts = {"smoke": (3,), "small": (1, 2, 5, 10), "full": (1, 2, 5, 10, 20, 50)}[scale]
-    attack = replace(
+    attack = with_search(
         NEWTON, steps={"smoke": 50, "small": 150, "full": 400}[scale], restarts=1 if scale == "smoke" else 2
     )
     ways = {"simulated": local_update, "taken for one gradient": _taken_for_a_gradient}

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from remanence.attacks import SimuDy
+from remanence.attacks import Search, SimuDy, Simulation, Surrogate, TotalVariation, with_search
 from remanence.data import Split
 from remanence.experiments import Claim, Experiment, Measure, Measurement, Outcome, Reconstructed, Scale, Victims
 from remanence.metrics.statistics import binomial_proportion
@@ -44,10 +44,13 @@ NETS: dict[Scale, DeepNet] = {
 FAST = replace(PAPERS, epochs=4, optimizer=SGD(lr=0.1))  # so that four epochs of a new head do
 VICTIMS: dict[Scale, Training] = {"smoke": FAST, "small": PAPERS, "full": PAPERS}
 FEWEST, FEWER = 4, 8  # epochs that first and further steps simulate; the authors' code: 8
-STEEP = (20.0, 40.0)  # gates of the last steps
+STEEP = Surrogate(beta=(20.0, 40.0))  # of the last steps
 SHORT = 40  # one step of so many simulates the victim's own
 DEEP = SimuDy(
-    tv=0.01, clip=10.0, optimizer=Adam(lr=0.03, beta1=0.8, beta2=0.9), octaves=4, sharpness=(2.0, 40.0), tf32=True
+    prior=TotalVariation(weight=0.01),
+    search=Search(optimizer=Adam(lr=0.03, beta1=0.8, beta2=0.9), steps=5000, scales=4, tf32=True),
+    surrogate=Surrogate(beta=(2.0, 40.0)),
+    simulation=Simulation(clip=10.0),
 )
 
 
@@ -116,15 +119,21 @@ def _images(scale: Scale, start: Start, records: int, steps: int, claim: Claim |
 
 def deep(records: int, steps: int, shorter: Sequence[Training]) -> SimuDy:
     """First steps simulate shorter trainings than the victim's, which cost as much less; the last ones its own."""
-    found = replace(DEEP, candidates=records, steps=steps, training=shorter[0] if shorter else None)
-    adam = DEEP.optimizer
+    found = simulating(with_search(replace(DEEP, candidates=records), steps=steps), shorter[0] if shorter else None)
+    adam = DEEP.search.optimizer
+    assert isinstance(adam, Adam)
     for training in shorter[1:]:
-        slower = replace(adam, lr=adam.lr / 3)
-        found = replace(found, start=found, training=training, steps=steps // 3, optimizer=slower, sharpness=STEEP)
+        slower = with_search(found, steps=steps // 3, optimizer=replace(adam, lr=adam.lr / 3))
+        found = simulating(replace(slower, start=found, surrogate=STEEP), training)
     if not shorter:
         return found
-    last = replace(adam, lr=adam.lr / 10)
-    return replace(found, start=found, training=None, steps=max(1, steps // SHORT), optimizer=last, sharpness=STEEP)
+    last = with_search(found, steps=max(1, steps // SHORT), optimizer=replace(adam, lr=adam.lr / 10))
+    return simulating(replace(last, start=found, surrogate=STEEP), None)
+
+
+def simulating(attack: SimuDy, training: Training | None) -> SimuDy:
+    """The attack with another training that it simulates."""
+    return replace(attack, simulation=replace(attack.simulation, training=training))
 
 
 def leaping(training: Training) -> list[Training]:
@@ -151,7 +160,7 @@ def deep_cell(
             reveal=fine_tuned,
         ),
         attack=attack,
-        tuned_on_truth=True,  # octaves, rate, prior, clip and leaps, on up to ten images of seed 0 at `small`
+        tuned_on_truth=True,  # scales, rate, prior, clip and leaps, on up to ten images of seed 0 at `small`
         evaluations=(Reconstructed(matching=images.matching, metrics=images.metrics),),
     )
 

@@ -7,7 +7,7 @@ from typing import final
 
 from torch import nn
 
-from remanence.attacks import SimuDy
+from remanence.attacks import SimuDy, with_search
 from remanence.data import Split
 from remanence.experiments import Experiment, Point, Scale
 from remanence.models import resnet, vgg
@@ -89,7 +89,7 @@ def _shallow(scale: Scale, setting: Setting) -> Experiment:
         usual.with_victims(
             split=partial(cut, scale, setting.images), model=wide(setting.width), training=_training(setting)
         ),
-        attack=replace(usual.attack, candidates=setting.images, steps=STEPS[scale][0]),
+        attack=with_search(replace(usual.attack, candidates=setting.images), steps=STEPS[scale][0]),
         claims=(),
     )
 
@@ -105,7 +105,7 @@ def _begun(scale: Scale, family: Callable[..., nn.Sequential], images: int, widt
 
 
 def _deep(scale: Scale, begun: Callable[[int, int], Begun], setting: Setting) -> Experiment:
-    attack = replace(DEEP, candidates=setting.images, steps=STEPS[scale][1])
+    attack = with_search(replace(DEEP, candidates=setting.images), steps=STEPS[scale][1])
     usual = deep_cell(scale, *begun(setting.images, setting.width), attack)
     return usual.with_victims(training=_training(setting))
 

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks import Count, SimuDy, contributions, count_needed, find_rate
+from remanence.attacks import Count, SimuDy, contributions, count_needed, find_rate, with_search
 from remanence.experiments import Claim, Experiment, Measure, Measurement, Outcome, Scale
 from remanence.experiments.checks import tuned_on_truth
 from remanence.metrics.matching import NONE
@@ -57,13 +57,13 @@ def drawn_rate(grid: Sequence[float], seed: int, place: int) -> float:
 
 
 def _rates(scale: Scale, rate_of: Callable[[int, int], float], seed: int, device: torch.device) -> Outcome:
-    records, width, side, octaves, steps, count = {
+    records, width, side, scales, steps, count = {
         "smoke": (10, 32, None, 0, 15, 1),
         "small": (20, 100, 16, 3, 40, 10),
         "full": (20, 1000, None, 4, 10, 10),  # 20 images, as in the authors' script
     }[scale]
     grid, rates, found = RATES[scale], [], []
-    attack = whitened(SimuDy(candidates=records, steps=steps, octaves=octaves))
+    attack = whitened(with_search(SimuDy(candidates=records), steps=steps, scales=scales))
     for place in track(range(count), total=count, label="victims"):
         own = derive_seed(seed, "victim", place)
         private = cut(scale, records, own, side=side).private.to(device)
@@ -118,7 +118,7 @@ def _size(scale: Scale, seed: int, device: torch.device) -> Outcome:
     begun = Start.of(scale, records).new_head(seed) if scale == "full" else torch_start(images)(model, seed)
     release = _released(private, model, begun, PAPERS)
     dummies = records * 3 // 2
-    shallow = SimuDy(candidates=dummies, steps=steps, optimizer=FAST)
+    shallow = with_search(SimuDy(candidates=dummies), steps=steps, optimizer=FAST)
     attack = deep(dummies, steps, leaping(PAPERS)) if scale == "full" else shallow
     found = attack.run(release, seed=seed)
     pulls = contributions(release, found)

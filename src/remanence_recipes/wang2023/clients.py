@@ -18,7 +18,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks import GradientMatching, Stein
+from remanence.attacks import GradientMatching, Stein, with_search
 from remanence.data import Split, load, split
 from remanence.engine import loss_gradient
 from remanence.errors import BadInput
@@ -149,7 +149,11 @@ def _study(setting: Setting, curve: Curve, seed: int, device: torch.device) -> O
     at = {name: p.to(cut.private.x) for name, p in initial_params(model, seed=derive_seed(seed, "weights")).items()}
     attacks: dict[str, tuple[Stein | GradientMatching, torch.dtype, int]] = {
         "Stein": (Stein(tries=setting.tries, reseeds=setting.tries - 1), torch.float64, MOST),
-        "gradient matching": (GradientMatching(steps=setting.steps, restarts=1), torch.float32, len(cut.private)),
+        "gradient matching": (
+            with_search(GradientMatching(), steps=setting.steps, restarts=1),
+            torch.float32,
+            len(cut.private),
+        ),
     }
     read: dict[str, list[Interval]] = {name: [] for name in attacks}
     learnt: list[Interval] = []

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from remanence.attacks import Attack, GradientMatching, Stein
+from remanence.attacks import Attack, GradientMatching, Stein, with_search
 from remanence.data import Split, load, split
 from remanence.engine import train
 from remanence.experiments import (
@@ -43,7 +43,10 @@ def query_point(scale: Scale) -> Sequence[Experiment]:
         "exact span": (Stein(refine=False), False),
         "refined": (Stein(), False),
         # about as many seconds as the refinement takes where it is hard
-        "gradient matching": (GradientMatching(steps=100 if scale == "smoke" else 200, restarts=1), True),
+        "gradient matching": (
+            with_search(GradientMatching(), steps=100 if scale == "smoke" else 200, restarts=1),
+            True,
+        ),
     }
     cells: list[Experiment] = []
     for epochs in EPOCHS[scale]:

@@ -1,97 +1,153 @@
-"""Training records from the weights before and after training, by linear theories of it: what SimuDy is compared with.
+"""Training records from the weights before and after training, by linear theories of it: SimuDy's baselines.
 
-Loo, Hasani, Lechner, Rus, "Dataset Distillation Fixes Dataset Reconstruction Attacks" (2023), take the weights' way for
-a sum of gradients at its start and its end; Buzaglo et al. 2023 for one at its end. Both as Tian et al. (ICLR 2025)
-compare them: gradients of the loss, multipliers of either sign, any net.
+Loo, Hasani, Lechner, Rus, "Dataset Distillation Fixes Dataset Reconstruction Attacks" (2023), take the update of the
+weights for a sum of gradients at the initial and at the final weights; Buzaglo et al. 2023 for one at the final ones.
+Both as Tian et al. (ICLR 2025) compare them: gradients of the loss, multipliers of either sign, any network.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import final
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from remanence.attacks._ends import check_ends
 from remanence.errors import check_min
 from remanence.models import apply
 from remanence.releases import KnowsTraining, require
-from remanence.search.checkpoint import file_of
-from remanence.search.distances import Cosine, Distance
+from remanence.releases.checks import check_endpoints
+from remanence.search import (
+    Cosine,
+    CosineAnnealing,
+    Distance,
+    Prior,
+    Search,
+    TotalVariation,
+    Variable,
+    Variables,
+    checkpoint_path,
+    minimise,
+)
 from remanence.search.labels import balanced
-from remanence.search.priors import total_variation
-from remanence.search.solver import search_in_place
-from remanence.training import Adam, Loss, Optimizer
+from remanence.training import Adam, Loss
 from remanence.types import Params, Reconstruction
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Linearised:
-    """Candidates and a multiplier of each at each end are moved together. Tian et al. take twice as many candidates as
-    records, squared distances at first, and 100,000 steps of other rates for the multipliers."""
+    """Candidates are optimised together with a multiplier of each at each of the two weights, until the gradients times
+    the multipliers sum up to the update."""
 
     candidates: int = 200
-    at_start: bool = True  # False: gradients at the end alone
+    initial_gradients: bool = True  # False: gradients at the final weights alone
     distance: Distance = Cosine()
-    tv: float = 0.005
-    steps: int = 5000
-    optimizer: Optimizer = Adam(lr=0.01, beta1=0.8, beta2=0.9)  # its rate falls on a half cosine
-    spread: float = 0.1  # of the first candidates' pixels, around the middle
-    octaves: int = 0  # coarser parts of the images that are moved beside their pixels
-    checkpoints: Path | None = field(default=None, repr=False, compare=False)  # where a stopped search goes on
+    prior: Prior | None = TotalVariation(weight=0.005)
+    search: Search = Search(optimizer=Adam(lr=0.01, beta1=0.8, beta2=0.9), steps=5000)
+    init_std: float = 0.1  # of the initial candidates' pixels, around the middle
 
     def __post_init__(self) -> None:
-        check_min(self, candidates=1, tv=0, steps=1, spread=0, octaves=0)
+        check_min(self, candidates=1, init_std=0)
+
+    @classmethod
+    def paper(cls, *, candidates: int = 200, initial_gradients: bool = True) -> "Linearised":
+        """The settings of Tian et al.: 100,000 steps at a learning rate that falls and rises every 2,000 steps.
+
+        In pixels in place of normalised ones. Theirs begins with squared distances, and takes another optimizer for the
+        multipliers.
+        """
+        search = Search(
+            optimizer=Adam(lr=6e-5, beta1=0.8, beta2=0.9), steps=100_000, schedule=CosineAnnealing(period=2000)
+        )
+        return cls(candidates=candidates, initial_gradients=initial_gradients, search=search)
 
     def run(self, release: KnowsTraining, *, seed: int) -> Reconstruction:
         require(release, KnowsTraining, by=type(self).__name__)
-        check_ends(release)
+        check_endpoints(release)
         generator, like = torch.Generator().manual_seed(seed), next(iter(release.final.values()))
-        labels = balanced(self.candidates, release.num_classes).to(like.device)
-        start = 0.5 + self.spread * torch.randn(self.candidates, *release.shape, generator=generator)
-        ends = (release.final, release.initial) if self.at_start else (release.final,)
-        multipliers = nn.Parameter((torch.rand(len(ends), self.candidates, generator=generator) - 0.5).to(like))
-        x, names = nn.Parameter(start.clamp(0, 1).to(like)), [name for name, _ in release.model.named_parameters()]
-        moved = torch.cat([(release.initial[name] - release.final[name]).flatten() for name in names])
-
-        def objective(x: Tensor) -> Tensor:
-            explained = pulls(release.model, release.training.loss, names, ends, multipliers, x, labels)
-            return self.distance(moved, explained) + self.tv * total_variation(x)
-
-        search_in_place(
-            objective,
-            x,
-            [multipliers],
-            optimizer=self.optimizer,
-            steps=self.steps,
-            octaves=self.octaves,
-            label="linearised training",
-            kept=file_of(self.checkpoints, self, release, release.training, seed),
+        shape, restarts = (self.candidates, *release.shape), self.search.restarts
+        pixels = 0.5 + self.init_std * torch.randn(restarts, *shape, generator=generator)
+        points = (release.final, release.initial) if self.initial_gradients else (release.final,)
+        multipliers = torch.rand(restarts, len(points), self.candidates, generator=generator) - 0.5
+        names = [name for name, _ in release.model.named_parameters()]
+        objective = _Explained(
+            model=release.model,
+            loss=release.training.loss,
+            names=names,
+            points=points,
+            target=torch.cat([(release.initial[name] - release.final[name]).flatten() for name in names]),
+            labels=balanced(self.candidates, release.num_classes).to(like.device),
+            distance=self.distance,
+            prior=self.prior,
+            initial={"x": pixels.clamp(0, 1).to(like), "multipliers": multipliers.to(like)},
         )
-        with torch.no_grad():
-            return Reconstruction(x=x.detach().clone(), y=labels, objective=float(objective(x)))
+        checkpoint = checkpoint_path(self.search.checkpoints, self, release, seed)
+        found = minimise(objective, self.search, checkpoint=checkpoint, label="linearised training")
+        best, index = found.best()
+        return Reconstruction(x=best["x"], y=objective.labels, objective=float(found.value[index]))
 
 
-def pulls(
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Explained:
+    """distance(update, sum of multiplied gradients) + prior, over candidates and multipliers."""
+
+    model: nn.Module
+    loss: Loss
+    names: Sequence[str]
+    points: Sequence[Params]  # weights at which gradients are taken
+    target: Tensor
+    labels: Tensor
+    distance: Distance
+    prior: Prior | None
+    initial: Variables
+    capturable: bool = True
+
+    def init(self) -> dict[str, Variable]:
+        return {
+            "x": Variable(init=self.initial["x"], bounds=(0.0, 1.0), multiscale=True),
+            "multipliers": Variable(init=self.initial["multipliers"]),
+        }
+
+    def set_progress(self, progress: float) -> None:
+        pass
+
+    def select(self, restarts: Tensor) -> "_Explained":
+        return self
+
+    def value_and_grad(self, v: Variables) -> tuple[Tensor, Variables]:
+        found = [self._one(x, multipliers) for x, multipliers in zip(v["x"], v["multipliers"], strict=True)]
+        value, grad_x, grad_multipliers = (torch.stack(parts) for parts in zip(*found, strict=True))
+        return value, {"x": grad_x, "multipliers": grad_multipliers}
+
+    @torch.enable_grad()
+    def _one(self, x: Tensor, multipliers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, multipliers = x.detach().requires_grad_(), multipliers.detach().requires_grad_()
+        explained = weighted_gradients(self.model, self.loss, self.names, self.points, multipliers, x, self.labels)
+        value = self.distance(self.target, explained)
+        value = value if self.prior is None else value + self.prior(x)
+        grad_x, grad_multipliers = torch.autograd.grad(value, (x, multipliers))
+        return value.detach(), grad_x, grad_multipliers
+
+
+def weighted_gradients(
     model: nn.Module,
     loss: Loss,
     names: Sequence[str],
-    ends: Sequence[Params],
+    points: Sequence[Params],
     multipliers: Tensor,
     x: Tensor,
     labels: Tensor,
 ) -> Tensor:
-    """The sum of each record's gradient of the loss at each of `ends`, times its multiplier there."""
+    """The flat sum over records and weights in `points` of the loss's gradient times `multipliers` (points, n)."""
 
-    def weighted(trained: Params, end: Params, multipliers: Tensor) -> Tensor:
-        logits = apply(model, end | trained, x)
-        return (multipliers * vmap(lambda z, y: loss(z[None], y[None]))(logits, labels)).sum()
+    def weighted(trained: Params, point: Params, factors: Tensor) -> Tensor:
+        logits = apply(model, point | trained, x)
+        return (factors * vmap(lambda z, y: loss(z[None], y[None]))(logits, labels)).sum()
 
     gradients = [
-        grad(weighted)({name: end[name] for name in names}, end, own)
-        for end, own in zip(ends, multipliers, strict=True)
+        grad(weighted)({name: point[name] for name in names}, point, factors)
+        for point, factors in zip(points, multipliers, strict=True)
     ]
     return torch.stack([torch.cat([each[name].flatten() for name in names]) for each in gradients]).sum(0)

@@ -1,225 +1,228 @@
 """Training records from the weights before and after training, by simulating the training.
 
 Tian et al., "Simulating Training Dynamics to Reconstruct Training Data from Deep Neural Networks" (SimuDy, ICLR 2025).
-Dummy records are trained on from the known start, by the known recipe, and moved until their training ends where the
-victim's did. Nothing is linearised, so deep networks can be read.
+Candidates are trained on from the known initial weights, by the known recipe, and optimised until their training ends
+at the victim's weights. Nothing is linearised, so that deep networks can be attacked.
 """
 
-from dataclasses import dataclass, field, replace
-from math import inf
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import one_hot
 
-from remanence.attacks._convolved import Convolved
-from remanence.attacks._ends import check_ends, check_training
-from remanence.attacks._gates import Gates
-from remanence.attacks._reasons import why_not_smooth
-from remanence.attacks._simulation import Simulation, Whole, segment_of
-from remanence.attacks._spanned import Spanned
+from remanence.attacks.finetuning.simulation import Simulation
 from remanence.engine.cuda import precision
-from remanence.errors import BadInput, Diverged, check_above, check_between, check_min
+from remanence.engine.surrogate import Surrogate
+from remanence.engine.unroll import Unrolled
+from remanence.engine.unroll_mlp import SpanDynamics
+from remanence.errors import BadInput, Diverged, check_min
 from remanence.releases import KnowsFixed, KnowsTraining, require
-from remanence.search.checkpoint import file_of
-from remanence.search.distances import Cosine, Distance
+from remanence.releases.checks import check_endpoints
+from remanence.search import (
+    Cosine,
+    Distance,
+    Prior,
+    Search,
+    SoftLabels,
+    TotalVariation,
+    Variable,
+    Variables,
+    Whitening,
+    checkpoint_path,
+    minimise,
+)
+from remanence.search.distances import between
 from remanence.search.labels import balanced, given, initial_logits, probabilities
-from remanence.search.priors import total_variation
-from remanence.search.solver import search_in_place
+from remanence.search.whitening import WhitenedLayer
 from remanence.seeds import derive_seed
-from remanence.training import SGD, Adam, Optimizer, Training
-from remanence.training.decay import remaining_fraction
+from remanence.training import Adam
 from remanence.types import Params, Reconstruction
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class SimuDy:
-    """Pixels are moved, where the authors move normalised ones: `spread` and `tv` are theirs for a standard deviation
-    of 0.2. Their rate would be 0.002, with six times the steps."""
+    """Candidates in [0, 1] are optimised, where the authors' are normalised: `init_std` and `prior` are theirs for a
+    standard deviation of 0.2. Their learning rate would be 0.002, with six times the steps."""
 
     candidates: int = 100
-    labels: tuple[int, ...] | None = None  # None: as many of each class, in an order by the seed
-    soft_labels: bool = False  # moved with the records, from all classes alike or leaning to `labels`; not in the paper
+    labels: tuple[int, ...] | SoftLabels | None = None  # None: as many of each class, in an order by the seed
     distance: Distance = Cosine()
-    tv: float = 0.005
-    steps: int = 5000  # the authors: 30,000, with a rate that rises and falls every 200
-    optimizer: Optimizer = Adam(lr=0.01, beta1=0.8, beta2=0.9)  # at the start; its rate falls on a half cosine
-    spread: float = 0.1  # of the first candidates' pixels, around the middle
-    octaves: int = 0  # coarser parts of the images that are moved beside their pixels; not in the paper
-    whitening: float = 0.0  # by which power of their singular values layers are compared evenly; MLPs, not in the paper
-    sharpness: tuple[float, float] | None = None  # of gates in place of ReLU's steps, first and last; not in the paper
-    restarts: int = 1  # from other first candidates; those with the lowest objective count
-    start: "SimuDy | None" = None  # whose candidates the search begins with, such as one that simulates fewer epochs
-    training: Training | None = None  # simulated; None: the victim's. The authors' code takes 8 of its 20 epochs
-    clip: float | None = None  # simulated gradients are cut to so many of `mean_gradient`; at first they explode
-    segment: int | None = None  # simulated steps to a graph; None: by free memory
-    tf32: bool = False  # products on a CUDA device with factors of ten bits
-    checkpoints: Path | None = field(default=None, repr=False, compare=False)  # where a stopped search goes on
+    prior: Prior | None = TotalVariation(weight=0.005)
+    search: Search = Search(optimizer=Adam(lr=0.01, beta1=0.8, beta2=0.9), steps=5000)
+    init_std: float = 0.1  # of the initial candidates' pixels, around the middle
+    whitening: Whitening | None = None  # of layers, where updates are compared; for MLPs, not in the paper
+    surrogate: Surrogate | None = None  # in place of ReLU's derivative; not in the paper
+    start: "SimuDy | None" = None  # whose candidates are the initial ones, such as one that simulates fewer epochs
+    simulation: Simulation = Simulation()
 
     def __post_init__(self) -> None:
-        check_min(self, candidates=1, labels=0, tv=0, steps=1, spread=0, octaves=0, whitening=0, restarts=1, segment=1)
-        check_above(self, clip=0)
-        if self.sharpness is not None:
-            check_between(self, "sharpness", 0, inf, count=2)
-        if self.training is not None:
-            check_training(self.training)
+        check_min(self, candidates=1, init_std=0)
+        if not isinstance(self.labels, SoftLabels):
+            check_min(self, labels=0)
         if self.start is not None and self.start.candidates != self.candidates:
             raise BadInput(
-                f"`start` must have as many candidates as the search that goes on from it, {self.candidates}, got "
-                f"{self.start.candidates}"
+                f"`start` must have as many candidates as the search that it initialises, {self.candidates}, got "
+                f"{self.start.candidates}",
+                code="conflict",
+                argument="start",
             )
 
     def run(self, release: KnowsTraining, *, seed: int) -> Reconstruction:
         require(release, KnowsTraining, by=type(self).__name__)
-        check_ends(release)
-        check_min(self.training or release.training, epochs=1)
-        seeds = [seed, *(derive_seed(seed, "restart", place) for place in range(1, self.restarts))]
+        check_endpoints(release)
+        check_min(self.simulation.training or release.training, epochs=1)
+        seeds = [seed, *(derive_seed(seed, "restart", index) for index in range(1, self.search.restarts))]
         return min((self._run(release, each) for each in seeds), key=lambda found: found.objective or 0.0)
 
     def _run(self, release: KnowsTraining, seed: int) -> Reconstruction:
-        like = next(iter(release.final.values()))
-        x, labels = (part.to(like.device) for part in self._begun(release, seed))
-        x = x.to(like)
-        with precision(tf32=self.tf32):
-            simulation = self._simulation(release, x, labels, seed)
-            x, labels, objective = self._searched(release, simulation, x, labels, seed)
-        return Reconstruction(x=x, y=labels, objective=objective)
-
-    def _begun(self, release: KnowsTraining, seed: int) -> tuple[Tensor, Tensor]:
-        """The first candidates and their labels."""
-        if self.start is not None:
-            kept = replace(self.start, checkpoints=self.checkpoints or self.start.checkpoints)
-            begun = kept.run(release, seed=seed)
-            assert begun.y is not None
-            return begun.x, begun.y
-        generator = torch.Generator().manual_seed(seed)
-        labels = self._labels(release, generator)
-        pixels = 0.5 + self.spread * torch.randn(self.candidates, *release.shape, generator=generator)
-        return pixels.clamp(0, 1), labels
-
-    def _labels(self, release: KnowsTraining, generator: torch.Generator) -> Tensor:
-        count, classes = self.candidates, release.num_classes
-        if self.labels is not None:
-            return given(self.labels, count, classes)
-        return balanced(count, classes)[torch.randperm(count, generator=generator)]
-
-    def _simulation(self, release: KnowsTraining, x: Tensor, labels: Tensor, seed: int) -> Simulation:
-        """Begun with these candidates."""
-        if isinstance(release, KnowsFixed):
-            x, labels = torch.cat([release.fixed.x, x]), torch.cat([release.fixed.y, labels])
-        count, like = len(labels), next(iter(release.final.values()))
-        training = self._steadied(_without_noise(self.training or release.training), release, count)
-        batches = tuple(b if b is None else b.to(like.device) for b in training.batches(count, seed))
-        largest = min(training.batch_size or count, count)
-        copies = 1 + len(training.optimizer.init({}))
-        parts = release.model, training, release.initial, release.final, labels, self.distance
-        smooth = bool(self.whitening or self.sharpness)
-        if not self.whitening and (convolved := Convolved.of(*parts, shape=release.shape)):
-            convolved = convolved.gated(self.sharpness, x) if self.sharpness else convolved
-            sizes = {"steps": len(batches), "batch": largest, "copies": copies}
-            fitted, segment = convolved.fitted(release.shape, segment=self.segment, **sizes)
-            return Simulation(training=training, coordinates=fitted, batches=batches, segment=segment)
-        segment = self.segment or segment_of(
-            release.model, release.shape, steps=len(batches), batch=largest, copies=copies, like=like
-        )
-        whole = Whole(
-            model=release.model,
-            training=training,
-            initial=release.initial,
-            final=release.final,
-            y=labels,
-            distance=self.distance,
-        )
-        spanned = Spanned.of(*parts)
-        coordinates = self._smoothed(release, training, count, spanned, seed) if smooth else spanned or whole
-        return Simulation(training=training, coordinates=coordinates, batches=batches, segment=segment)
-
-    def _steadied(self, training: Training, release: KnowsTraining, records: int) -> Training:
-        """With gradients cut; those of a training that cuts its own are cut as it does."""
-        if self.clip is None or training.clip is not None:
-            return training
-        return replace(training, clip=self.clip * mean_gradient(release, training, records=records))
-
-    def _smoothed(
-        self, release: KnowsTraining, simulated: Training, count: int, spanned: Spanned | None, seed: int
-    ) -> Spanned:
-        victim = release.training
-        if spanned is not None and self.whitening:
-            steps = len(list(victim.batches(count, seed))) if victim.weight_decay else 0
-            spanned = spanned.whitened(self.whitening, shrunk=remaining_fraction(victim, steps, records=count))
-        if spanned is None:
-            what, whitened = "whitening" if self.whitening else "sharpness", bool(self.whitening)
-            why = why_not_smooth(release.model, simulated, self.distance, count, whitened=whitened)
-            raise BadInput(f"`{what}` cannot be used here, leave it out: {why}")
-        like = next(iter(release.final.values()))
-        return replace(spanned, gates=Gates.of(self.sharpness, like.new_ones(()))) if self.sharpness else spanned
-
-    def _searched(
-        self, release: KnowsTraining, simulation: Simulation, start: Tensor, labels: Tensor, seed: int
-    ) -> tuple[Tensor, Tensor, float]:
-        known = release.fixed.x if isinstance(release, KnowsFixed) else start[:0]
-        coordinates, leaning = simulation.coordinates, self._leaning(release, labels, start)
-        sure = one_hot(coordinates.y[: len(known)], release.num_classes).to(start)
-
-        def labelled() -> Tensor | None:
-            return torch.cat([sure, probabilities(leaning[0])]) if leaning else None
-
-        def objective(x: Tensor) -> Tensor:
-            return simulation(torch.cat([known, x]), labelled()) + self.tv * total_variation(coordinates.within(x))
-
-        # whitened, a bias that hardly moved would count as much as all other weights
-        plain = replace(coordinates, whitenings={}) if isinstance(coordinates, Spanned) else coordinates
-        checked = replace(simulation, coordinates=plain)
-        if (place := checked.diverges_at(torch.cat([known, start]), labelled())) is not None:
-            raise Diverged(
-                f"the simulated training diverges at its step {place} of {len(simulation.batches)} on random records: "
-                "is its learning rate that of the victim?"
+        x, labels = self._initial(release, seed)
+        with precision(tf32=self.search.tf32):
+            objective = self._objective(release, x, labels, seed)
+            objective.check_divergence()
+            found = minimise(
+                objective,
+                replace(self.search, restarts=1),
+                checkpoint=checkpoint_path(self.search.checkpoints, self, release, seed),
+                label=f"simulated training ({objective.unrolled.describe()})",
             )
-        x = nn.Parameter(start)
-        search_in_place(
-            objective,
+            return objective.reconstruction(found.variables)
+
+    def _initial(self, release: KnowsTraining, seed: int) -> tuple[Tensor, Tensor]:
+        """The initial candidates and their labels."""
+        like = next(iter(release.final.values()))
+        if self.start is not None:
+            folder = self.search.checkpoints or self.start.search.checkpoints
+            start = replace(self.start, search=replace(self.start.search, checkpoints=folder))
+            found = start.run(release, seed=seed)
+            assert found.y is not None
+            return found.x.to(like), found.y.to(like.device)
+        generator, given_labels = torch.Generator().manual_seed(seed), self._given_labels()
+        count, classes = self.candidates, release.num_classes
+        if given_labels is not None:
+            labels = given(given_labels, count, classes)
+        else:
+            labels = balanced(count, classes)[torch.randperm(count, generator=generator)]
+        pixels = 0.5 + self.init_std * torch.randn(count, *release.shape, generator=generator)
+        return pixels.clamp(0, 1).to(like), labels.to(like.device)
+
+    def _given_labels(self) -> tuple[int, ...] | None:
+        return self.labels.initial if isinstance(self.labels, SoftLabels) else self.labels
+
+    def _objective(self, release: KnowsTraining, x: Tensor, labels: Tensor, seed: int) -> "_MatchUpdate":
+        unrolled = self.simulation.unrolled(
+            release,
             x,
-            leaning,
-            optimizer=self.optimizer,
-            steps=self.steps,
-            octaves=self.octaves,
-            label=f"simulated training ({simulation.told()})",
-            kept=file_of(self.checkpoints, self, release, simulation.training, seed),
-            prepare=coordinates.prepare,
+            labels,
+            distance=self.distance,
+            in_basis=self.whitening is not None,
+            surrogate=self.surrogate,
+            seed=seed,
         )
-        coordinates.prepare(1.0)
-        with torch.no_grad():
-            found = coordinates.within(x).clamp(0, 1)
-            return found, leaning[0].argmax(-1) if leaning else labels, float(objective(found))
-
-    def _leaning(self, release: KnowsTraining, labels: Tensor, like: Tensor) -> list[nn.Parameter]:
-        """Of each record to the classes, where labels are moved."""
-        if not self.soft_labels:
-            return []
-        sizes, known = (len(labels), release.num_classes), labels if self.labels or self.start else None
-        return [nn.Parameter(initial_logits(known, *sizes, (self.training or release.training).loss, like=like))]
-
-
-def mean_gradient(release: KnowsTraining, training: Training, *, records: int) -> float:
-    """The norm of the mean gradient with which the steps of `training` would go as far as the victim's weights went."""
-    if not isinstance(training.optimizer, SGD):
-        raise BadInput(f"`clip` of SimuDy is for trainings by SGD, got {training.optimizer}: leave it out")
-
-    def one(params: Params, _batch: Tensor | None) -> Params:
-        return {name: torch.ones_like(p) for name, p in params.items()}
-
-    plain, steps = replace(training, privacy=None, weight_decay=0.0), list(training.batches(records, 0))
-    unit = plain.descend(one, {"": torch.zeros((), dtype=torch.float64)}, steps, records=records, noise_seed=0)[""]
-    trained = [name for name, _ in release.model.named_parameters()]
-    way = torch.cat([(release.final[name] - release.initial[name]).flatten() for name in trained])
-    if not unit:
-        raise BadInput("`clip` of SimuDy is for trainings that move the weights, got one with a rate of 0")
-    return float(way.norm()) / float(-unit)
+        whitened, dynamics = dict[str, WhitenedLayer](), unrolled.dynamics
+        known, known_labels = x[:0], labels[:0]
+        if isinstance(release, KnowsFixed):
+            known, known_labels = release.fixed.x, release.fixed.y
+        if self.whitening is not None and isinstance(dynamics, SpanDynamics):
+            rank = len(known) + self.candidates  # the last layer has the rank of the classes, and is not whitened
+            whitened = {
+                name: WhitenedLayer.from_matrix(dynamics.update[name], power=self.whitening.power, rank=rank)
+                for name in dynamics.hidden
+            }
+        initial = {"x": x[None]}
+        if isinstance(self.labels, SoftLabels):
+            favoured = labels if self.labels.initial or self.start else None
+            loss = (self.simulation.training or release.training).loss
+            initial["label_logits"] = initial_logits(favoured, len(labels), release.num_classes, loss, like=x)[None]
+        return _MatchUpdate(
+            unrolled=unrolled,
+            distance=self.distance,
+            prior=self.prior,
+            whitened=whitened,
+            known=known,
+            known_labels=known_labels,
+            labels=labels,
+            classes=release.num_classes,
+            initial=initial,
+        )
 
 
-def _without_noise(training: Training) -> Training:
-    """The noise of DP-GD is the victim's own: the clipped steps are simulated without it."""
-    return replace(training, privacy=replace(training.privacy, noise=0.0)) if training.privacy else training
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _MatchUpdate:
+    """distance(victim's update, simulated update) + prior, over candidates x (1, n, ...) and maybe label logits."""
+
+    unrolled: Unrolled
+    distance: Distance
+    prior: Prior | None
+    whitened: dict[str, WhitenedLayer]  # with any, layers are compared one by one
+    known: Tensor  # records that are trained on besides the candidates
+    known_labels: Tensor
+    labels: Tensor
+    classes: int
+    initial: Variables
+    capturable: bool = True
+
+    def init(self) -> dict[str, Variable]:
+        variables = {name: Variable(init=value) for name, value in self.initial.items()}
+        return variables | {"x": Variable(init=self.initial["x"], bounds=(0.0, 1.0), multiscale=True)}
+
+    def set_progress(self, progress: float) -> None:
+        self.unrolled.dynamics.set_progress(progress)
+
+    def select(self, restarts: Tensor) -> "_MatchUpdate":
+        return self
+
+    @torch.enable_grad()
+    def value_and_grad(self, v: Variables) -> tuple[Tensor, Variables]:
+        leaves = {name: value[0].detach().requires_grad_() for name, value in v.items()}
+        value = self.value(leaves)
+        grads = torch.autograd.grad(value, list(leaves.values()))
+        return value.detach()[None], {name: grad[None] for name, grad in zip(leaves, grads, strict=True)}
+
+    def value(self, v: Variables) -> Tensor:
+        """Of candidates x (n, ...)."""
+        weights, inputs = self.unrolled(torch.cat([self.known, v["x"]]), self._labels(v))
+        value = self._whitened(weights, inputs) if self.whitened else self._plain(weights, inputs)
+        return value if self.prior is None else value + self.prior(self.unrolled.dynamics.project(v["x"]))
+
+    def _labels(self, v: Variables) -> Tensor:
+        if "label_logits" not in v:
+            return torch.cat([self.known_labels, self.labels])
+        known = one_hot(self.known_labels, self.classes).to(v["x"])
+        return torch.cat([known, probabilities(v["label_logits"])])
+
+    def _plain(self, weights: Params, inputs: tuple[Tensor, ...]) -> Tensor:
+        return between(self.distance, self.unrolled.dynamics.compare(weights, inputs))
+
+    def _whitened(self, weights: Params, inputs: tuple[Tensor, ...]) -> Tensor:
+        """The sum of the distances of all layers and biases."""
+        dynamics, distances = self.unrolled.dynamics, []
+        assert isinstance(dynamics, SpanDynamics)
+        for name, update in dynamics.layers(weights, inputs).items():
+            target = dynamics.update[name]
+            if name in self.whitened:
+                target, update = self.whitened[name].target, self.whitened[name](update)
+            distances.append(self.distance(target.flatten(), update.flatten()))
+        return torch.stack(distances).sum()
+
+    def check_divergence(self) -> None:
+        """Refuse a training that diverges on the initial candidates."""
+        initial = {name: value[0] for name, value in self.initial.items()}
+        step = self.unrolled.diverges_at(torch.cat([self.known, initial["x"]]), self._labels(initial))
+        if step is not None:
+            raise Diverged(
+                f"the simulated training diverges at its step {step} of {len(self.unrolled.batches)} on random "
+                "records: is its learning rate that of the victim?",
+                code="diverged",
+                argument="training",
+            )
+
+    @torch.no_grad()
+    def reconstruction(self, v: Variables) -> Reconstruction:
+        found = {name: value[0] for name, value in v.items()}
+        found["x"] = self.unrolled.dynamics.project(found["x"]).clamp(0, 1)
+        labels = found["label_logits"].argmax(-1) if "label_logits" in found else self.labels
+        return Reconstruction(x=found["x"], y=labels, objective=float(self.value(found)))

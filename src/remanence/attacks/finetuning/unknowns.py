@@ -34,15 +34,20 @@ def find_training(attack: SimuDy, release: KnowsTraining, trainings: Sequence[Tr
     """The one with the lowest objective, of trainings that differ in what is not known: the rate, the batch size, the
     epochs. The release's own is not used.
 
-    Successive halving: each gets `attack.steps`, then the better half twice as many, until one is left. The distance
-    should tell lengths, as `L2()` does: the direction alone says less. Epochs are told only as far as they are not made
-    up for by the rate.
+    Successive halving: each gets the steps of `attack.search`, then the better half twice as many, until one remains.
+    The distance should depend on lengths, as `L2()` does: the direction alone says less. Epochs are identified only as
+    far as the learning rate does not make up for them.
     """
-    left, steps = list(dict.fromkeys(trainings)), attack.steps
+    left, steps = list(dict.fromkeys(trainings)), attack.search.steps
     if not left:
         raise BadInput("there is no training to choose from: give one or more")
     while len(left) > 1:
-        search = replace(attack, steps=steps, start=None, training=None)
+        search = replace(
+            attack,
+            search=replace(attack.search, steps=steps),
+            start=None,
+            simulation=replace(attack.simulation, training=None),
+        )
         reached = {each: _reached(search, replace(release, training=each), seed) for each in left}
         left, steps = sorted(left, key=lambda each: reached[each])[: ceil(len(left) / 2)], 2 * steps
     return left[0]
@@ -50,7 +55,7 @@ def find_training(attack: SimuDy, release: KnowsTraining, trainings: Sequence[Tr
 
 def find_rate(attack: SimuDy, release: KnowsTraining, rates: Sequence[float], *, seed: int) -> float:
     """The learning rate by `find_training`."""
-    usual = attack.training or release.training
+    usual = attack.simulation.training or release.training
     trainings = [replace(usual, optimizer=replace(usual.optimizer, lr=rate)) for rate in rates]
     return find_training(attack, release, trainings, seed=seed).optimizer.lr
 

@@ -6,86 +6,139 @@ Mopuri, Bilen, "iDLG" (2020).
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
-from math import inf
 from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.func import vmap
+from torch.func import grad_and_value, vmap
 
 from remanence.attacks.base import Attack
 from remanence.attacks.gradients.labels import infer_labels
 from remanence.errors import NotEnoughKnowledge, check_min
 from remanence.releases import KnowsUpdate, require
-from remanence.search.distances import Cosine, Distance
-from remanence.search.priors import total_variation
-from remanence.search.solver import LBFGS, search
+from remanence.search import (
+    Cosine,
+    Distance,
+    MultiStep,
+    Prior,
+    Search,
+    TotalVariation,
+    Variable,
+    Variables,
+    checkpoint_path,
+    minimise,
+)
 from remanence.seeds import derive_seed
-from remanence.training import Adam, Optimizer
+from remanence.training import Adam
 from remanence.types import Params, Reconstruction
 
-_NOISE = 256  # records that the first guess of the labels is made with
+_NOISE = 256  # random records with which labels are first inferred
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class GradientMatching:
-    """Of a client that took several steps these are simulated, and what they would send is compared.
+    """Candidates in [0, 1] are optimised until the update that they would cause is the one that was sent.
 
-    Zhu et al. use L-BFGS and no box, Geiping et al. the sign of the gradient and a rate that falls in steps.
+    A client that took several steps is simulated. The batch's labels are inferred where the release does not show them.
     """
 
     distance: Distance = Cosine()
-    tv: float = 1e-3
-    steps: int = 1000
-    optimizer: Optimizer | LBFGS = Adam(lr=0.1)
-    restarts: int = 2
-    label_rounds: int = 2  # not in the papers: short searches that sharpen the inferred labels, each a fifth of `steps`
-    start: Attack[Any] | None = None  # whose estimate the first restart begins with; others begin at random
+    prior: Prior | None = TotalVariation(weight=1e-3)
+    search: Search = Search(optimizer=Adam(lr=0.1), steps=1000, restarts=2)
+    label_rounds: int = 2  # not in the papers: short searches that refine inferred labels, each a fifth of the steps
+    start: Attack[Any] | None = None  # whose estimate the first restart is initialised with; others are random
 
     def __post_init__(self) -> None:
-        check_min(self, steps=1, restarts=1, label_rounds=0, tv=0)
+        check_min(self, label_rounds=0)
+
+    @classmethod
+    def paper(cls) -> "GradientMatching":
+        """Geiping et al. 2020: Adam on the sign of the gradient, and a learning rate that falls in three steps.
+
+        Theirs begins with Gaussian pixels, in normalised units; ours with uniform ones in [0, 1].
+        """
+        search = Search(optimizer=Adam(lr=0.1), steps=4800, schedule=MultiStep(), signed=True)
+        return cls(prior=TotalVariation(weight=0.1), search=search, label_rounds=0)
 
     def run(self, release: KnowsUpdate, *, seed: int) -> Reconstruction:
         require(release, KnowsUpdate, by=type(self).__name__)
-        generator = torch.Generator().manual_seed(seed)
+        generator, restarts = torch.Generator().manual_seed(seed), self.search.restarts
+        checkpoint = partial(checkpoint_path, self.search.checkpoints, self, release, seed)
         if self.start is not None:
             estimate = self.start.run(release, seed=derive_seed(seed, "start"))
-            labels = _labels_beside(release, estimate, generator).expand(self.restarts, -1)
+            labels = _labels_with_estimate(release, estimate, generator).expand(restarts, -1)
         elif release.labels is not None:
-            labels = release.labels.expand(self.restarts, -1)
+            labels = release.labels.expand(restarts, -1)
         else:
-            labels = self._inferred(release, generator)
-        starts = _random(release, labels, generator)
+            labels = _inferred(release, torch.rand(restarts, _NOISE, *release.shape, generator=generator))
+            short = replace(self.search, steps=max(1, self.search.steps // 5))
+            for k in range(self.label_rounds):
+                objective = self._objective(release, _random(release, labels, generator), labels)
+                found = minimise(objective, short, checkpoint=checkpoint("labels", k), label="labels of the batch")
+                labels = labels.clone()
+                labels[found.restarts] = _inferred(release, found.variables["x"])
+        initial = _random(release, labels, generator)
         if self.start is not None:
-            starts[0, : len(estimate.x)] = estimate.x
-        x, reached = self._search(release, starts, labels, self.steps)
-        best = int(reached.nan_to_num(nan=inf).argmin())  # NaN, of a restart that diverged, would be the least
-        return Reconstruction(x=x[best], y=labels[best], objective=float(reached[best]))
+            initial[0, : len(estimate.x)] = estimate.x
+        objective = self._objective(release, initial, labels)
+        found = minimise(objective, self.search, checkpoint=checkpoint(), label="gradient matching")
+        best, index = found.best()
+        return Reconstruction(x=best["x"], y=labels[found.restarts][index], objective=float(found.value[index]))
 
-    def _inferred(self, release: KnowsUpdate, generator: torch.Generator) -> Tensor:
-        noise = torch.rand(self.restarts, _NOISE, *release.shape, generator=generator)
-        labels = torch.stack([infer_labels(release, each) for each in noise])
-        for _ in range(self.label_rounds):
-            starts = _random(release, labels, generator)
-            x, _ = self._search(release, starts, labels, self.steps // 5)
-            labels = torch.stack([infer_labels(release, each) for each in x])
-        return labels
-
-    def _search(self, release: KnowsUpdate, starts: Tensor, labels: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        """Candidates (restart, record, ...) for `labels` (restart, record), and the objective each restart reached."""
+    def _objective(self, release: KnowsUpdate, initial: Tensor, labels: Tensor) -> "_Matching":
         names = [name for name, _ in release.model.named_parameters()]
-        sent = _flat(release.sent, names)
+        target = _flat(release.sent, names)
+        return _Matching(
+            release=release,
+            distance=self.distance,
+            prior=self.prior,
+            names=names,
+            target=target,
+            initial=initial,
+            labels=labels,
+        )
 
-        def objective(candidates: Tensor, labels: Tensor) -> Tensor:
-            ours = _flat(release.simulate(candidates, labels), names)
-            return self.distance(sent, ours) + self.tv * total_variation(candidates)
 
-        x = search(objective, starts, labels, optimizer=self.optimizer, steps=steps, label="gradient matching")
-        return x, vmap(objective)(x, labels)
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Matching:
+    """distance(sent, simulated) + prior, over candidates x (restarts, n, ...) with labels (restarts, n)."""
+
+    release: KnowsUpdate
+    distance: Distance
+    prior: Prior | None
+    names: list[str]
+    target: Tensor
+    initial: Tensor
+    labels: Tensor
+    capturable: bool = False  # a release may simulate steps that wait for the host
+
+    def init(self) -> dict[str, Variable]:
+        return {"x": Variable(init=self.initial, bounds=(0.0, 1.0), multiscale=True)}
+
+    def set_progress(self, progress: float) -> None:
+        pass
+
+    def value_and_grad(self, v: Variables) -> tuple[Tensor, Variables]:
+        grad, value = vmap(grad_and_value(self._value))(v["x"], self.labels)
+        return value, {"x": grad}
+
+    def select(self, restarts: Tensor) -> "_Matching":
+        labels = self.labels[restarts.to(self.labels.device)]
+        return replace(self, initial=self.initial[restarts], labels=labels)
+
+    def _value(self, x: Tensor, labels: Tensor) -> Tensor:
+        value = self.distance(self.target, _flat(self.release.simulate(x, labels), self.names))
+        return value if self.prior is None else value + self.prior(x)
+
+
+def _inferred(release: KnowsUpdate, x: Tensor) -> Tensor:
+    """Labels (restarts, batch) by records (restarts, n, ...) that may look like those of the batch."""
+    return torch.stack([infer_labels(release, each) for each in x])
 
 
 def _random(release: KnowsUpdate, labels: Tensor, generator: torch.Generator) -> Tensor:
@@ -93,25 +146,29 @@ def _random(release: KnowsUpdate, labels: Tensor, generator: torch.Generator) ->
     return torch.rand(*labels.shape, *release.shape, generator=generator).to(like)
 
 
-def _labels_beside(release: KnowsUpdate, estimate: Reconstruction, generator: torch.Generator) -> Tensor:
-    """One for each record of the batch, those of the estimate first; the estimate may hold fewer."""
+def _labels_with_estimate(release: KnowsUpdate, estimate: Reconstruction, generator: torch.Generator) -> Tensor:
+    """Labels (batch,) of all records, those of the estimate first, which may hold fewer."""
     if estimate.y is None:
-        raise NotEnoughKnowledge("`start` must be an attack that tells labels: use `FirstLayer()` or `Stein()`")
+        raise NotEnoughKnowledge(
+            "`start` must be an attack that reconstructs labels: use `FirstLayer()` or `Stein()`",
+            code="not-enough-knowledge",
+            argument="start",
+        )
     if release.batch_size in (None, len(estimate.x)) and release.labels is None:
         return estimate.y
     noise = torch.rand(_NOISE, *release.shape, generator=generator)
     of_batch = infer_labels(release, noise) if release.labels is None else release.labels
     labels = estimate.y.tolist()
-    left = Counter(of_batch.tolist())
-    left.subtract(labels)
-    others = (+left).elements()
+    unused = Counter(of_batch.tolist())
+    unused.subtract(labels)
+    others = (+unused).elements()
     if release.labels is not None:
         for i, label in enumerate(labels):
-            if left[label] < 0:  # a label that the batch does not have, or not as often
-                left[label] += 1
+            if unused[label] < 0:  # a label that the batch does not have, or not as often
+                unused[label] += 1
                 labels[i] = next(others)
     return estimate.y.new_tensor([*labels, *islice(others, len(of_batch) - len(labels))])
 
 
-def _flat(params: Params, names: Sequence[str]) -> Tensor:
+def _flat(params: Params, names: list[str]) -> Tensor:
     return torch.cat([params[name].flatten() for name in names])

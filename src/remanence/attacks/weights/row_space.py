@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from remanence.attacks.weights.residual import Layer
-from remanence.search.whitening import Whitening
+from remanence.search.whitening import WhitenedLayer
 
 _GAP = 30.0  # between two singular values, where the rank ends
 _FEWEST = 10  # directions, to begin with
@@ -145,7 +145,9 @@ def _evened(layer: Layer, power: float, records: int) -> Layer:
     """With  W = U S V'  what is left is compared as  S^(-p/2) U' . V S^(-p/2).  The classes make up most of a layer,
     and what tells their records apart has small singular values. The smallest are what is left of the first weights:
     those beyond half the number of records, or of all, count as the one there."""
-    evened = Whitening.of(layer.weight, power=power, first=min(records, *layer.weight.shape) // 2, least=_LEAST)
+    evened = WhitenedLayer.from_matrix(
+        layer.weight, power=power, rank=min(records, *layer.weight.shape) // 2, min_ratio=_LEAST
+    )
     return replace(
         layer,
         target=evened.target,

@@ -18,15 +18,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from remanence.attacks._ends import check_outputs
-from remanence.attacks._gates import steepness
 from remanence.attacks._reasons import why_no_mlp
 from remanence.attacks.weights import residual
 from remanence.attacks.weights.row_space import RowSpace
 from remanence.engine.cuda import changed_by, precision, replayed, set_lr, torch_optimizer
+from remanence.engine.surrogate import Surrogate
 from remanence.errors import BadInput, Diverged, check_above, check_between, check_min
 from remanence.progress import track
 from remanence.releases import KnowsFinal, require
+from remanence.releases.checks import check_outputs
 from remanence.search.labels import balanced, given
 from remanence.search.priors import total_variation
 from remanence.training import Adam, CrossEntropy, KnownLoss
@@ -169,7 +169,9 @@ class Stationarity:
             fall = (1 + cos(pi * done)) / 2
             set_lr(mover, fall * self.lr * unit)
             set_lr(shifter, fall * _SHIFT_LR)
-            alpha.copy_(torch.where(anew, steepness(self.sharpness, done), self.sharpness[1]) * span.steepness)
+            alpha.copy_(
+                torch.where(anew, Surrogate(beta=self.sharpness).beta_at(done), self.sharpness[1]) * span.steepness
+            )
             tv.fill_(self.tv if place >= begun else 0.0)  # before, it would pull harder than all else and even them out
             go()
         return z.detach(), [own.detach() for own in free], objective

@@ -3,29 +3,44 @@
 from dataclasses import replace
 
 import pytest
+import torch
+from refusals import refused
 from simulating import EASY, NETS, shown, some, victim
 from torch import Tensor, nn
 
 from remanence import SGD, BadInput, Logistic, SquaredError
-from remanence.attacks import SimuDy
+from remanence.attacks import SimuDy, Simulation, with_search
 from remanence.models import mlp
 from remanence.releases import fine_tuned
 from remanence.training import KnownLoss
 
+ATTACK = with_search(SimuDy(candidates=3, whitening=None, surrogate=None), steps=2)
+
 
 def test_what_is_wrongly_described_is_refused() -> None:
-    release, attack = shown(), SimuDy(candidates=3, steps=2)
+    release, attack = shown(), ATTACK
     for classes in (3, 12):
-        with pytest.raises(BadInput, match=f"`num_classes` of the release must be 10, the .* outputs, got {classes}"):
+        with refused("shape-mismatch", "num_classes"):
             attack.run(replace(release, num_classes=classes), seed=0)
-    with pytest.raises(BadInput, match=r"does not take records of the release's `shape` \(1, 9, 9\): mat1 and mat2"):
+    with refused("shape-mismatch", "shape"):
         attack.run(replace(release, shape=(1, 9, 9)), seed=0)
-    with pytest.raises(BadInput, match=r"of one dtype, got torch\.float32 and torch\.float64"):
+    with refused("wrong-type", "initial"):
         attack.run(replace(release, initial={name: p.float() for name, p in release.initial.items()}), seed=0)
-    with pytest.raises(BadInput, match="`training` must be a Training, got SGD"):
+    short = {name: p for name, p in release.final.items() if name != "3.bias"}
+    for wrong in (
+        replace(release, final=release.final | {"3.bias": torch.zeros(4)}),
+        replace(release, initial=short, final=short),
+    ):
+        with refused("shape-mismatch", "initial"):
+            attack.run(wrong, seed=0)
+    with refused("conflict", "final"):
+        attack.run(replace(release, final=release.initial), seed=0)
+    with refused("not-finite", "final"):
+        attack.run(replace(release, final={n: p / 0 for n, p in release.final.items()}), seed=0)
+    with refused("wrong-type", "training"):
         attack.run(replace(release, training=SGD(lr=0.1)), seed=0)  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match="`training` must be a Training, got SGD"):
-        SimuDy(training=SGD(lr=0.1))  # type: ignore[arg-type]
+    with refused("wrong-type", "training"):
+        Simulation(training=SGD(lr=0.1))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -34,11 +49,11 @@ def test_what_is_wrongly_described_is_refused() -> None:
 def test_one_output_stands_for_two_classes_or_for_numbers(loss: KnownLoss, classes: int) -> None:
     data = some(classes)
     made = victim(lambda data: mlp(data.shape, 1, hidden=(24,)), data, replace(EASY, loss=loss))
-    release, attack = fine_tuned(made).release, SimuDy(candidates=classes, steps=2)
+    release, attack = fine_tuned(made).release, replace(ATTACK, candidates=classes)
     assert attack.run(replace(release, num_classes=classes), seed=0).x.isfinite().all()
-    with pytest.raises(BadInput, match=f"`num_classes` of the release must be .*{classes}, .* got 10"):
+    with refused("shape-mismatch", "num_classes"):
         attack.run(release, seed=0)
-    with pytest.raises(BadInput, match=r"give Logistic\(\) or SquaredError\(\)"):
+    with refused("conflict", "loss"):
         attack.run(replace(release, training=EASY), seed=0)
 
 
@@ -58,7 +73,7 @@ def test_an_output_without_a_dimension_of_its_own_is_one() -> None:
         some(3),
         replace(EASY, optimizer=SGD(lr=1e-4), loss=Apart()),
     )
-    assert SimuDy(candidates=3, steps=2).run(fine_tuned(made).release, seed=0).x.isfinite().all()
+    assert ATTACK.run(fine_tuned(made).release, seed=0).x.isfinite().all()
 
 
 @pytest.mark.parametrize("layer", [nn.BatchNorm1d(24), nn.BatchNorm1d(24, track_running_stats=False)], ids=repr)
@@ -68,23 +83,23 @@ def test_statistics_of_a_batch_are_refused(layer: nn.Module) -> None:
     end = {name: p + 0.1 if p.is_floating_point() and "running" not in name else p for name, p in start.items()}
     release = replace(shown(), model=model, initial=start, final=end)
     with pytest.raises(BadInput, match="a BatchNorm in training mode"):
-        SimuDy(candidates=3, steps=2).run(release, seed=0)
+        ATTACK.run(release, seed=0)
 
 
 def test_statistics_that_moved_are_refused_until_both_ends_have_the_same() -> None:
-    release, attack = shown(NETS["resnet"]), SimuDy(candidates=3, steps=2)
+    release, attack = shown(NETS["resnet"]), ATTACK
     name = next(name for name in release.final if name.endswith("running_mean"))
     moved = replace(release, final=release.final | {name: release.final[name] + 0.1})
-    with pytest.raises(BadInput, match=f"differ in `{name}`, .* To go on nevertheless, give both the same"):
+    with refused("unsupported-training", "initial"):
         attack.run(moved, seed=0)
     assert attack.run(replace(moved, initial=moved.initial | {name: moved.final[name]}), seed=0).x.isfinite().all()
 
 
 def test_layers_that_hide_what_they_did_are_refused() -> None:
-    attack = SimuDy(candidates=3, steps=2)
+    attack = ATTACK
     dropping = shown()
     dropping.model.append(nn.Dropout(0.5))
-    with pytest.raises(BadInput, match="drops out at `4`"):
+    with refused("unsupported-model", "model"):
         attack.run(dropping, seed=0)
     dropping.model.eval()
     assert attack.run(dropping, seed=0).x.isfinite().all()
