@@ -99,6 +99,7 @@ def test_nothing_found_is_said_and_is_no_proof(parts: Split) -> None:
     assert codes(found) == {"nothing-found", "no-better-than-a-neighbour"}
 
 
+@pytest.mark.slow
 def test_few_records_few_nulls_unmatched_and_broken_are_said(parts: Split) -> None:
     assert codes(finding(parts.private.x[:5], parts, truth=parts.private.take(slice(0, 5)))) == {"few-records"}
     assert codes(finding(parts.private.x[:35], parts)) == {"unmatched-records"}
@@ -127,6 +128,7 @@ def cell(parts: Split, **changes: object) -> Experiment:
     return dataclasses.replace(plain, **changes)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_cell_walks_from_split_to_scores(parts: Split) -> None:
     result = run_experiment(cell(parts), seed=2)
     assert torch.equal(result.finding.truth.x, parts.private.x[2:8])

@@ -129,6 +129,7 @@ def test_repr_is_the_call_that_makes_it(row: Row) -> None:
     assert eval(repr(row.attack), vars(remanence) | vars(remanence.attacks)) == row.attack
 
 
+@pytest.mark.slow
 @by_attack
 def test_is_repeatable_and_follows_its_seed(row: Row, parts: Split) -> None:
     release = row.reveal(victim(row, parts)).release
@@ -147,6 +148,7 @@ def test_leaves_the_global_generators_alone(row: Row, parts: Split) -> None:
     assert np.array_equal(before[2], np.random.get_state()[1])  # noqa: NPY002
 
 
+@pytest.mark.slow
 @by_attack
 @pytest.mark.parametrize(("device", "dtype"), PLACES, ids=str)
 def test_device_and_dtype_follow_the_release(row: Row, parts: Split, device: str, dtype: torch.dtype) -> None:

@@ -43,6 +43,7 @@ def printed_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     return run
 
 
+@pytest.mark.slow
 def test_the_example_of_the_readme_runs(printed_by: Any) -> None:
     promised = (
         r"found (\d+)% of the records, 95 % interval (\d+)% to (\d+)%; chance finds 1 %\n"
@@ -56,6 +57,7 @@ def test_the_example_of_the_readme_runs(printed_by: Any) -> None:
     assert 0 < null < ours <= 1
 
 
+@pytest.mark.slow
 def test_the_jobs_of_the_tutorial_run(printed_by: Any) -> None:
     gradient, tuned, rank, weights, own = printed_by(DOCS / "tutorial.md")
     found = [int(line.split("found ")[1].split(" of")[0]) for line in (gradient, tuned, weights, own)]
@@ -100,6 +102,7 @@ def test_every_page_is_in_the_index() -> None:
     assert {page for page in DOCS.rglob("*.md") if page.name != "README.md"} <= linked
 
 
+@pytest.mark.slow
 def test_generated_tables_are_current() -> None:
     command = [sys.executable, str(DOCS / "build.py"), "--check"]
     built = subprocess.run(command, capture_output=True, text=True, check=False)

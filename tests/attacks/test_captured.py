@@ -79,6 +79,7 @@ def dynamics_for(kind: str, there: FineTuned, training: Training, x: Tensor) -> 
     return replace(cnn, store_tapes="recomputed" not in kind)
 
 
+@pytest.mark.slow
 @in_segments
 @by_training
 @pytest.mark.parametrize("kind", KINDS)

@@ -53,6 +53,7 @@ def test_clipping_hides_neither_images_nor_repeated_labels(digits: Data, distanc
     assert mse(found, batch) < 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defense", [TopK(fraction=0.05), Sign()], ids=repr)
 def test_what_the_server_knows_of_a_defence_helps(digits: Data, defense: Defense) -> None:
     batch = some_digits(digits, 3, 1)

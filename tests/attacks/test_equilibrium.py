@@ -9,9 +9,9 @@ from torch import nn
 
 from remanence import BadInput, CrossEntropy, Logistic, Training, WeightsOnly, load, train_victim
 from remanence.attacks import Stationarity
-from remanence.engine.surrogate import Surrogate
 from remanence.attacks.weights import residual
 from remanence.attacks.weights.row_space import RowSpace
+from remanence.engine.surrogate import Surrogate
 from remanence.models import Standardise, initial_params, mlp, torch_params
 from remanence.releases import weights_only
 

@@ -160,6 +160,7 @@ def walk(step: Step, go: Callable[[], None]) -> list[Tensor]:
     return [p.detach().cpu() for p in step.net.parameters()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", WHERE)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
 @pytest.mark.parametrize("adversarial", [0.0, 0.1])
@@ -172,6 +173,7 @@ def test_a_replayed_step_is_the_step(optimizer: Optimizer, device: str, adversar
         torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
 def test_rewinding_undoes_the_warm_up(optimizer: Optimizer) -> None:
     plain, warmed = (make_step(optimizer, "cpu", adversarial=0.1) for _ in range(2))
@@ -185,6 +187,7 @@ def test_rewinding_undoes_the_warm_up(optimizer: Optimizer) -> None:
         torch.testing.assert_close(p, q, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_the_discriminator_learns_to_separate_and_the_reconstructor_to_pass() -> None:
     real, fake = rand(6, 1, 24, 24, dtype=torch.float32), torch.zeros(6, 1, 24, 24)
     discriminator = Discriminator.from_records(real, seed=0)

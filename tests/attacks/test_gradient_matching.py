@@ -23,6 +23,7 @@ def release_of(batch: Data, fixed: Data, hidden: int = 64) -> Gradient:
     return gradient_at_initial(made).release
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("distance", [Cosine(), L2()], ids=repr)
 def test_finds_the_images_and_labels_of_a_batch(parts: Split, distance: Cosine | L2) -> None:
     batch = parts.private.take(slice(0, 4))

@@ -98,6 +98,7 @@ for rows in (8192, 40_000):
 """
 
 
+@pytest.mark.slow
 def test_more_rows_do_not_need_their_memory() -> None:
     """40,000 rows of 200 features are 64 MB, and so is their gradient."""
     said = subprocess.run([sys.executable, "-c", GROWTH], capture_output=True, text=True, check=True).stdout

@@ -199,6 +199,7 @@ def test_before_the_attack_the_owner_sees_what_the_truth_leaves() -> None:
     assert before.unexplained == pytest.approx(left, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [CrossEntropy(), Logistic()], ids=repr)
 def test_without_decay_the_truth_explains_weights_whose_loss_is_below_any_number(loss: KnownLoss) -> None:
     victim = without_decay(loss, epochs=2000)

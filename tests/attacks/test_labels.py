@@ -14,6 +14,7 @@ from remanence.models import initial_params, mlp
 from remanence.releases import gradient_at_final, local_update
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epochs", [0, 20, 100])
 def test_the_label_of_one_record_is_exact_however_long_the_model_was_trained(parts: Split, epochs: int) -> None:
     model = mlp(parts.fixed.shape, 10, hidden=(64,))

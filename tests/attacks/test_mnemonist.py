@@ -176,6 +176,7 @@ def test_where_no_row_helps_the_least_harmful_is_selected() -> None:
     assert Importance.from_errors(masks, errors.expand(2, -1)).helpful.tolist() == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("holding", [0, 2])
 @pytest.mark.parametrize("head", ["dense", "gated"])
 @pytest.mark.parametrize("reset_to", ["initial", "mean"])
@@ -191,6 +192,7 @@ def test_the_one_row_that_stores_the_record_is_ranked_first(holding: int, head: 
     assert importance.coefficient[holding] < -0.05
 
 
+@pytest.mark.slow
 def test_by_validation_a_row_that_helps_little_is_left_out() -> None:
     fitting = Fitting(optimizer=Adam(lr=2e-3), epochs=40, batch_size=16)
     reconstructor = RecoNN(hidden=(32,), head="dense", fitting=fitting)

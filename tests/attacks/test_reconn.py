@@ -58,6 +58,7 @@ def error(fitted: FittedRecoNN, bank: ShadowBank) -> float:
     return float((found - bank.targets.x).square().mean() / bank.targets.x.var())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "attack",
     [
@@ -96,6 +97,7 @@ def test_the_repr_of_every_setting_is_the_call_that_makes_it() -> None:
     assert eval(repr(attack), vars(remanence) | vars(remanence.attacks)) == attack
 
 
+@pytest.mark.slow
 def test_beats_the_nearest_neighbour_on_digits(digits: Data, parts: Split) -> None:
     """Balle et al.'s level: better than the best guess from all the records the attacker owns."""
     model, training = mlp(digits.shape, 10), Training()
@@ -255,6 +257,7 @@ def test_a_bank_knows_where_the_first_fully_connected_layer_lies(
     assert torch.allclose(bank.inputs_of(layer)[1], real(target.x).flatten(), atol=0.03)
 
 
+@pytest.mark.slow
 def test_after_convolutions_rows_are_decoded(parts: Split) -> None:
     """Real shadows of a convolutional net: with gates the records come out nearer than without."""
     fixed, private, public = (

@@ -206,6 +206,7 @@ def test_two_records_of_one_class_are_told_apart(digits: Data) -> None:
     assert_exact(Stein().run(honest(threes, nn.ELU), seed=0), threes)
 
 
+@pytest.mark.slow
 def test_an_objective_that_is_not_small_says_that_the_records_are_wrong(digits: Data) -> None:
     exact = []
     for count in (2, 16):  # too many at a kink for these rows and one try

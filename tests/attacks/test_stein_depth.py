@@ -23,6 +23,7 @@ from remanence.models import initial_params, mlp, server_params
 from remanence.training.losses import CrossEntropy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [(150, 1000), (100, 100, 1000)])
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.Sigmoid], ids=name_of)
 def test_layers_before_the_last_two_are_inverted(digits: Data, activation: Activation, hidden: tuple[int, ...]) -> None:

@@ -56,6 +56,7 @@ def test_the_rate_is_found_among_others_and_among_those_that_diverge(victim: Vic
         find_rate(attack, release, (), seed=0)
 
 
+@pytest.mark.slow
 def test_the_rate_is_not_taken_from_the_release(victim: Victim) -> None:
     true = replace(TRAINING, epochs=20, weight_decay=0.05)
     model = mlp(victim.private.shape, 10, hidden=(32,), activation=nn.ReLU)
@@ -67,6 +68,7 @@ def test_the_rate_is_not_taken_from_the_release(victim: Victim) -> None:
     assert find_rate(attack, release, (0.025, 0.05, 0.1, 0.2), seed=0) == 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("true", [replace(TRAINING, batch_size=2, shuffled=False), replace(TRAINING, epochs=8)])
 def test_batch_size_and_epochs_are_found(victim: Victim, true: Training) -> None:
     owner = train_victim(victim.model, true, victim.initial, victim.fixed, victim.private, seed=0)

@@ -124,6 +124,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("ray")
 def test_ray_gives_the_result_of_local_and_keeps_the_streams_clean(tmp_path: Path) -> None:
     paths = os.pathsep.join([*(str(ROOT / "tests" / part) for part in ("", "cli")), os.environ.get("PYTHONPATH", "")])

@@ -46,6 +46,7 @@ def write_images(folder: Path, *, per_class: int = 110, last: tuple[int, int] = 
             Image.fromarray(pixels).save(folder / name / f"{i}.png")
 
 
+@pytest.mark.slow
 def test_an_audit_of_a_table(call: Call, quick: None, tmp_path: Path) -> None:
     write_table(tmp_path / "people.csv", table())
     said = call("audit", "--data", "people.csv", "--label", "y", "--json")
@@ -100,6 +101,7 @@ def test_an_audit_of_arrays(call: Call, quick: None, tmp_path: Path) -> None:
     assert sorted(contents(tmp_path / "audit")) == ["report.html", "results.json"]
 
 
+@pytest.mark.slow
 def test_an_audit_of_a_folder_of_images(call: Call, quick: None, tmp_path: Path) -> None:
     write_images(tmp_path / "faces")
     said = call("audit", "--data", "faces", "--attack", "GradientMatching")

@@ -45,6 +45,7 @@ def captured(*arguments: str) -> Said:
         return Said(printed_to(out, *arguments), out.getvalue(), err.getvalue())
 
 
+@pytest.mark.slow
 def test_a_run_prints_its_records_and_nothing_else(demo_run: Finished) -> None:
     assert (demo_run.said.code, demo_run.said.err) == (0, "")
     records = parse_records(demo_run.said.out, where="stdout")
@@ -94,6 +95,7 @@ def test_a_page_is_drawn_again_to_the_byte(demo_run: Finished, call: Call, tmp_p
     assert (tmp_path / "report.html").read_bytes() == (demo_run.folder / "report.html").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_paper_of_balle_runs_at_smoke_scale(call: Call, tmp_path: Path) -> None:
     said = call("run", "balle2022.mnist", "--scale", "smoke")
     assert (said.code, said.err) == (0, "")
@@ -130,6 +132,7 @@ def process(arguments: Sequence[str], **options: Any) -> "subprocess.Popen[str]"
     return subprocess.Popen(arguments, env=os.environ | {"OMP_NUM_THREADS": "1"}, **(pipes | options))
 
 
+@pytest.mark.slow
 def test_the_script_and_the_module_are_the_same_program() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {"remanence": "remanence.cli:main"}
@@ -150,6 +153,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_keeps_what_is_finished(tmp_path: Path, call: Call) -> None:
     folder = tmp_path / "run"
     heard = {
@@ -203,6 +207,7 @@ def test_interrupting_is_an_exit_code_of_one_everywhere(
 HEAVY = ["ray", "sklearn", "scipy.optimize", "scipy.stats", "typer", "rich", "jinja2", "PIL", "matplotlib"]
 
 
+@pytest.mark.slow
 def test_importing_the_package_is_light_and_touches_no_device() -> None:
     script = (
         "import json, sys, remanence, torch\n"

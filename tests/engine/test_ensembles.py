@@ -57,6 +57,7 @@ def agrees(training: Training, model: nn.Module, fixed: Data, targets: Data) -> 
             assert torch.allclose(made[name][k], value, atol=1e-9), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
 @pytest.mark.parametrize("activation", TABLE_3)
 def test_agrees_with_one_by_one_for_every_activation_and_optimiser(

@@ -33,6 +33,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("centred", [False, True])
 @pytest.mark.parametrize("clip", [None, 1.0])
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -32,24 +32,28 @@ def fraction_found(scores: list[Scores]) -> float:
     return float(torch.cat([score.found for score in scores]).float().mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("matching", MATCHINGS, ids=lambda matching: matching.name)
 def test_a_planted_leak_is_found(digits: Data, matching: Matching) -> None:
     scores = [planted(digits, "truth plus small noise", matching, seed) for seed in range(3)]
     assert fraction_found(scores) >= 0.99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("matching", MATCHINGS, ids=lambda matching: matching.name)
 def test_planted_nothing_is_not_found(digits: Data, matching: Matching) -> None:
     scores = [planted(digits, "unrelated", matching, seed, records=50) for seed in SEEDS]
     assert fraction_found(scores) <= 0.015
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("matching", [nearest_ncc, hungarian], ids=lambda matching: matching.name)
 def test_more_candidates_than_records_do_not_help_nothing(digits: Data, matching: Matching) -> None:
     scores = [planted(digits, "twice as many unrelated", matching, seed, records=50) for seed in SEEDS]
     assert fraction_found(scores) <= 0.015
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("candidates", ["mean image", "class means"])
 def test_an_attack_that_knows_only_the_kind_of_record_finds_nothing(digits: Data, candidates: str) -> None:
     scores = [planted(digits, candidates, identity, seed) for seed in range(10)]
@@ -107,6 +111,7 @@ def test_a_few_good_candidates_for_many_records_are_found(digits: Data) -> None:
     assert not scores.found[10:].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("held_out", [5, 20])
 def test_one_record_is_not_found_by_chance_in_a_small_pool(digits: Data, held_out: int) -> None:
     """An unrelated record of the class is nearer than k others once in k + 1 times, however often they are drawn."""

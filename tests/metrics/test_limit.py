@@ -69,6 +69,7 @@ def test_kappa_of_ten_atoms_is_the_largest_mass_seen_from_above(seed: int) -> No
     assert limit.bound == pytest.approx(norm.cdf(norm.ppf(limit.prior) + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_kappa_of_a_cloud_is_that_of_its_middle_which_no_record_reaches(seed: int) -> None:
     """The middle of a Gaussian succeeds where a chi-square variable is small; a record is twice as far from others."""
@@ -81,6 +82,7 @@ def test_kappa_of_a_cloud_is_that_of_its_middle_which_no_record_reaches(seed: in
     assert limit.prior >= middle
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_threshold_is_what_the_best_guess_reaches_for_one_record_in_a_hundred(seed: int) -> None:
     known, truth = cloud(8000, seed), cloud(50, seed + 100)
@@ -119,6 +121,7 @@ def test_a_planted_success_is_measured_and_judged(parts: Split) -> None:
     assert half.epsilon == epsilon(0.2, 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_what_learnt_nothing_is_never_flagged(parts: Split, seed: int) -> None:
     drawn = torch.randperm(len(parts.public), generator=torch.Generator().manual_seed(seed))[: len(parts.private)]
@@ -135,6 +138,7 @@ def most_likely(drawn: Tensor, corners: Tensor, mu: float, seed: int) -> Reconst
     return Reconstruction(x=corners[(mu * released + MASSES.log()).argmax(dim=1)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_the_best_attack_on_a_private_release_stays_below_and_one_with_too_little_noise_does_not(seed: int) -> None:
     known, _, corners = atoms(3000, seed)
@@ -146,6 +150,7 @@ def test_the_best_attack_on_a_private_release_stays_below_and_one_with_too_littl
         assert limit.success.value > 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("true_mu", "flagged"), [(1.0, False), (4.0, True)])
 def test_a_hundred_candidates_for_real_private_models(parts: Split, true_mu: float, flagged: bool) -> None:
     """The attacker trains without noise on each candidate and names the one whose weights are nearest."""

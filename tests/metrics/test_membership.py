@@ -32,6 +32,7 @@ def energy_outside(x: Tensor, records: Tensor) -> Tensor:
     return found.outside(x)
 
 
+@pytest.mark.slow
 def test_one_in_a_hundred_records_that_were_not_trained_on_is_called_so() -> None:
     """Over 20 spans of 30 digits each; other digits are tested against other digits."""
     identified, total, wrong = 0, 0, []

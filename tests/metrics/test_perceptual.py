@@ -64,6 +64,7 @@ def reference(weights: dict[str, Tensor], a: Tensor, b: Tensor) -> float:
     return sum(float(F.conv2d((p - q) ** 2, h).mean()) for p, q, h in zip(*layers, heads, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (3, 72, 80), (1, 16, 32)], ids=str)
 def test_is_the_definition_on_every_pair(weights: dict[str, Tensor], shape: tuple[int, ...]) -> None:
     a, b = images(2, *shape), images(3, *shape, seed=1)

@@ -18,6 +18,7 @@ def found(record: Record) -> int:
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_runs_from_its_cells_to_the_page(name: str) -> None:
     assert list(records(name)) == [cell.label for cell in RECIPES[name]("smoke")]

@@ -8,6 +8,7 @@ from remanence_recipes import RECIPES
 NAMES = [name for name in RECIPES if name.startswith("haim2022.")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_victims_come_to_rest_without_weight_decay_but_for_regression(name: str) -> None:
     found = {label: measures(record) for label, record in records(name).items()}

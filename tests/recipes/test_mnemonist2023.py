@@ -17,6 +17,7 @@ from remanence_recipes.mnemonist2023.setting import Readings, runs
 NAMES = [name for name in RECIPES if name.startswith("mnemonist2023.")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_runs_from_its_cells_to_the_page(name: str) -> None:
     assert list(records(name)) == [cell.label for cell in RECIPES[name]("smoke")]
@@ -70,6 +71,7 @@ def test_a_gain_at_a_rate_is_that_of_the_errors_it_stands_beside() -> None:
     assert found["gain of chosen rows over drawn ones"] == pytest.approx(sum(over) / 2, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_floor_that_hides_nothing_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     fits, fit = [], RecoNN.fit
 
@@ -91,6 +93,7 @@ def test_a_floor_that_hides_nothing_changes_nothing(monkeypatch: pytest.MonkeyPa
         assert len(fits) <= 5 * floors + 3
 
 
+@pytest.mark.slow
 def test_twins_stay_together_in_a_calm_training_and_not_in_a_chaotic_one() -> None:
     apart = []
     for lr in (0.1, 0.3):

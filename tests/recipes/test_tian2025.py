@@ -18,6 +18,7 @@ from remanence_recipes.tian2025.unknowns import RATES, drawn_rate, told
 NAMES = [name for name in RECIPES if name.startswith("tian2025.")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_runs_from_its_cells_to_the_page(name: str) -> None:
     assert list(records(name)) == [cell.label for cell in RECIPES[name]("smoke")]

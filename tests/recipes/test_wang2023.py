@@ -8,6 +8,7 @@ from remanence_recipes import RECIPES
 NAMES = [name for name in RECIPES if name.startswith("wang2023.")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_runs_from_its_cells_to_the_page(name: str) -> None:
     assert list(records(name)) == [cell.label for cell in RECIPES[name]("smoke")]

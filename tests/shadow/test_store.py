@@ -80,6 +80,7 @@ def killed_in_its_tenth_write(folder: Path) -> None:
     assert len(list(folder.glob(".*.tmp"))) == 1  # the file that had no name yet
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill", [killed_after_the_first_shard, killed_in_its_tenth_write])
 def test_a_killed_build_goes_on_to_the_same_bytes(
     small: AllButOne, tmp_path: Path, kill: Callable[[Path], None]

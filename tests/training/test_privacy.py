@@ -47,6 +47,7 @@ def test_noise_for_gives_the_epsilon_asked_for(exponent: float, given_delta: flo
     assert epsilon(mu(noise, steps=steps), given_delta) == pytest.approx(10.0**exponent, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "steps"), [(50.0, 100), (20.0, 100), (3.0, 10), (1.0, 30), (0.7, 1)])
 def test_two_other_accountants_agree(noise: float, steps: int) -> None:
     numerical, bound = PLDAccountant(), RdpAccountant()
