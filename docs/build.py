@@ -90,7 +90,8 @@ def _summary(owner: type, annotation: str) -> str:
     """The first sentence about a field's type, where that is a dataclass of ours."""
     kind = vars(sys.modules[owner.__module__]).get(annotation)
     text = (inspect.getdoc(kind) or "") if dataclasses.is_dataclass(kind) else ""
-    return "" if text.startswith(f"{annotation}(") else text.split("\n\n")[0].replace("\n", " ")
+    sentence, _, _ = text.replace("\n", " ").partition(". ")
+    return "" if text.startswith(f"{annotation}(") else sentence.rstrip(".")
 
 
 def _default(value: ast.expr) -> str:
