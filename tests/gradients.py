@@ -16,7 +16,7 @@ from remanence.types import Params
 from remanence_recipes.wang2023.setting import SquareAndCube
 
 FEATURES, ROWS = 20, 2000
-PAPERS = Stein(exact=False, refine=False, norm=1.0, box=False)
+PAPERS = Stein.paper()
 Activation = Callable[[], nn.Module]
 READABLE: list[Activation] = [SquareAndCube, nn.Tanh, nn.Sigmoid, nn.ReLU, nn.LeakyReLU, nn.ELU]
 SMOOTH: list[Activation] = [nn.Tanh, nn.ELU, SquareAndCube]

@@ -75,7 +75,7 @@ def read_images(folder: Path) -> None:
 
 LONG: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     "scores": (score_images, ["levels of chance", "ssim of all pairs"]),
-    "Stein": (search_a_batch, ["tries", "refinements"]),
+    "Stein": (search_a_batch, ["restarts", "refinements"]),
     "victims": (train_victims, ["victims", "do the victims fit?"]),
     "a training": (train_for_long, ["training"]),
     "a training by mini-batches": (train_by_batches, ["training"]),

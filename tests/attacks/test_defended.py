@@ -89,7 +89,9 @@ def test_clipping_changes_nothing_for_stein() -> None:
     assert found.objective < 1e-6
 
 
-@pytest.mark.parametrize("attack", [Stein(box=False), Stein(refine=False, norm=1.0, box=False)], ids=["ours", "span"])
+@pytest.mark.parametrize(
+    "attack", [Stein(clamp=False), Stein(refine=False, norm=1.0, clamp=False)], ids=["ours", "span"]
+)
 def test_noise_makes_the_error_larger_and_the_objective_says_how_much_is_unexplained(attack: Stein) -> None:
     release, truth = planted(SquareAndCube), unit_vectors()
     found = [attack.run(under(release, GaussianNoise(relative_std=share)), seed=0) for share in (0.01, 0.3, 3.0)]
@@ -108,7 +110,7 @@ def test_the_refinement_uses_all_rows_of_a_noisy_gradient() -> None:
     few, many = (
         sum(
             error(
-                Stein(box=False).run(
+                Stein(clamp=False).run(
                     under(planted(nn.Tanh, rows=rows, seed=k), GaussianNoise(relative_std=0.3)), seed=0
                 ),
                 truth,
@@ -123,7 +125,7 @@ def test_the_refinement_uses_all_rows_of_a_noisy_gradient() -> None:
 def test_a_span_under_much_noise_is_that_of_the_largest_singular_values() -> None:
     """Where singular values have no gap, a few rounds of a power method do not find it."""
     release = under(planted(SquareAndCube, rows=20_000), GaussianNoise(relative_std=3.0))
-    found = Stein(refine=False, norm=1.0, box=False).run(release, seed=0)
+    found = Stein(refine=False, norm=1.0, clamp=False).run(release, seed=0)
     span = torch.linalg.svd(release.gradient["1.weight"], full_matrices=False).Vh[:2]
     assert float((found.x - found.x @ span.T @ span).norm()) < 1e-9
 
@@ -131,7 +133,7 @@ def test_a_span_under_much_noise_is_that_of_the_largest_singular_values() -> Non
 @pytest.mark.parametrize("defense", [Quantization(bits=4), TopK(fraction=0.5)], ids=repr)
 def test_stein_answers_under_other_defences(digits: Data, defense: Defense) -> None:
     batch = some_digits(digits, 0, 2, classes=2)
-    found = Stein(tries=1, reseeds=0).run(under(sent_to(batch, nn.Tanh), defense), seed=0)
+    found = Stein(restarts=1, reseeds=0).run(under(sent_to(batch, nn.Tanh), defense), seed=0)
     assert float((matched(found, batch)[0] - batch.x).square().mean()) < 0.01
     assert found.objective is not None
     assert 1e-6 < found.objective < 1

@@ -3,9 +3,10 @@ import dataclasses
 import pytest
 import torch
 from gradients import assert_exact, error, honest, release_of, some_digits
+from refusals import refused
 from torch import nn
 
-from remanence import BadInput, Data, NotEnoughKnowledge, SquaredError
+from remanence import BadInput, Data, SquaredError
 from remanence.attacks import FirstLayer
 from remanence.models import cnn, initial_params, mlp, server_params
 from remanence.releases import Gradient
@@ -65,7 +66,7 @@ def test_what_is_not_sure_is_guessed_only_when_asked_for(digits: Data) -> None:
     guessed = FirstLayer().run(release, seed=0)
     assert 1 <= len(guessed.x) <= 3
     assert guessed.objective == 1
-    with pytest.raises(BadInput, match="saw a record alone"):
+    with refused("not-identifiable"):
         FirstLayer(guesses=False).run(release, seed=0)
 
 
@@ -102,7 +103,7 @@ def test_refuses_what_it_cannot_divide(digits: Data) -> None:
         FirstLayer().run(sent(cnn((1, 12, 12), 10), images), seed=0)
     release = honest(batch, nn.ReLU)
     zeros = {name: torch.zeros_like(g) for name, g in release.gradient.items()}
-    with pytest.raises(BadInput, match=r"`1.bias` is zero or not finite"):
+    with refused("empty", "gradient"):
         FirstLayer().run(dataclasses.replace(release, gradient=zeros), seed=0)
-    with pytest.raises(NotEnoughKnowledge, match="`batch_size`"):
+    with refused("not-enough-knowledge", "batch_size"):
         FirstLayer().run(dataclasses.replace(release, batch_size=None), seed=0)

@@ -91,11 +91,11 @@ def test_what_vanishes_is_far_below_what_does_not() -> None:
 
 
 def test_more_orders_are_given_where_asked_for() -> None:
-    found = hermite_coefficients(lambda x: x**5, most=5)
+    found = hermite_coefficients(lambda x: x**5, max_order=5)
     assert found == pytest.approx([by_quad(lambda x: x**5, k) for k in range(6)], abs=1e-6)
     assert found[5] == pytest.approx(120)  # k! times the leading coefficient
-    assert len(hermite_coefficients(torch.tanh, most=2)) == 3
+    assert len(hermite_coefficients(torch.tanh, max_order=2)) == 3
 
 
 def test_one_order_is_the_mean_and_the_slope() -> None:
-    assert hermite_coefficients(torch.relu, most=1) == pytest.approx([1 / sqrt(2 * pi), 0.5])
+    assert hermite_coefficients(torch.relu, max_order=1) == pytest.approx([1 / sqrt(2 * pi), 0.5])

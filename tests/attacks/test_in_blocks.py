@@ -20,9 +20,9 @@ OTHERS: list[Activation] = [SquareAndCube, nn.Tanh, nn.ReLU]
 READ: list[Callable[[Moments | MomentsInBlocks], Tensor]] = [
     lambda given: given.first,
     lambda given: given.second(),
-    lambda given: given.second_along(torch.ones(5).double()),
+    lambda given: given.second_contracted(torch.ones(5).double()),
     lambda given: given.third(torch.eye(5).double()[:, :2]),
-    lambda given: given.third_along(torch.eye(5).double()[:, :2], torch.ones(5).double()),
+    lambda given: given.third_contracted(torch.eye(5).double()[:, :2], torch.ones(5).double()),
     lambda given: given.within(torch.eye(5).double()[:, :2]).sent,
 ]
 
@@ -43,9 +43,9 @@ def test_the_seed_gives_the_rows_again(block: int) -> None:
 
 @pytest.mark.parametrize("activation", OTHERS, ids=name_of)
 def test_blocks_of_a_gradient_are_those_of_autograd(activation: Activation) -> None:
-    whole, parts = WideLayer.of(planted(activation, rows=ROWS)), list(sent(activation, block=640)())
+    whole, parts = WideLayer.from_release(planted(activation, rows=ROWS)), list(sent(activation, block=640)())
     assert len(parts) == 4
-    for name in ("rows", "offsets", "head", "gradient", "of_offsets", "of_head"):
+    for name in ("rows", "biases", "head", "grad_rows", "grad_biases", "grad_head"):
         joined = torch.cat([getattr(part, name) for part in parts])
         assert torch.allclose(joined, getattr(whole, name), rtol=1e-9, atol=1e-12)
 

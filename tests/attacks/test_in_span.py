@@ -31,26 +31,26 @@ def in_span(activation: Activation, outputs: int, *, biased: bool, rows: int = 3
     at["2.weight"] /= rows**0.5  # no record is so well fitted that it leaves no residual
     loss: Loss = SquaredError() if outputs == 1 else CrossEntropy()
     release = release_of(model, at, batch, loss=loss)
-    layer = WideLayer.of(release)
-    span = span_of_rows(layer.gradient, 3, seed=0)[0]
+    layer = WideLayer.from_release(release)
+    span = span_of_rows(layer.grad_rows, 3, seed=0)[0]
     logits = apply(model, at, batch.x).requires_grad_()
     residuals = torch.autograd.grad(loss(logits, batch.y), logits)[0]
-    return InSpan.of(layer, span), batch.x @ span, residuals @ row_space(layer.head)
+    return InSpan.from_layer(layer, span), batch.x @ span, residuals @ row_space(layer.head)
 
 
 kinds = pytest.mark.parametrize("biased", [True, False], ids=["biases", "no biases"])
 sizes = pytest.mark.parametrize("outputs", [1, 3])
 
 
-def test_slope_and_curvature_are_the_derivatives() -> None:
+def test_the_derivatives_are_those_of_the_activation() -> None:
     x = torch.linspace(-2, 2, 12).double().view(3, 4)  # zero is not among them
     for activation in (*SMOOTH, nn.ReLU):
         layer = in_span(activation, 1, biased=True)[0].layer
         at = x.clone().requires_grad_()
-        slope = torch.autograd.grad(activation()(at).sum(), at)[0]
-        assert torch.allclose(layer.slope(x), slope, atol=1e-12)
-        numeric = (layer.slope(x + 1e-6) - layer.slope(x - 1e-6)) / 2e-6
-        assert torch.allclose(layer.curvature(x), numeric, atol=1e-7)
+        expected = torch.autograd.grad(activation()(at).sum(), at)[0]
+        assert torch.allclose(layer.derivative(x), expected, atol=1e-12)
+        numeric = (layer.derivative(x + 1e-6) - layer.derivative(x - 1e-6)) / 2e-6
+        assert torch.allclose(layer.second_derivative(x), numeric, atol=1e-7)
 
 
 @kinds
@@ -93,44 +93,44 @@ def test_from_a_start_nearby_the_equations_lead_to_the_batch(
 ) -> None:
     equations, records, residuals = in_span(activation, outputs, biased=biased, rows=400)
     start = records + 0.05 * torch.randn(records.shape, generator=torch.Generator().manual_seed(1)).double()
-    found, found_residuals = equations.solved(start, rounds=100)
+    found, found_residuals = equations.solve(start, steps=100)
     assert torch.allclose(found, records, atol=1e-8)
     assert torch.allclose(found_residuals, residuals, atol=1e-8)
 
 
 @sizes
 @pytest.mark.parametrize("choice", ["clearest", "likeliest"])
-def test_at_a_kink_the_better_rows_lead_to_the_batch(outputs: int, choice: str) -> None:
+def test_at_a_relu_boundary_the_better_rows_lead_to_the_batch(outputs: int, choice: str) -> None:
     equations, records, residuals = in_span(nn.ReLU, outputs, biased=True, rows=3000)
     start = records + 0.05 * torch.randn(records.shape, generator=torch.Generator().manual_seed(1)).double()
-    found, found_residuals = equations.some(3).solved(start, rounds=100)
+    found, found_residuals = equations.subset(3).solve(start, steps=100)
     for _ in range(4):
-        found, found_residuals = getattr(equations, choice)(found, found_residuals).solved(found, rounds=10)
+        found, found_residuals = getattr(equations, choice)(found, found_residuals).solve(found, steps=10)
     assert torch.allclose(found, records, atol=1e-8)
     assert torch.allclose(found_residuals, residuals, atol=1e-8)
 
 
 def test_on_the_clearest_rows_a_small_error_turns_no_record_to_the_other_side() -> None:
     equations, records, residuals = in_span(nn.ReLU, 1, biased=True, rows=3000)
-    moved = records + 0.02 * torch.randn(records.shape, generator=torch.Generator().manual_seed(1)).double()
-    kept = equations.clearest(moved, residuals)
-    assert len(kept.sent) == 1500
+    shifted = records + 0.02 * torch.randn(records.shape, generator=torch.Generator().manual_seed(1)).double()
+    selected = equations.clearest(shifted, residuals)
+    assert len(selected.sent) == 1500
 
     def turned(rows: InSpan) -> int:
-        on, seems = (rows.places @ each.T + rows.offsets[:, None] > 0 for each in (records, moved))
+        on, seems = (rows.projected @ each.T + rows.biases[:, None] > 0 for each in (records, shifted))
         return int((on != seems).any(1).sum())
 
-    assert turned(kept) == 0 < turned(equations)
-    assert len(equations.some(3).sent) == 400
+    assert turned(selected) == 0 < turned(equations)
+    assert len(equations.subset(3).sent) == 400
 
 
 def test_the_likeliest_rows_are_those_with_the_least_misfit() -> None:
     equations, records, residuals = in_span(nn.ReLU, 1, biased=True, rows=3000)
-    moved = records + 0.02
-    errors = equations.misfit(moved, residuals).norm(dim=1)
-    kept = equations.likeliest(moved, residuals)
-    assert len(kept.sent) == 1500
-    assert kept.misfit(moved, residuals).norm(dim=1).max() <= errors.median()
+    shifted = records + 0.02
+    errors = equations.misfit(shifted, residuals).norm(dim=1)
+    selected = equations.likeliest(shifted, residuals)
+    assert len(selected.sent) == 1500
+    assert selected.misfit(shifted, residuals).norm(dim=1).max() <= errors.median()
 
 
 @pytest.mark.parametrize("activation", SMOOTH, ids=name_of)

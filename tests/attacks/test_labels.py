@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 import torch
 from gradients import honest
+from refusals import refused
 from torch import nn
 
-from remanence import SGD, Data, NotEnoughKnowledge, Training, Victim, train_victim
+from remanence import SGD, Data, Training, Victim, train_victim
 from remanence.attacks import infer_labels
 from remanence.data import Split
 from remanence.models import initial_params, mlp
@@ -75,5 +76,5 @@ def test_labels_that_are_all_certain_are_left_alone(digits: Data) -> None:
 
 def test_says_what_it_needs(digits: Data) -> None:
     release = honest(digits.take(slice(0, 2)), nn.ELU)
-    with pytest.raises(NotEnoughKnowledge, match="`batch_size`"):
+    with refused("not-enough-knowledge", "batch_size"):
         infer_labels(dataclasses.replace(release, batch_size=None), digits.x[:5])

@@ -68,9 +68,9 @@ def close(found: Tensor, expected: Tensor) -> bool:
 READ: list[Callable[[Moments], Tensor]] = [
     lambda given: given.first,
     lambda given: given.second(),
-    lambda given: given.second_along(vector()),
+    lambda given: given.second_contracted(vector()),
     lambda given: given.third(span()),
-    lambda given: given.third_along(span(), vector()),
+    lambda given: given.third_contracted(span(), vector()),
 ]
 
 both = pytest.mark.parametrize("source", ["rows", "head"])
@@ -107,7 +107,7 @@ def test_the_second_moment_is_that_of_the_second_polynomial(source: str) -> None
 @both
 def test_the_second_along_a_vector_is_the_third_polynomial_contracted_once(source: str) -> None:
     given = moments(source)
-    assert close(given.second_along(vector()), torch.einsum("abc,c->ab", in_full(given, 3), vector()))
+    assert close(given.second_contracted(vector()), torch.einsum("abc,c->ab", in_full(given, 3), vector()))
 
 
 @both
@@ -120,7 +120,7 @@ def test_the_third_moment_is_the_third_polynomial_in_the_span(source: str) -> No
 def test_the_third_along_a_vector_is_the_fourth_polynomial_contracted_once(source: str) -> None:
     given, v = moments(source), span()
     expected = torch.einsum("abcd,ax,by,cz,d->xyz", in_full(given, 4), v, v, v, vector())
-    assert close(given.third_along(v, vector()), expected)
+    assert close(given.third_contracted(v, vector()), expected)
 
 
 @both
@@ -129,15 +129,15 @@ def test_the_span_may_be_one_direction_or_all_of_them(source: str, count: int) -
     given, v = moments(source), torch.linalg.qr(draw(FEATURES, count, seed=5)).Q
     assert close(given.third(v), torch.einsum("abc,ax,by,cz->xyz", in_full(given, 3), v, v, v))
     expected = torch.einsum("abcd,ax,by,cz,d->xyz", in_full(given, 4), v, v, v, vector())
-    assert close(given.third_along(v, vector()), expected)
+    assert close(given.third_contracted(v, vector()), expected)
 
 
 @both
 def test_every_moment_is_symmetric(source: str) -> None:
     given = moments(source)
-    for found in (given.second(), given.second_along(vector()), given.third(span())):
+    for found in (given.second(), given.second_contracted(vector()), given.third(span())):
         assert close(symmetrised(found), found)
-    found = given.third_along(span(), vector())
+    found = given.third_contracted(span(), vector())
     assert close(symmetrised(found), found)
 
 
@@ -189,7 +189,7 @@ def test_over_many_rows_the_moments_come_to_powers_of_the_record(source: str) ->
         weight * c[4] * inner * cube,
     ]
     found = [
-        (given.first, given.second(), given.second_along(along), given.third(v), given.third_along(v, along))
+        (given.first, given.second(), given.second_contracted(along), given.third(v), given.third_contracted(v, along))
         for given in blocks(source, record, weight)
     ]
     for each, wanted in zip(zip(*found, strict=True), expected, strict=True):

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from remanence.attacks import hermite_coefficients, telling_order, vanishes
+from remanence.attacks import hermite_coefficients, identifying_order, vanishes
 from remanence.errors import BadInput
 from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
 from remanence.metrics import Interval
@@ -111,7 +111,7 @@ def _coefficients(_seed: int, _device: torch.device) -> Outcome:
         for k, use in used.items()
     ]
     orders = [
-        Measure(name=f"{name}, order", value=telling_order(ACTIVATIONS[name]()), meaning="of the moment decomposed")
+        Measure(name=f"{name}, order", value=identifying_order(ACTIVATIONS[name]()), meaning="of the moment decomposed")
         for name, coefficients in found.items()
         if not (vanishes(3, coefficients) and vanishes(4, coefficients))
     ]

@@ -148,7 +148,7 @@ def _study(setting: Setting, curve: Curve, seed: int, device: torch.device) -> O
     model = mlp(cut.private.shape, cut.private.num_classes, hidden=(setting.width,), activation=nn.Tanh)
     at = {name: p.to(cut.private.x) for name, p in initial_params(model, seed=derive_seed(seed, "weights")).items()}
     attacks: dict[str, tuple[Stein | GradientMatching, torch.dtype, int]] = {
-        "Stein": (Stein(tries=setting.tries, reseeds=setting.tries - 1), torch.float64, MOST),
+        "Stein": (Stein(restarts=setting.tries, reseeds=setting.tries - 1), torch.float64, MOST),
         "gradient matching": (
             with_search(GradientMatching(), steps=setting.steps, restarts=1),
             torch.float32,

@@ -34,7 +34,7 @@ LENGTH, WIDTH, WORDS = (
     5000,
 )  # of a record in words, of an embedding; words in the table, most of which never occur
 CURVES: dict[str, tuple[Stein, Callable[[], nn.Module]]] = {
-    "tanh, exact span": (Stein(refine=False, box=False), nn.Tanh),
+    "tanh, exact span": (Stein(refine=False, clamp=False), nn.Tanh),
     "tanh, refined": (OURS, nn.Tanh),
     "ReLU, refined": (OURS, nn.ReLU),
 }

@@ -26,8 +26,8 @@ def figure3_mnist(scale: Scale) -> Sequence[Experiment]:
     widths = (1000,) if scale == "smoke" else (1000, 3000, 5000)
     name = "digits" if scale == "smoke" else "mnist"
     ways = {
-        "the paper's estimator": Stein(exact=False, refine=False, norm=NORM[name], box=False),
-        "exact span": Stein(refine=False, norm=NORM[name], box=False),
+        "the paper's estimator": replace(Stein.paper(), norm=NORM[name]),
+        "exact span": Stein(refine=False, norm=NORM[name], clamp=False),
         "refined": Stein(),
     }
     return [

@@ -33,7 +33,7 @@ def limits(scale: Scale) -> Sequence[Experiment]:
             activation=activation,
             rows=2000 if scale == "smoke" else 5000,
             norm=None,
-            attack=Stein(tries=1),  # one, so that the time does not grow with what cannot be had
+            attack=Stein(restarts=1),  # one, so that the time does not grow with what cannot be had
             point=Point(axis="records in the batch", value=size, series=name, log=True),
             tuned_on_truth=data == "cifar10",
         )

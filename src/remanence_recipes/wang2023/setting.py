@@ -1,6 +1,7 @@
 """What the recipes of this paper share: the server's net, planted batches, and the error of a reading."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -16,11 +17,11 @@ from remanence.releases.defenses import Defense, defended
 from remanence.training import SquaredError
 from remanence.types import Reconstruction
 
-PAPERS = Stein(exact=False, refine=False, norm=1.0, box=False)
-PLUGGED = Stein(exact=False, plug_in=2, refine=False, norm=1.0, box=False)
-HEAD = Stein(source="head", exact=False, refine=False, norm=1.0, box=False)
-SPAN = Stein(refine=False, norm=1.0, box=False)
-OURS = Stein(box=False)
+PAPERS = Stein.paper()
+PLUGGED = replace(PAPERS, plug_in=2)
+HEAD = replace(PAPERS, source="head")
+SPAN = Stein(refine=False, norm=1.0, clamp=False)
+OURS = Stein(clamp=False)
 
 
 class SquareAndCube(nn.Module):
@@ -91,15 +92,15 @@ def gradient_in_blocks(
             reached = head * slopes * residuals.T  # (rows, records)
             yield WideLayer(
                 rows=own,
-                offsets=own.new_zeros(len(own)),
+                biases=own.new_zeros(len(own)),
                 head=head,
-                gradient=reached @ x,
-                of_offsets=reached.sum(1),
-                of_head=values @ residuals,
+                grad_rows=reached @ x,
+                grad_biases=reached.sum(1),
+                grad_head=values @ residuals,
                 activation=s,
                 before=(),
                 precision=torch.finfo(own.dtype).eps,
-                spread=1.0,
+                row_std=1.0,
             )
 
     return blocks

@@ -1,14 +1,14 @@
-"""The first layer: the gradients of a neuron that saw one record alone have the record as their quotient.
+"""The first layer: where one record alone activates a neuron, the record is a quotient of the neuron's gradients.
 
 A linear layer that the records enter has for neuron j the gradients  sum_i d_ij x_i  and  sum_i d_ij  of weights and
-bias, d_ij being what the loss of record i owes to the neuron. For one record the quotient is the record, whatever the
-net behind (Phong et al. 2018; Geiping et al. 2020, proposition 3.1). In a batch it is where a ReLU is on for one record
-only. Fowl et al., "Robbing the Fed" (ICLR 2022), and Boenisch et al., "When the Curious Abandon Honesty" (EuroS&P
-2023), have servers send weights that make it so; with ordinary ones, too, some neurons are.
+bias, d_ij being the backpropagated error of record i at the neuron. For one record the quotient is the record, whatever
+the net after it (Phong et al. 2018; Geiping et al. 2020, proposition 3.1). In a batch it is where a ReLU is on for one
+record only. Fowl et al., "Robbing the Fed" (ICLR 2022), and Boenisch et al., "When the Curious Abandon Honesty"
+(EuroS&P 2023), have servers send weights that make it so; with ordinary ones it holds for some neurons.
 
-Ours: which quotients are records shows without the truth. A record x alone at neuron j owes it d_j(x), which the
-weights give for each class; the gradient of the bias must be that number. A record that was found is taken out of the
-gradient, and neurons that it shared with one other tell the other.
+Ours: which quotients are records is decided without the truth. The weights give the error d_j(x) of a record x alone at
+neuron j for each class, and the gradient of the bias must be that number. The gradient of a record that was found is
+subtracted, and neurons that it shared with one other record give the other.
 """
 
 from collections.abc import Sequence
@@ -26,34 +26,39 @@ from remanence.models import apply
 from remanence.releases import KnowsGradient, require
 from remanence.types import Params, Reconstruction
 
-_ROUNDING = 100  # in units of the last digit: what sent numbers may be off by, beside what they are sums of
-_CLEAR = 1e-3  # a row whose rounding is a smaller share of it can be judged
+_ROUNDING = 100  # units in the last place: the error of a gradient relative to the terms that it is a sum of
+_CLEAR = 1e-3  # a row whose relative rounding error is smaller can be tested
 _OUTSIDE = 0.01  # of the box [0, 1], by rounding
-_SAME = 1e-2  # of their norm: two readings of one record
-_ROWS, _AT_ONCE = 2048, 128  # looked at, the clearest first
+_SAME = 1e-2  # relative distance of two estimates of one record
+_MAX_ROWS, _CHUNK = 2048, 128  # tested, the clearest first; at once
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class FirstLayer:
-    """Nothing is searched or drawn. The objective is the share of the layer's gradient that the sure records leave."""
+    """Exact records by division, without a search; the objective is the relative residual of the layer's gradient after
+    the records that are certain."""
 
-    guesses: bool = True  # fill the places left with the quotients that come nearest to being records
+    guesses: bool = True  # complete the batch with the quotients that come nearest to being records
 
     def run(self, release: KnowsGradient, *, seed: int) -> Reconstruction:
         require(release, KnowsGradient, by=type(self).__name__)
-        layer = _Layer.of(release)
-        whole = left = _Rows.of(release, layer)
-        sure: list[_Record] = []
-        while len(sure) < layer.batch_size and (found := _sure(layer, left)):
-            sure += found
-            left = left.without(found, layer)
-        records = sure + (_guessed(layer, left, sure) if self.guesses else [])
+        layer = _Layer.from_release(release)
+        total = residual = _Rows.from_release(release, layer)
+        certain: list[_Record] = []
+        while len(certain) < layer.batch_size and (found := _certain(layer, residual)):
+            certain += found
+            residual = residual.without(found, layer)
+        records = certain + (_guesses(layer, residual, certain) if self.guesses else [])
         if not records:
-            raise BadInput("no neuron of the first layer saw a record alone: use ReLU, a wider layer or fewer records")
+            raise BadInput(
+                "no neuron of the first layer is active on one record alone: use ReLU, a wider layer or fewer records",
+                code="not-identifiable",
+                argument="release",
+            )
         x = torch.stack([record.x for record in records[: layer.batch_size]]).clamp(0, 1).view(-1, *release.shape)
         labels = torch.stack([record.label for record in records[: layer.batch_size]])
-        return Reconstruction(x=x.to(whole.sent), y=labels, objective=left.norm / whole.norm)
+        return Reconstruction(x=x.to(total.sent), y=labels, objective=residual.norm / total.norm)
 
 
 @final
@@ -69,23 +74,31 @@ class _Record:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Layer:
-    """What the weights tell of a record; in float64."""
+    """The layer that the records enter, and the errors that a record would have at its neurons; in float64."""
 
     release: KnowsGradient
     name: str
     at: Params
     batch_size: int
     classes: Tensor
-    precision: float  # of the numbers sent
+    precision: float  # relative rounding error of the values that were sent
 
     @classmethod
-    def of(cls, release: KnowsGradient) -> "_Layer":
+    def from_release(cls, release: KnowsGradient) -> "_Layer":
         name, last = _names(release)
         if release.batch_size is None:
-            raise NotEnoughKnowledge("FirstLayer needs `batch_size`: a record's share of the gradient is one over it")
+            raise NotEnoughKnowledge(
+                "FirstLayer needs `batch_size`, by which the loss of a record is divided: give it",
+                code="not-enough-knowledge",
+                argument="batch_size",
+            )
         bias = release.gradient[f"{name}.bias"]
         if not bool(bias.isfinite().all()) or not bool(bias.any()):
-            raise BadInput(f"the gradient of `{name}.bias` is zero or not finite, and rows are to be divided by it")
+            raise BadInput(
+                f"`gradient` of `{name}.bias` is zero or not finite, and rows are divided by it: request it again",
+                code="not-finite" if not bool(bias.isfinite().all()) else "empty",
+                argument="gradient",
+            )
         values = getattr(release.loss, "values", None)  # of a squared error, whose one output is for several classes
         classes = torch.arange(len(values) if values else last.out_features, device=bias.device)
         return cls(
@@ -97,35 +110,35 @@ class _Layer:
             precision=torch.finfo(bias.dtype).eps,
         )
 
-    def owed(self, record: Tensor, label: Tensor) -> Tensor:
-        """By the loss of the record to every neuron."""
+    def error(self, record: Tensor, label: Tensor) -> Tensor:
+        """(neurons,): the backpropagated error of one record."""
 
         def loss(bias: Tensor) -> Tensor:
             at = self.at | {f"{self.name}.bias": bias}
             output = apply(self.release.model, at, record.view(1, *self.release.shape))
             return self.release.loss(output, label[None]) / self.batch_size
 
-        owed: Tensor = grad(loss)(self.at[f"{self.name}.bias"])
-        return owed
+        error: Tensor = grad(loss)(self.at[f"{self.name}.bias"])
+        return error
 
-    def owed_at(self, record: Tensor, neuron: Tensor) -> Tensor:
-        """To the one neuron that is marked, for every class that the record may have."""
-        owed: Tensor = vmap(self.owed, in_dims=(None, 0))(record, self.classes) @ neuron
-        return owed
+    def errors_at(self, record: Tensor, neuron: Tensor) -> Tensor:
+        """(classes,): the errors of the record at one neuron, given as a one-hot vector, for every possible class."""
+        errors: Tensor = vmap(self.error, in_dims=(None, 0))(record, self.classes) @ neuron
+        return errors
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Rows:
-    """The gradient of the layer, or what is left of it."""
+    """The gradient of the layer, or its residual after records were subtracted."""
 
-    sent: Tensor
+    sent: Tensor  # as it was sent, for its dtype and device
     weight: Tensor  # (neurons, features)
     bias: Tensor  # (neurons,)
-    scale: Tensor  # (neurons,), of the numbers that `bias` is made of
+    scale: Tensor  # (neurons,), of the terms that `bias` is a sum of
 
     @classmethod
-    def of(cls, release: KnowsGradient, layer: _Layer) -> "_Rows":
+    def from_release(cls, release: KnowsGradient, layer: _Layer) -> "_Rows":
         sent, bias = (release.gradient[f"{layer.name}.{kind}"].detach() for kind in ("weight", "bias"))
         return cls(sent=sent, weight=sent.double(), bias=bias.double(), scale=bias.double().abs())
 
@@ -134,49 +147,53 @@ class _Rows:
         return float((self.weight.square().sum() + self.bias.square().sum()).sqrt())
 
     def without(self, records: Sequence[_Record], layer: _Layer) -> "_Rows":
+        """The residual after subtracting the gradients of these records."""
         x, labels = torch.stack([each.x for each in records]), torch.stack([each.label for each in records])
-        owed = vmap(layer.owed)(x, labels)
+        errors = vmap(layer.error)(x, labels)
         return replace(
-            self, weight=self.weight - owed.T @ x, bias=self.bias - owed.sum(0), scale=self.scale + owed.abs().sum(0)
+            self,
+            weight=self.weight - errors.T @ x,
+            bias=self.bias - errors.sum(0),
+            scale=self.scale + errors.abs().sum(0),
         )
 
     def record(self, rows: Tensor, layer: _Layer) -> _Record:
-        """The one that explains these rows best, and the class that does."""
+        """The record, with its class, that explains these rows best."""
         bias = self.bias[rows]
         x = (bias @ self.weight[rows]) / bias.square().sum()
-        owed = vmap(layer.owed, in_dims=(None, 0))(x, layer.classes)[:, rows]
-        return _Record(x=x, label=layer.classes[(owed - bias).norm(dim=1).argmin()])
+        errors = vmap(layer.error, in_dims=(None, 0))(x, layer.classes)[:, rows]
+        return _Record(x=x, label=layer.classes[(errors - bias).norm(dim=1).argmin()])
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Quotients:
-    """Of the rows that can be judged, those in the box if any are."""
+    """The quotients of the rows that can be tested; those in the box [0, 1], if there are any."""
 
     rows: Tensor
     x: Tensor  # (rows, features)
     labels: Tensor  # (rows,), the classes that fit best
-    misfit: Tensor  # (rows,), by which the bias's gradient differs from what the record owes, beside it
-    alone: Tensor  # (rows,), whether that may be rounding, in the box
+    misfit: Tensor  # (rows,), relative difference of the bias's gradient and the record's error
+    alone: Tensor  # (rows,), whether that may be rounding, and the quotient lies in the box
 
     @classmethod
-    def of(cls, layer: _Layer, left: _Rows) -> "_Quotients":
-        rounding = _ROUNDING * layer.precision * left.scale / left.bias.abs()
+    def from_rows(cls, layer: _Layer, residual: _Rows) -> "_Quotients":
+        rounding = _ROUNDING * layer.precision * residual.scale / residual.bias.abs()
         rows = rounding.argsort()[: int((rounding < _CLEAR).sum())]
-        x = left.weight[rows] / left.bias[rows, None]
+        x = residual.weight[rows] / residual.bias[rows, None]
         inside = ((x > -_OUTSIDE) & (x < 1 + _OUTSIDE)).all(1)
-        kept = (inside if bool(inside.any()) else ~inside).nonzero().flatten()[:_ROWS]
-        rows, x, inside = rows[kept], x[kept], inside[kept]
-        neurons = one_hot(rows, len(left.bias)).to(x)
-        owed = vmap(layer.owed_at, chunk_size=_AT_ONCE)(x, neurons) if len(rows) else x.new_zeros(0, 1)
-        misfit, best = (owed / left.bias[rows, None] - 1).abs().min(1)
+        selected = (inside if bool(inside.any()) else ~inside).nonzero().flatten()[:_MAX_ROWS]
+        rows, x, inside = rows[selected], x[selected], inside[selected]
+        neurons = one_hot(rows, len(residual.bias)).to(x)
+        errors = vmap(layer.errors_at, chunk_size=_CHUNK)(x, neurons) if len(rows) else x.new_zeros(0, 1)
+        misfit, best = (errors / residual.bias[rows, None] - 1).abs().min(1)
         alone = inside & (misfit < rounding[rows])
         return cls(rows=rows, x=x, labels=layer.classes[best], misfit=misfit, alone=alone)
 
 
-def _sure(layer: _Layer, left: _Rows) -> list[_Record]:
-    """Records on which two neurons or more agree that saw them alone; where there are none, one that a neuron saw."""
-    found = _Quotients.of(layer, left)
+def _certain(layer: _Layer, residual: _Rows) -> list[_Record]:
+    """Records on which two or more neurons agree that they alone activate; where there are none, one of one neuron."""
+    found = _Quotients.from_rows(layer, residual)
     alone = found.alone.nonzero().flatten()
     if not len(alone):
         return []
@@ -187,21 +204,21 @@ def _sure(layer: _Layer, left: _Rows) -> list[_Record]:
         if votes[i] < 2 and records:
             break
         if not any(record.looks_like(x[i]) for record in records):
-            records.append(left.record(found.rows[alone[agree[i]]], layer))
+            records.append(residual.record(found.rows[alone[agree[i]]], layer))
     return records
 
 
-def _guessed(layer: _Layer, left: _Rows, sure: Sequence[_Record]) -> list[_Record]:
-    """For the places left, by the misfit; a record that is alone in its batch is what explains all rows best."""
-    if len(sure) >= layer.batch_size:
+def _guesses(layer: _Layer, residual: _Rows, certain: Sequence[_Record]) -> list[_Record]:
+    """Further records in the order of their misfit; in a batch of one, the record that explains all rows best."""
+    if len(certain) >= layer.batch_size:
         return []
     if layer.batch_size == 1:
-        return [left.record(left.bias.nonzero().flatten(), layer)]
-    found, records = _Quotients.of(layer, left), list[_Record]()
+        return [residual.record(residual.bias.nonzero().flatten(), layer)]
+    found, records = _Quotients.from_rows(layer, residual), list[_Record]()
     for i in found.misfit.argsort().tolist():
-        own = _Record(x=found.x[i].clamp(0, 1), label=found.labels[i])
-        if not any(own.looks_like(record.x) for record in (*sure, *records)):
-            records.append(own)
+        guess = _Record(x=found.x[i].clamp(0, 1), label=found.labels[i])
+        if not any(guess.looks_like(record.x) for record in (*certain, *records)):
+            records.append(guess)
     return records
 
 

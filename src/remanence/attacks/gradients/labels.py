@@ -1,8 +1,8 @@
-"""The labels of a batch from what a client sent: how many records of each class, repeated ones included.
+"""Label inference from a client's gradient: how many records of each class a batch has.
 
-For mean cross-entropy the gradient of the last bias is mean(softmax) - (share of each class), the mean being over the
-batch. Zhao, Mopuri, Bilen, "iDLG" (2020) read the label of one record off its sign; Wainakh et al., "User-Level Label
-Leakage from Gradients in Federated Learning" (PoPETs 2022), counts.
+For mean cross-entropy the gradient of the last bias is mean(softmax) - (fraction of each class), the mean being over
+the batch. Zhao, Mopuri, Bilen, "iDLG" (2020) infer the label of one record from its sign; Wainakh et al., "User-Level
+Label Leakage from Gradients in Federated Learning" (PoPETs 2022), counts.
 """
 
 import torch
@@ -19,52 +19,59 @@ def infer_labels(release: KnowsUpdate, looks_like: Tensor) -> Tensor:
     """The labels of the batch, sorted, one for each of its `batch_size` records.
 
     A class with a negative entry is in the batch for certain, whatever the weights; for one record that is the answer.
-    The places left go to the classes with the largest remaining counts, the mean softmax being that of the records
-    `looks_like`: public ones, noise, or candidates. Where the client took several steps, along which the softmax
-    follows the labels, these are then simulated.
+    The remaining labels go to the classes with the largest remaining counts, the mean softmax being that of the records
+    `looks_like`: public ones, noise, or candidates. Where the client took several steps, in which the softmax follows
+    the labels, these are then simulated.
     """
     if release.batch_size is None:
-        raise NotEnoughKnowledge("inferring labels needs `batch_size` to know how many records to look for")
+        raise NotEnoughKnowledge(
+            "inferring labels needs `batch_size`, the number of labels: give it",
+            code="not-enough-knowledge",
+            argument="batch_size",
+        )
     last = [name for name, _ in release.model.named_parameters()][-1]
     bias = release.sent[last]
     if bias.ndim != 1 or not isinstance(release.loss, CrossEntropy):
         raise NotEnoughKnowledge(
-            "labels are read off the gradient of the last layer's bias under cross-entropy, which this release lacks: "
-            "it must show `labels`"
+            "labels are inferred from the gradient of the last layer's bias under cross-entropy, which this release "
+            "lacks: it must show `labels`",
+            code="not-enough-knowledge",
+            argument="labels",
         )
     looks_like = looks_like.to(bias)
     softmax = apply(release.model, release.at, looks_like).softmax(dim=-1).mean(dim=0)
     certain = bias.argsort()[: int((bias < 0).sum())][: release.batch_size]
     counts = _counts(softmax - bias, certain, release.batch_size)
     if not isinstance(release, KnowsGradient):
-        counts = _settled(release, last, looks_like, counts, certain)
+        counts = _exchanged(release, last, looks_like, counts, certain)
     elif release.defenses:
-        shrunk = _shrunk(release, last, looks_like, _labels(counts))
-        counts = _counts(softmax - bias / shrunk, certain, release.batch_size)
+        ratio = _defense_ratio(release, last, looks_like, _labels(counts))
+        counts = _counts(softmax - bias / ratio, certain, release.batch_size)
     return _labels(counts)
 
 
-def _counts(share: Tensor, certain: Tensor, batch_size: int) -> Tensor:
-    """Of each class, the `certain` ones at least once."""
-    counts = torch.zeros_like(share, dtype=torch.int64)
+def _counts(fractions: Tensor, certain: Tensor, batch_size: int) -> Tensor:
+    """(classes,): the number of records of each class, at least one of the `certain` ones."""
+    counts = torch.zeros_like(fractions, dtype=torch.int64)
     counts[certain] += 1
     for _ in range(batch_size - len(certain)):
-        counts[(share * batch_size - counts).argmax()] += 1
+        counts[(fractions * batch_size - counts).argmax()] += 1
     return counts
 
 
-def _shrunk(release: KnowsGradient, last: str, looks_like: Tensor, labels: Tensor) -> Tensor:
-    """How much smaller the defenses make what is sent of the last bias's gradient, by records that look like these."""
+def _defense_ratio(release: KnowsGradient, last: str, looks_like: Tensor, labels: Tensor) -> Tensor:
+    """By which factor the defenses scale the gradient of the last bias, for records such as `looks_like`."""
     count = min(len(looks_like), len(labels))
     x, labels = looks_like[:count], labels[:count]
-    made = release.simulate(x, labels)[last]
+    defended = release.simulate(x, labels)[last]
     plain = loss_gradient(release.model, release.at, x, labels, loss=release.loss)[last]
-    ratio: Tensor = made.norm() / (plain * (made != 0)).norm()
+    ratio: Tensor = defended.norm() / (plain * (defended != 0)).norm()
     return ratio.nan_to_num(nan=1.0)
 
 
-def _settled(release: KnowsUpdate, last: str, looks_like: Tensor, counts: Tensor, certain: Tensor) -> Tensor:
-    """One label exchanged for another as long as the last bias would then move more as it did."""
+def _exchanged(release: KnowsUpdate, last: str, looks_like: Tensor, counts: Tensor, certain: Tensor) -> Tensor:
+    """The counts after exchanging one label for another as long as the simulated update of the last bias gets closer to
+    the one that was sent."""
     missing = _missing(release, last, looks_like, counts)
     while True:
         spare, other = counts.clone(), counts.clone()
@@ -80,7 +87,7 @@ def _settled(release: KnowsUpdate, last: str, looks_like: Tensor, counts: Tensor
 
 
 def _missing(release: KnowsUpdate, last: str, looks_like: Tensor, counts: Tensor) -> Tensor:
-    """Of each class, by what records with these labels would send."""
+    """(classes,): how many records of each class are missing, by the update that these labels would send."""
     labels = _labels(counts)
     times = max(1, len(looks_like) // len(labels))
     x = looks_like[torch.arange(times * len(labels), device=looks_like.device) % len(looks_like)]
