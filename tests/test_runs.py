@@ -108,7 +108,7 @@ def of_integers(_: int) -> Split:
 
 
 BAD_CELLS: dict[str, tuple[dict[str, Any], str]] = {
-    "a target in the public set": ({"split": shared}, "`private` and `public` must share no record, got 20"),
+    "a target in the public set": ({"split": shared}, "`private` and `public` must have no record in common, got 20"),
     "labels outside the classes": ({"split": relabelled}, r"labels of made must lie in 0\.\.1, got 2\.\.3"),
     "integers": ({"split": of_integers}, r"must hold floats in \[0, 1\], got torch.int64"),
     "an empty split": ({"split": partial(cut, made_data, private=0)}, "`private` must hold at least one record"),

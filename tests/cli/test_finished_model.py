@@ -59,7 +59,7 @@ def test_a_finished_model_tells_which_records_trained_it(call: Call, tmp_path: P
     assert_refused(call(*OWN[:5]), "go together")
     assert_refused(call(*OWN, "--net", "mlp"), "without `--attack` and `--net`")
     assert_refused(call(*OWN, "--label", "digit"), "not how the network saw them")
-    assert_refused(call(*OWN[:6], "private.npz", "--force"), "must share no record")
+    assert_refused(call(*OWN[:6], "private.npz", "--force"), "must have no record in common")
     write(tmp_path / "few.npz", digits.test.take(slice(0, 100)))
     (few,) = parse_records(call(*OWN[:6], "few.npz", "--json", "--force").out, where="stdout")
     assert [caveat["code"] for caveat in few["caveats"]] == ["few-held-out"]
