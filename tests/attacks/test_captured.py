@@ -98,6 +98,7 @@ def test_a_step_of_simudy_stays_on_the_device(digits: Data, kind: str, training:
     assert grad.shape == x.shape
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [CrossEntropy(), SquaredError(values=(-2.0, 3.0))], ids=repr)
 def test_a_step_of_linearised_stays_on_the_device(digits: Data, loss: Loss) -> None:
     there = moved(release(digits, NETS["resnet"], FULL), "meta")

@@ -100,6 +100,7 @@ def test_what_the_start_refuses_is_refused(digits: Data) -> None:
         dataclasses.replace(MATCHING, start=unlabelled).run(honest(batch, nn.ELU), seed=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_local_steps_are_simulated(digits: Data, momentum: float) -> None:
     batch = some_digits(digits, 10, 2)
@@ -107,6 +108,7 @@ def test_local_steps_are_simulated(digits: Data, momentum: float) -> None:
     assert_found(with_search(MATCHING, steps=100).run(release, seed=0), batch, within=1e-3)
 
 
+@pytest.mark.slow
 def test_a_resnet_with_frozen_batchnorm_gives_its_record(digits: Data) -> None:
     batch = some_digits(digits, 4, 1)
     model = resnet(batch.shape, 10, blocks=(1, 1), width=8, activation=nn.ELU)

@@ -59,6 +59,7 @@ def simulating(attack: SimuDy, **changes: object) -> SimuDy:
     return replace(attack, simulation=replace(attack.simulation, **changes))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [EASY, HARD], ids=["full batch", "mini-batches in order, momentum and decay"])
 def test_digits_come_back(training: Training) -> None:
     data = some(6)
@@ -71,6 +72,7 @@ def test_digits_come_back(training: Training) -> None:
     assert (found.x - data.x).square().mean() < 0.005
 
 
+@pytest.mark.slow
 def test_many_records_come_back_that_plain_simulation_does_not_find(digits: Data) -> None:
     """Half as many records as neurons."""
     data = digits.take(slice(0, 40)).to("cpu", torch.float64)
@@ -88,6 +90,7 @@ def test_many_records_come_back_that_plain_simulation_does_not_find(digits: Data
     assert near[1] > 0.75
 
 
+@pytest.mark.slow
 def test_a_surrogate_finds_records_that_no_neuron_responds_to_at_first() -> None:
     """Each neuron responds to one record and to no random candidate: ReLU's derivative is zero at all of them."""
     generator = torch.Generator().manual_seed(0)
@@ -107,6 +110,7 @@ def test_a_surrogate_finds_records_that_no_neuron_responds_to_at_first() -> None
     assert errors[1] < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [Adam(lr=0.003), AdamW(lr=0.003), RMSProp(lr=0.003)], ids=repr)
 @pytest.mark.parametrize("net", [NETS["mlp with relu"], RELU_RESNET], ids=["mlp", "resnet"])
 def test_victims_of_adaptive_optimizers_can_be_searched(net: Net, optimizer: Optimizer) -> None:
@@ -163,6 +167,7 @@ def labels_of(attack: SimuDy, release: FineTuned) -> list[int]:
     return found.tolist()  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 def test_labels_are_balanced_unless_given_or_optimised(digits: Data) -> None:
     guessed = labels_of(with_search(replace(PLAIN, candidates=20), steps=1), shown())
     assert sorted(guessed) == sorted(list(range(10)) * 2) != guessed  # or a mini-batch would hold one class
