@@ -46,7 +46,7 @@ def compare(device: str, *, models: int, in_full: int) -> None:
     scaler, masks = Scaler.fit(weights, clip=2.0), sample_masks(ROWS, 1024, seed=0).to(device)
     layer = first_layer(model, SHAPE)
     assert layer is not None
-    groups = Superparameters.from_layer(model, layer, initial.device)
+    groups = Superparameters.from_layer(layer, initial.device)
     net = Reconstructor(deconv(len(initial), SHAPE), SHAPE)
     materialise(net, initial_params(net, seed=2), initial)
     masked = MaskedReconstructor(net=net, scaler=scaler, groups=groups)

@@ -116,7 +116,7 @@ def objectives(
     gradient = on_batches(engine_for(model, training, truth.shape[1:]).gradient, truth, y)
     final = training.descend(gradient, initial, batches, records=len(truth), noise_seed=0)
     generic = GenericDynamics(model=model, training=training, initial=initial, final=final)
-    span = SpanDynamics.from_release(model, training, initial, final, records=len(y))
+    span = SpanDynamics.from_release(model, training, initial, final, records=len(y), shape=truth.shape[1:])
     cnn = CNNDynamics.from_release(model, training, initial, final, records=len(y), shape=truth.shape[1:])
 
     def ours(dynamics: Dynamics, segment: int) -> Objective:

@@ -57,7 +57,7 @@ def without_decay(loss: KnownLoss, *, epochs: int) -> Victim:
 
 
 def layers_of(victim: Victim) -> tuple[residual.Layer, ...]:
-    layers = residual.layers_of(victim.model, victim.final)
+    layers = residual.layers_of(victim.model, victim.final, victim.private.shape)
     assert layers is not None
     return layers
 

@@ -68,7 +68,7 @@ def dynamics_for(kind: str, there: FineTuned, training: Training, x: Tensor) -> 
     if kind in NETS:
         return GenericDynamics(model=there.model, training=training, initial=there.initial, final=there.final)
     if "span" in kind:
-        span = SpanDynamics.from_release(*endpoints, records=4)
+        span = SpanDynamics.from_release(*endpoints, records=4, shape=there.shape)
         span = span and span.in_basis(4, decay=0.9) if "basis" in kind else span
         assert span is not None
         state = SurrogateState.initial(Surrogate(), x.new_ones(()))

@@ -117,7 +117,7 @@ def test_the_shortcut_is_the_full_evaluation_of_every_mask(reconstructor: RecoNN
     assert layer is not None
     assert bank.initial is not None
     assert isinstance(bank.model, nn.Sequential)
-    groups = Superparameters.from_layer(bank.model, layer, bank.weights.device)
+    groups = Superparameters.from_layer(layer, bank.weights.device)
     masked = MaskedReconstructor(net=fitted.net, scaler=fitted.features, groups=groups)
     found = masked.errors(some.weights, flat(bank.initial)[0], some.targets.x, masks)
     expected = in_full(some, fitted, masks)

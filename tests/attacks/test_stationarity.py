@@ -34,7 +34,7 @@ def drawn(*shape: int) -> Tensor:
 def test_the_closed_form_is_the_gradient_of_a_gradient(outputs: int, hidden: tuple[int, ...], bias: bool) -> None:
     model, params = net(outputs, hidden, bias=bias)
     x, top = drawn(5, 6), drawn(5, outputs)
-    layers = residual.layers_of(model, params)
+    layers = residual.layers_of(model, params, (6,))
     assert layers is not None
     seen = residual.forward(layers, x, ALPHA)
     rest = residual.left(layers, seen, top)
@@ -50,7 +50,7 @@ def test_the_closed_form_is_the_gradient_of_a_gradient(outputs: int, hidden: tup
 
 def test_runs_of_a_stack_know_nothing_of_each_other() -> None:
     model, params = net(4, (9, 8))
-    layers = residual.layers_of(model, params)
+    layers = residual.layers_of(model, params, (6,))
     assert layers is not None
     x, top = drawn(3, 5, 6), drawn(3, 5, 4)
 
@@ -65,7 +65,7 @@ def test_runs_of_a_stack_know_nothing_of_each_other() -> None:
 
 def test_the_factor_of_the_multipliers_leaves_the_least() -> None:
     model, params = net(4, (9, 8))
-    layers = residual.layers_of(model, params)
+    layers = residual.layers_of(model, params, (6,))
     assert layers is not None
     seen = residual.forward(layers, drawn(5, 6), None)
     top = drawn(5, 4)
@@ -83,7 +83,7 @@ def test_the_factor_of_the_multipliers_leaves_the_least() -> None:
 def test_the_gradient_written_out_is_autograds(loss: KnownLoss, hidden: tuple[int, ...]) -> None:
     model, params = net(4 if isinstance(loss, CrossEntropy) else 1, hidden)
     x, y = drawn(5, 6), torch.tensor([0, 1, 1, 0, 1])
-    ours = plain_mlp.of(model, loss)
+    ours = plain_mlp.of(model, loss, (6,))
     assert ours is not None
     torch.testing.assert_close(ours.gradient(params, x, y), loss_gradient(model, params, x, y, loss=loss))
 

@@ -36,7 +36,15 @@ def odd(outputs: int) -> nn.Module:
         ).eval()
 
 
+def overlapping(outputs: int) -> nn.Module:
+    """The stem of a torchvision ResNet: its poolings overlap."""
+    with torch.device("meta"):
+        stem = nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1)
+        return nn.Sequential(*stem, nn.Conv2d(4, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(30, outputs)).eval()
+
+
 NETS: dict[str, Callable[[int], nn.Module]] = {
+    "overlapping": overlapping,
     "resnet": lambda outputs: resnet(SHAPE, outputs, blocks=(1, 2), width=4),
     "vgg": lambda outputs: vgg(SHAPE, outputs, blocks=(1, 2), width=4),
     "cnn": lambda outputs: cnn(SHAPE, outputs, activation=nn.ReLU),
@@ -150,7 +158,7 @@ def one_bias() -> nn.Module:
         resnet(SHAPE, 10, blocks=(1,), width=4, activation=nn.ELU),
         nn.Sequential(nn.Conv2d(3, 3, 3, groups=3), nn.ReLU(), nn.Flatten(), nn.Linear(240, 10)),
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(320, 10)).eval(),
-        nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(3, stride=2), nn.Flatten(), nn.Linear(48, 10)),
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(3, ceil_mode=True), nn.Flatten(), nn.Linear(48, 10)),
         nn.Sequential(Residual(3, 3, stride=1, activation=nn.ReLU), nn.Flatten(), nn.Linear(360, 10)).eval(),
         shared(),
         one_bias(),
@@ -163,7 +171,7 @@ def one_bias() -> nn.Module:
         "block of ELU",
         "groups",
         "bias and norm",
-        "overlap",
+        "sides rounded up",
         "block first",
         "shared",
         "one bias",
@@ -215,7 +223,10 @@ def test_channels_stay_last() -> None:
 
 def test_channels_stay_last_through_maxima() -> None:
     x, change = records(10)[0].contiguous(memory_format=torch.channels_last), records(10)[0]
-    pool, tape = Maximum(name="", side=2), Tape(at=Weights(kernels={}, shifts={}))
+    pool, tape = (
+        Maximum(name="", kernel_size=(2, 2), stride=(2, 2), padding=(0, 0)),
+        Tape(at=Weights(kernels={}, shifts={})),
+    )
     assert pool.forward(tape, x).is_contiguous(memory_format=torch.channels_last)
     assert pool.moved(tape, change).is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(pool.moved(tape, x), nn.functional.max_pool2d(x, 2))

@@ -39,7 +39,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_gives_what_autograd_gives(activation: str, clip: float | None, centred: bool) -> None:
     model = mlp((30,), 10, hidden=(7,), activation=ACTIVATIONS[activation])
-    layers = layers_of(model)
+    layers = layers_of(model, (30,))
     assert layers is not None
     generator = torch.Generator().manual_seed(0)
     x, y = 3 * torch.rand(75, 30, generator=generator), torch.randint(10, (75,), generator=generator)

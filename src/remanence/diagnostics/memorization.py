@@ -17,6 +17,7 @@ from torch.func import grad, vmap
 from remanence.engine.ensembles.chunked import chunks
 from remanence.errors import BadInput
 from remanence.models import apply
+from remanence.models.structure import Unsupported, first_linear
 from remanence.progress import track
 from remanence.seeds import derive_seed
 from remanence.shadow.bank import TrainShadows
@@ -57,7 +58,8 @@ def stored_rows(model: nn.Module, params: Params, records: Data, *, loss: Loss |
     """(records, rows): which rows of `model` a step on each of the records would move, at the weights `params`."""
     like = next(iter(params.values()))
     records = records.to(like.device, like.dtype)
-    gradient = vmap(_bias_gradient(model, loss or CrossEntropy()), in_dims=(None, 0, 0), chunk_size=_BLOCK)
+    one = _bias_gradient(model, records.shape, loss or CrossEntropy())
+    gradient = vmap(one, in_dims=(None, 0, 0), chunk_size=_BLOCK)
     stored: Tensor = gradient(params, records.x, records.y) != 0
     return stored
 
@@ -83,7 +85,8 @@ def audit_storage(
     targets = targets.to(fixed.x.device, fixed.x.dtype)
     per_epoch = len(with_target) // training.epochs
     shortened = replace(training, epochs=-(-max(steps) // per_epoch))
-    gradient, parts, stored = vmap(_bias_gradient(model, training.loss)), chunks(model, fixed, targets), []
+    gradient = vmap(_bias_gradient(model, targets.shape, training.loss))
+    parts, stored = chunks(model, fixed, targets), []
     work = zip(accumulate(map(len, parts[:-1]), initial=0), parts, strict=True)
     for first, chunk in track(work, total=len(parts), label="what is stored"):
         observer = _Observer(
@@ -138,9 +141,9 @@ class _Observer:
         return [run for run in self.runs if len(run) == len(self.steps)]
 
 
-def _bias_gradient(model: nn.Module, loss: Loss) -> BiasGradient:
+def _bias_gradient(model: nn.Module, shape: Sequence[int], loss: Loss) -> BiasGradient:
     """The gradient of the loss of one record with respect to the bias of the first fully connected layer."""
-    name = _first_bias(model)
+    name = _first_bias(model, shape)
 
     def objective(bias: Tensor, params: Params, x: Tensor, y: Tensor) -> Tensor:
         return loss(apply(model, {**params, name: bias}, x[None]), y[None])
@@ -152,18 +155,17 @@ def _bias_gradient(model: nn.Module, loss: Loss) -> BiasGradient:
     return gradient
 
 
-def _first_bias(model: nn.Module) -> str:
-    layers = list(model.named_children()) if isinstance(model, nn.Sequential) else []
-    first = next(((name, layer) for name, layer in layers if isinstance(layer, nn.Linear)), None)
-    if first is None or first[1].bias is None:
-        got = "one without a bias" if first else f"a {type(model).__name__} without any"
+def _first_bias(model: nn.Module, shape: Sequence[int]) -> str:
+    first = first_linear(model, shape)
+    if isinstance(first, Unsupported) or not first.layer.has_bias:
+        why = first.reason if isinstance(first, Unsupported) else f"`{first.layer.path}` has none"
         raise BadInput(
-            f"`model` must be a sequence with a fully connected layer that has a bias, got {got}: the rows of that "
-            "layer are what stores a record; use a model such as `mlp(shape, num_classes)`",
+            "`model` must have a fully connected layer with a bias, as the rows of that layer store records, "
+            f"and {why}: use a model such as `mlp(shape, num_classes)`",
             code="unsupported-model",
             argument="model",
         )
-    return f"{first[0]}.bias"
+    return first.layer.bias
 
 
 def _check_steps(steps: Sequence[int], count: int) -> None:

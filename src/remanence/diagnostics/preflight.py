@@ -59,7 +59,7 @@ class Preflight:
 
 def run_preflight(victim: Victim) -> Preflight:
     """Check how well the true records explain the weights of an MLP with ReLU."""
-    layers = residual.layers_of(victim.model, victim.final)
+    layers = residual.layers_of(victim.model, victim.final, victim.private.shape)
     loss, data = victim.training.loss, concat([victim.fixed, victim.private])
     if layers is None or not isinstance(loss, CrossEntropy | Logistic | SquaredError):
         raise BadInput(
@@ -67,7 +67,7 @@ def run_preflight(victim: Victim) -> Preflight:
             code="unsupported-model",
             argument="victim",
         )
-    mean, x = residual.mean_of(victim.model, victim.final), data.x.flatten(1)
+    mean, x = residual.mean_of(victim.model, victim.final, victim.private.shape), data.x.flatten(1)
     activations = residual.forward(layers, x if mean is None else x - mean, None)
     signed = isinstance(loss, SquaredError)
     signs = residual.margin_signs(activations.logits, data.y, signed=signed)

@@ -14,9 +14,11 @@ from math import prod
 from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from remanence.errors import BadInput
+from remanence.models.operations import Flatten, describe
+from remanence.models.structure import Unsupported, first_linear
 from remanence.releases import KnowsFinal, KnowsTraining, require
 from remanence.training import SGD, remaining_fraction
 from remanence.types import Params
@@ -100,13 +102,14 @@ def estimate_span(release: KnowsFinal, *, rank: int | None = None) -> Span:
 
 
 def _first_layer(release: KnowsFinal) -> str:
-    layers = [(name, layer) for name, layer in release.model.named_modules() if not list(layer.children())]
-    name, first = next((each for each in layers if not isinstance(each[1], nn.Flatten)), ("", nn.Identity()))
-    if isinstance(first, nn.Linear) and first.in_features == prod(release.shape):
-        return name
-    why = ": the patches of a few images already span all that its filters see" if isinstance(first, nn.Conv2d) else ""
+    """The path of the linear layer that the records enter as they are."""
+    first = first_linear(release.model, release.shape)
+    if not isinstance(first, Unsupported) and all(isinstance(each, Flatten) for each in first.before):
+        return first.layer.path
+    why = first.reason if isinstance(first, Unsupported) else f"the net begins with {describe(first.before)}"
     raise BadInput(
-        f"estimate_span needs a linear layer that the {prod(release.shape)} values of a record enter, got {first}{why}",
+        f"estimate_span needs a linear layer that the {prod(release.shape)} values of a record enter: {why}. The "
+        "patches of a few images already span all inputs of a convolution",
         code="unsupported-model",
         argument="release",
     )

@@ -13,5 +13,5 @@ from remanence.training import Training
 def engine_for(model: nn.Module, training: Training, shape: Sequence[int]) -> Engine:
     """The fastest engine for `model` on records of `shape` by the loss of `training`. Per-example clipping of DP-GD is
     generic."""
-    closed_form = None if training.privacy else mlp.of(model, training.loss)
+    closed_form = None if training.privacy else mlp.of(model, training.loss, shape)
     return closed_form or GenericEngine(model=model, loss=training.loss, privacy=training.privacy)

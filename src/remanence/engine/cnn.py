@@ -4,7 +4,7 @@ All trained weights are one vector, so that a step of the optimiser is one kerne
 shift of each channel. It is folded into the convolution in front of it where the kernel is smaller than what it makes.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import final
@@ -12,12 +12,12 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from remanence.engine.cnn_layers import Convolution
 from remanence.engine.cnn_pieces import Piecewise, Rectifier
-from remanence.engine.cnn_reading import Named, in_place_of_kinks, inside, layers_of, norms_of, parts, rectified
+from remanence.engine.cnn_reading import in_place_of_kinks, layers_of, norms_of, rectified, refusal
 from remanence.engine.cnn_tape import Layer, Tape, Tensors, Weights, back, back_along, forward, forward_along
 from remanence.engine.cnn_vector import Norms, Order
-from remanence.models import Standardise, outputs
+from remanence.models.operations import Conv, Linear, Norm, walk
+from remanence.models.structure import CNN, parse
 from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, Loss, SquaredError
 from remanence.types import Params
 
@@ -25,17 +25,15 @@ from remanence.types import Params
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlainCnn:
+    structure: CNN
     layers: tuple[Layer, ...]
     order: Order
     norms: Norms
-    standard: str | None  # the layer that standardises the images
     loss: KnownLoss
 
     def read(self, params: Params, x: Tensor) -> Tensor:
-        """What the first convolution gets."""
-        if self.standard is not None:
-            x = (x - params[f"{self.standard}.mean"]) / params[f"{self.standard}.spread"]
-        return x.contiguous(memory_format=self.order.form)
+        """What the first convolution takes in."""
+        return self.structure.inputs(params, x).contiguous(memory_format=self.order.form)
 
     def tape(self, weights: Tensor, x: Tensor, y: Tensor, *, records: int, pulls: bool) -> Tape:
         """Forward and back, for the mean loss of `records` of which these are some; with what pulls at the weights."""
@@ -152,56 +150,49 @@ def of(
 ) -> PlainCnn | None:
     """None where the model is something else, or the loss not one of ours. A norm is folded into a kernel that has
     fewer numbers than what it makes of so many records of this shape."""
-    named = list(parts("", model))
-    standard = named.pop(0)[0] if named and isinstance(named[0][1], Standardise) else None
-    order = _order(model, named, form)
-    if order is None or not isinstance(loss, CrossEntropy | Logistic | SquaredError):
+    structure = parse(model, shape)
+    if refusal(structure) or not isinstance(loss, CrossEntropy | Logistic | SquaredError):
         return None
-    if not _in_place(named) or not _told(params, norms_of(named).values(), standard):
+    assert isinstance(structure, CNN)
+    if not _shown(params, structure):
         return None
-    made = outputs(model, shape)
-    light = {name for name in order.layers if prod(order.shapes[f"{name}.weight"]) < records * made[name]}
-    layers = layers_of(named, light)
-    if not layers or not isinstance(layers[0], Convolution):
-        return None
-    taken = {conv if conv in light else norm: norm for conv, norm in norms_of(named).items()}
-    return PlainCnn(layers=layers, order=order, norms=_norms(model, taken, order, params), standard=standard, loss=loss)
+    order = _order(model, structure, form)
+    layers = [each for each in walk(structure.operations) if isinstance(each, Conv)]
+    light = {each.path for each in layers if prod(order.shapes[each.weight]) < records * prod(each.out_shape)}
+    taken = {conv if conv in light else norm.path: norm for conv, norm in norms_of(structure.operations).items()}
+    return PlainCnn(
+        structure=structure,
+        layers=layers_of(structure.operations, light),
+        order=order,
+        norms=_norms(taken, order, params),
+        loss=loss,
+    )
 
 
-def _in_place(named: Sequence[Named]) -> bool:
-    """Whether rows enter linear layers, and images all others that tell them apart."""
-    flat = False
-    for _, module in named:
-        flat = flat or isinstance(module, nn.Flatten)
-        if isinstance(module, nn.Linear) != flat and not isinstance(module, nn.ReLU | nn.Flatten):
-            return False
-    return True
-
-
-def _told(params: Params, norms: Iterable[str], standard: str | None) -> bool:
-    needed = [f"{norm}.{name}" for norm in norms for name in ("running_mean", "running_var")]
-    needed += [f"{standard}.{name}" for name in ("mean", "spread") if standard is not None]
+def _shown(params: Params, structure: CNN) -> bool:
+    """Whether the weights come with the statistics of norms and the buffers that images are normalised by."""
+    needed = [] if structure.norm is None else list(structure.norm.buffers)
+    for norm in norms_of(structure.operations).values():
+        needed += [f"{norm.path}.running_mean", f"{norm.path}.running_var"]
     return all(name in params for name in needed)
 
 
-def _order(model: nn.Module, named: Sequence[Named], form: torch.memory_format) -> Order | None:
-    """None where a layer is used twice, or holds other weights."""
-    shapes, norms = {name: tuple(p.shape) for name, p in model.named_parameters()}, norms_of(named).values()
-    layers = [path for path, module in inside(named) if isinstance(module, nn.Conv2d | nn.Linear)]
-    names = [f"{path}.weight" for path in (*layers, *norms)] + [f"{path}.bias" for path in norms]
-    names += [f"{path}.bias" for path, module in inside(named) if path in layers and module.bias is not None]
-    if sorted(names) != sorted(shapes):
-        return None
-    return Order(shapes={name: shapes[name] for name in names}, layers=tuple(layers), form=form)
+def _order(model: nn.Module, structure: CNN, form: torch.memory_format) -> Order:
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    layers = [each for each in walk(structure.operations) if isinstance(each, Conv | Linear)]
+    norms = [norm.path for norm in norms_of(structure.operations).values()]
+    names = [*(each.weight for each in layers), *(f"{norm}.weight" for norm in norms)]
+    names += [*(f"{norm}.bias" for norm in norms), *(each.bias for each in layers if each.has_bias)]
+    return Order(shapes={name: shapes[name] for name in names}, layers=tuple(each.path for each in layers), form=form)
 
 
-def _norms(model: nn.Module, taken: dict[str, str], order: Order, params: Params) -> Norms:
+def _norms(taken: dict[str, Norm], order: Order, params: Params) -> Norms:
     """`taken` is each norm by the layer that takes it."""
-    modules, like = dict(model.named_modules()), params[f"{order.layers[0]}.weight"]
+    like = params[f"{order.layers[0]}.weight"]
     means, rates = [like.new_empty(0)], [like.new_empty(0)]
     for norm in taken.values():
-        means.append(params[f"{norm}.running_mean"])
-        rates.append((params[f"{norm}.running_var"] + modules[norm].eps).rsqrt())
+        means.append(params[f"{norm.path}.running_mean"])
+        rates.append((params[f"{norm.path}.running_var"] + norm.eps).rsqrt())
     return Norms(
         channels={name: len(mean) for name, mean in zip(taken, means[1:], strict=True)},
         first=sum(prod(order.shapes[f"{name}.weight"]) for name in order.layers),

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import max_pool2d
 
 from remanence.engine.cnn_tape import Tape
+from remanence.models.operations import MaxPool
 
 
 class Piece(Protocol):
@@ -91,14 +92,21 @@ class Gated:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Maximum:
-    """Of squares that do not overlap."""
+    """The maximum in each window of an image."""
 
     name: str
-    side: int
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+
+    @classmethod
+    def from_operation(cls, pool: MaxPool) -> "Maximum":
+        return cls(name=pool.name, kernel_size=pool.kernel_size, stride=pool.stride, padding=pool.padding)
 
     def forward(self, tape: Tape, x: Tensor) -> Tensor:
         tape.inputs[self.name] = x
-        out, tape.places[self.name] = max_pool2d(x, self.side, return_indices=True)
+        window = self.kernel_size, self.stride, self.padding
+        out, tape.places[self.name] = max_pool2d(x, *window, return_indices=True)
         return out
 
     def moved(self, tape: Tape, change: Tensor) -> Tensor:
@@ -108,9 +116,9 @@ class Maximum:
         return found.contiguous(memory_format=torch.channels_last) if last else found
 
     def pulled(self, tape: Tape, slope: Tensor) -> Tensor:
-        two, x = (self.side, self.side), tape.inputs[self.name]
+        window = self.kernel_size, self.stride, self.padding, (1, 1), False
         found: Tensor = torch.ops.aten.max_pool2d_with_indices_backward(
-            slope, x, two, two, (0, 0), (1, 1), False, tape.places[self.name]
+            slope, tape.inputs[self.name], *window, tape.places[self.name]
         )
         return found
 

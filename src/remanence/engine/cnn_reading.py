@@ -1,57 +1,97 @@
 """A convolutional net with ReLU and frozen BatchNorm as layers whose passes are written out."""
 
 from collections.abc import Callable, Container, Iterator, Sequence
-from itertools import pairwise
-from typing import TypeAlias
 
 from torch import nn
 
 from remanence.engine.cnn_layers import Convolution, Dense, Scaling
 from remanence.engine.cnn_pieces import Flat, Maximum, Mean, Piecewise, Rectifier
 from remanence.engine.cnn_tape import Beside, Layer
-from remanence.models import Residual
-
-Named: TypeAlias = tuple[str, nn.Module]
-
-
-def parts(path: str, module: nn.Module) -> Iterator[Named]:
-    """The layers in turn; a residual block is one."""
-    if type(module) is nn.Sequential:
-        for name, child in zip(module._modules, module, strict=True):  # one that is used again too
-            yield from parts(f"{path}.{name}" if path else name, child)
-    elif type(module) is not nn.Identity:
-        yield path, module
+from remanence.models.operations import Activation, Add, Conv, Flatten, GlobalMean, Linear, MaxPool, Norm, Operation
+from remanence.models.structure import MLP, Structure, Unsupported
 
 
-def inside(named: Sequence[Named]) -> Iterator[Named]:
-    """The same with what is in residual blocks."""
-    for path, module in named:
-        if isinstance(module, Residual):
-            for way in ("inner", "shortcut"):
-                yield from parts(f"{path}.{way}", getattr(module, way))
-        else:
-            yield path, module
+def refusal(structure: Structure) -> str | None:
+    """Why the closed form does not hold for a network; None where it does."""
+    if isinstance(structure, Unsupported):
+        return structure.reason
+    if isinstance(structure, MLP):
+        return "the net has no convolutions"
+    if not isinstance(structure.operations[0], Conv):
+        return "the net does not begin with a convolution"
+    return next(_refusals(structure.operations), None)
 
 
-def norms_of(named: Sequence[Named]) -> dict[str, str]:
-    """The norm behind each convolution that has one."""
-    return {path: norm for (path, conv), (norm, behind) in pairwise(inside(named)) if _folds(conv, behind)}
+def _refusals(operations: Sequence[Operation]) -> Iterator[str]:
+    before: Operation | None = None
+    for operation in operations:
+        if isinstance(operation, Norm):
+            if not isinstance(before, Conv):
+                yield f"the BatchNorm `{operation.path}` does not follow a convolution"
+            elif before.has_bias:
+                yield f"the convolution `{before.path}` before a BatchNorm has a bias: leave it out (`bias=False`)"
+            elif not operation.affine:
+                yield f"the BatchNorm `{operation.path}` has no scale and shift of its own"
+        elif isinstance(operation, Conv) and operation.groups != 1:
+            yield f"the convolution `{operation.path}` has groups"
+        elif isinstance(operation, Activation) and type(operation.module) is not nn.ReLU:
+            yield f"the activation `{operation.name}` of the net is {type(operation.module).__name__}, not ReLU"
+        elif isinstance(operation, Add):
+            yield from _refusals_of_branches(operation)
+        before = operation
 
 
-def layers_of(named: Sequence[Named], light: Container[str], *, first: bool = True) -> tuple[Layer, ...] | None:
-    """With norms folded into the convolutions in front of them that are `light`; None where a layer is unknown."""
-    found = list[Layer]()
-    before: Named = "", nn.Identity()
-    for path, module in named:
-        if _folds(before[1], module):
-            found += [] if before[0] in light else [Scaling(name=path)]
-        else:
-            read = _layers(path, module, light, first=first and not found)
-            if read is None:
-                return None
-            found += read
-        before = path, module
+def _refusals_of_branches(operation: Add) -> Iterator[str]:
+    """A branch must begin and end with a convolution, so that what it puts out is overwritten by nobody else."""
+    for branch in (operation.inner, operation.shortcut):
+        yield from _refusals(branch)
+        if branch and not (isinstance(branch[0], Conv) and isinstance(branch[-1], Conv | Norm)):
+            yield "a branch of a residual sum does not begin and end with convolutions"
+    if not operation.inner:
+        yield "the net adds a value to itself"
+
+
+def norms_of(operations: Sequence[Operation]) -> dict[str, Norm]:
+    """The frozen norm after each convolution that has one, by the path of the convolution."""
+    found, before = dict[str, Norm](), operations[:1]
+    for operation in operations:
+        if isinstance(operation, Add):
+            found |= norms_of(operation.inner) | norms_of(operation.shortcut)
+        elif isinstance(operation, Norm) and isinstance(before[0], Conv):
+            found[before[0].path] = operation
+        before = [operation]
+    return found
+
+
+def layers_of(operations: Sequence[Operation], light: Container[str], *, first: bool = True) -> tuple[Layer, ...]:
+    """The layers of a network that is not refused, norms folded into the convolutions before them that are `light`."""
+    found, before = list[Layer](), ""
+    for operation in operations:
+        match operation:
+            case Norm():
+                found += [] if before in light else [Scaling(name=operation.path)]
+            case Conv():
+                found.append(_convolution(operation, first=first and not found, joined=operation.path in light))
+            case Linear():
+                found.append(Dense(name=operation.path))
+            case Activation():
+                found.append(Piecewise(piece=Rectifier(name=operation.name)))
+            case MaxPool():
+                found.append(Piecewise(piece=Maximum.from_operation(operation)))
+            case GlobalMean():
+                found.append(Piecewise(piece=Mean(name=operation.name)))
+            case Flatten():
+                found.append(Piecewise(piece=Flat(name=operation.name)))
+            case Add():
+                branches = (layers_of(each, light, first=False) for each in (operation.inner, operation.shortcut))
+                found.append(Beside(**dict(zip(("inner", "shortcut"), branches, strict=True))))
+        before = operation.path if isinstance(operation, Conv) else ""
     return tuple(found)
+
+
+def _convolution(conv: Conv, *, first: bool, joined: bool) -> Convolution:
+    shape = {"stride": conv.stride, "padding": conv.padding, "dilation": conv.dilation}
+    return Convolution(name=conv.path, first=first, joined=joined, **shape)
 
 
 def rectified(layers: Sequence[Layer]) -> Iterator[str]:
@@ -75,46 +115,3 @@ def in_place_of_kinks(layers: Sequence[Layer], made: Callable[[str], Layer]) -> 
         return layer
 
     return tuple(map(exchanged, layers))
-
-
-def _folds(conv: nn.Module, norm: nn.Module) -> bool:
-    """Whether `norm` is frozen and can be folded into `conv`."""
-    return (
-        type(conv) is nn.Conv2d
-        and conv.bias is None
-        and type(norm) is nn.BatchNorm2d
-        and not norm.training
-        and norm.affine
-        and norm.running_mean is not None
-    )
-
-
-def _layers(path: str, module: nn.Module, light: Container[str], *, first: bool) -> list[Layer] | None:
-    if isinstance(module, Residual):
-        return _residual(path, module, light)
-    if type(module) is nn.Conv2d and not isinstance(module.padding, str):
-        plain = module.groups == 1 and module.padding_mode == "zeros"
-        shape = {"stride": module.stride, "padding": module.padding, "dilation": module.dilation}
-        return [Convolution(name=path, first=first, joined=path in light, **shape)] if plain else None
-    if type(module) is nn.Linear:
-        return [Dense(name=path)]
-    if type(module) is nn.ReLU:
-        return [Piecewise(piece=Rectifier(name=path))]
-    if type(module) is nn.MaxPool2d and repr(module) == repr(nn.MaxPool2d(module.kernel_size)):
-        side = module.kernel_size
-        return [Piecewise(piece=Maximum(name=path, side=side))] if isinstance(side, int) else None
-    if type(module) is nn.AdaptiveAvgPool2d and module.output_size in (1, (1, 1)):
-        return [Piecewise(piece=Mean(name=path))]
-    if type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
-        return [Piecewise(piece=Flat(name=path))]
-    return None
-
-
-def _residual(path: str, block: Residual, light: Container[str]) -> list[Layer] | None:
-    inner, shortcut = (
-        layers_of(list(parts(f"{path}.{way}", getattr(block, way))), light, first=False)
-        for way in ("inner", "shortcut")
-    )
-    if inner is None or shortcut is None or type(block.activation) is not nn.ReLU:
-        return None
-    return [Beside(inner=inner, shortcut=shortcut), Piecewise(piece=Rectifier(name=f"{path}.activation"))]

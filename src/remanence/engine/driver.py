@@ -58,7 +58,7 @@ def train_each(training: Training, model: nn.Module, initial: Sequence[Params], 
         len(sizes) > 1
         or not _has_closed_form(training, engine, *sizes)
         or not isinstance(engine, PlainMlp)
-        or engine.standard
+        or engine.structure.record_norm is not None
     ):
         raise BadInput(
             "train_each() is for MLPs with ReLU without standardised inputs, full batches of equal sizes and a loss of "

@@ -1,6 +1,6 @@
 """The gradient of an MLP with ReLU, written out: for small nets autograd takes several times as long as the work."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from remanence.engine.base import HVP, hvp_by_autograd
-from remanence.models import Centre, Standardise
+from remanence.models.structure import CNN, MLP, Structure, Unsupported, parse
 from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, LogOf, Loss, SquaredError
 from remanence.types import Params
 
@@ -19,14 +19,19 @@ Gate: TypeAlias = Callable[[Tensor], Tensor]  # from what enters a ReLU to its s
 @final
 @dataclass(frozen=True, kw_only=True)
 class PlainMlp:
-    """The names of the linear layers, and of what is done to the records in front of them: of images each channel
-    less its mean and over its spread, of flat records less their mean."""
+    """An MLP with ReLU as it was recognised, and the loss on its logits."""
 
-    names: tuple[str, ...]
-    biased: tuple[bool, ...]
-    mean: str | None
-    standard: str | None
+    structure: MLP
     loss: KnownLoss | LogOf
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The paths of the linear layers."""
+        return tuple(layer.path for layer in self.structure.layers)
+
+    @property
+    def biased(self) -> tuple[bool, ...]:
+        return tuple(layer.has_bias for layer in self.structure.layers)
 
     def gradient(self, params: Params, x: Tensor, y: Tensor) -> Params:
         return self._of_read(params, self.read(params, x), y)
@@ -36,7 +41,10 @@ class PlainMlp:
 
     def gradients(self, params: Params, x: Tensor, y: Tensor) -> Params:
         """Those of a stack of models: weights, flat records and labels have a leading dimension."""
-        return self._of_read(params, x if self.mean is None else x - params[self.mean].unsqueeze(-2), y)
+        if (norm := self.structure.flat_norm) is not None:
+            x = x if norm.mean is None else x - params[norm.mean.name].view(len(x), 1, -1)
+            x = x if norm.std is None else x / params[norm.std.name].view(len(x), 1, -1)
+        return self._of_read(params, x, y)
 
     def _of_read(self, params: Params, below: Tensor, y: Tensor) -> Params:
         first = self.names[0]
@@ -45,10 +53,8 @@ class PlainMlp:
         return {name: grads[name] for name in params if name in grads}
 
     def read(self, params: Params, x: Tensor) -> Tensor:
-        """What the first linear layer gets."""
-        if self.standard is not None:
-            x = (x - params[f"{self.standard}.mean"]) / params[f"{self.standard}.spread"]
-        return x.flatten(1) if self.mean is None else x.flatten(1) - params[self.mean]
+        """What the first linear layer takes in."""
+        return self.structure.inputs(params, x)
 
     def above(self, params: Params, out: Tensor, y: Tensor, gate: Gate | None = None) -> tuple[Tensor, Params]:
         """From what the first layer puts out: the slope by it, and all gradients but that of the first weight. With a
@@ -76,23 +82,25 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return x @ weight.mT if bias is None else torch.baddbmm(bias[:, None], x, weight.mT)
 
 
-def of(model: nn.Module, loss: Loss) -> PlainMlp | None:
-    """None where the model is something else, or the loss not one of ours."""
-    if not isinstance(model, nn.Sequential) or not isinstance(loss, CrossEntropy | Logistic | SquaredError):
+def of(model: nn.Module, loss: Loss, shape: Sequence[int]) -> PlainMlp | None:
+    """The closed form for records of `shape`; None where the model has none, or the loss is not one of ours."""
+    structure = parse(model, shape)
+    if refusal(structure) or not isinstance(loss, CrossEntropy | Logistic | SquaredError):
         return None
-    named = list(model.named_children())
-    standard = named.pop(0)[0] if named and isinstance(named[0][1], Standardise) else None
-    if not named or type(named[0][1]) is not nn.Flatten:
-        return None
-    centred = len(named) > 1 and isinstance(named[1][1], Centre)
-    layers, between = named[1 + centred :: 2], named[2 + centred :: 2]
-    alike = all(type(m) is nn.Linear for _, m in layers) and all(type(m) is nn.ReLU for _, m in between)
-    if not alike or len(layers) != len(between) + 1:
-        return None
-    return PlainMlp(
-        names=tuple(name for name, _ in layers),
-        biased=tuple(m.bias is not None for _, m in layers),
-        mean=f"{named[1][0]}.mean" if centred else None,
-        standard=standard,
-        loss=loss,
-    )
+    assert isinstance(structure, MLP)
+    return PlainMlp(structure=structure, loss=loss)
+
+
+def refusal(structure: Structure) -> str | None:
+    """Why the closed form does not hold for a network; None where it does."""
+    if isinstance(structure, Unsupported):
+        return structure.reason
+    if isinstance(structure, CNN):
+        return "the net has convolutions"
+    for layer, norm in zip(structure.layers, structure.norms, strict=True):
+        if norm is not None:
+            return f"the net has a BatchNorm `{norm.path}` after `{layer.path}`"
+    for layer, activation in zip(structure.layers, structure.activations, strict=False):
+        if type(activation) is not nn.ReLU:
+            return f"the activation after `{layer.path}` of the net is {type(activation).__name__}, not ReLU"
+    return None

@@ -10,6 +10,7 @@ With fewer records than neurons  W - c W_0  also gives the span of the records: 
 there are records, and the update is small enough to be formed, so that layers can be compared one by one.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -39,10 +40,17 @@ class SpanDynamics:
 
     @classmethod
     def from_release(
-        cls, model: nn.Module, training: Training, initial: Params, final: Params, *, records: int
+        cls,
+        model: nn.Module,
+        training: Training,
+        initial: Params,
+        final: Params,
+        *,
+        records: int,
+        shape: Sequence[int],
     ) -> "SpanDynamics | None":
         """None where the net is no MLP with ReLU, the optimizer not SGD, or the records as many as their features."""
-        net = None if training.privacy or training.clip is not None else closed_form.of(model, training.loss)
+        net = None if training.privacy or training.clip is not None else closed_form.of(model, training.loss, shape)
         if net is None or not isinstance(training.optimizer, SGD):
             return None
         if records >= initial[f"{net.names[0]}.weight"].shape[1]:
@@ -90,8 +98,7 @@ class SpanDynamics:
         if self.basis is None:
             return x
         flat = self.net.read(self.initial, x)
-        outside = (flat - flat @ self.basis.T @ self.basis).view_as(x)
-        return x - (outside if self.net.standard is None else outside * self.initial[f"{self.net.standard}.spread"])
+        return x - self.net.structure.to_records(self.initial, flat - flat @ self.basis.T @ self.basis)
 
     def gradient(self, weights: Params, inputs: Inputs, y: Tensor, batch: Tensor | None) -> Params:
         out, gram, _ = inputs

@@ -6,7 +6,7 @@ generator. The numbers are `Params`, passed in by whoever calls the model.
 
 from remanence.models.cnns import cnn
 from remanence.models.decoders import Doubling, Image, deconv, mirror, patchgan
-from remanence.models.functional import activations, apply, outputs
+from remanence.models.functional import activations, apply, apply_operations, outputs
 from remanence.models.init import initial_params, initial_stack, server_params, server_rows, torch_params
 from remanence.models.layers import Centre, Standardise
 from remanence.models.mlps import centred_mlp, mlp
@@ -25,6 +25,7 @@ __all__ = [
     "Unsupported",
     "activations",
     "apply",
+    "apply_operations",
     "centred_mlp",
     "cnn",
     "deconv",

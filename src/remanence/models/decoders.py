@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, pad, pixel_shuffle
 
 from remanence.errors import BadInput
+from remanence.models.operations import Conv
 
 
 def deconv(inputs: int, shape: Sequence[int], *, hidden: Sequence[int] = ()) -> nn.Sequential:
@@ -63,23 +64,19 @@ class Doubling(nn.ConvTranspose2d):
         return pixel_shuffle(conv2d(x, filters, bias, padding=1), 2)
 
 
-def mirror(encoder: nn.Sequential, shape: Sequence[int], *, width: int = 64) -> nn.Sequential:
-    """From what convolutions make of images of `shape`, flattened, back to images: each of them transposed, in turn."""
-    x, seen = torch.empty(1, *shape, device="meta"), []
-    for layer in encoder:
-        if isinstance(layer, nn.Conv2d):
-            seen.append((layer, x.shape[2:]))
-        x = layer(x)
-    layers: list[nn.Module] = [nn.Unflatten(1, tuple(x.shape[1:]))]
+def mirror(convolutions: Sequence[Conv], *, width: int = 64) -> nn.Sequential:
+    """A decoder from the flattened outputs of these convolutions to images: each of them transposed, in reverse."""
+    made, channels = convolutions[-1].out_shape, convolutions[0].in_shape[0]
+    layers: list[nn.Module] = [nn.Unflatten(1, made)]
     with torch.device("meta"):
-        for fan_in, (conv, sides) in zip((x.shape[1], *[width] * len(seen)), reversed(seen), strict=False):
-            layers += [_transposed(conv, sides, fan_in, width), nn.ReLU()]
-        return nn.Sequential(*layers, nn.Conv2d(width, shape[0], 3, padding=1))
+        for fan_in, conv in zip((made[0], *[width] * len(convolutions)), reversed(convolutions), strict=False):
+            layers += [_transposed(conv, fan_in, width), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Conv2d(width, channels, 3, padding=1))
 
 
-def _transposed(conv: nn.Conv2d, sides: Sequence[int], fan_in: int, fan_out: int) -> nn.ConvTranspose2d:
-    """Back to images of these sides; what a stride left over at the edge is padded."""
-    assert not isinstance(conv.padding, str)
+def _transposed(conv: Conv, fan_in: int, fan_out: int) -> nn.ConvTranspose2d:
+    """The way back to the images that `conv` took in; what its stride left over at the edge is padded."""
+    sides = conv.in_shape[1:]
     (kernel, pad, stride), two = (tuple(pair) for pair in (conv.kernel_size, conv.padding, conv.stride)), range(2)
     lost = [(sides[i] + 2 * pad[i] - kernel[i]) % stride[i] for i in two]
     made = nn.ConvTranspose2d(fan_in, fan_out, (kernel[0], kernel[1]), (stride[0], stride[1]), (pad[0], pad[1]))

@@ -111,7 +111,7 @@ class Constant:
     shape: tuple[int, ...]
 
     def value(self, params: Params) -> Tensor:
-        return params[self.name].view(self.shape)
+        return params[self.name].reshape(self.shape)
 
 
 @final

@@ -46,10 +46,24 @@ class MLP:
     norms: tuple[Norm | None, ...]  # a frozen BatchNorm right after each layer
     activations: tuple[nn.Module, ...]  # one fewer than layers
 
+    @property
+    def normalised(self) -> bool:
+        """Whether records are normalised before the first layer."""
+        return self.record_norm is not None or self.flat_norm is not None
+
     def inputs(self, params: Params, x: Tensor) -> Tensor:
         """What the first layer takes in for records `x`, shape (n, features)."""
         x = (x if self.record_norm is None else self.record_norm(params, x)).flatten(1)
         return x if self.flat_norm is None else self.flat_norm(params, x)
+
+    def to_records(self, params: Params, directions: Tensor) -> Tensor:
+        """Directions in the space of `inputs`, shape (n, features), as directions in the space of records."""
+        if self.flat_norm is not None and self.flat_norm.std is not None:
+            directions = directions * self.flat_norm.std.value(params)
+        directions = directions.view(-1, *self.shape)
+        if self.record_norm is not None and self.record_norm.std is not None:
+            directions = directions * self.record_norm.std.value(params)
+        return directions
 
     def __str__(self) -> str:
         series: list[Operation] = [norm for norm in (self.record_norm, self.flat_norm) if norm is not None]

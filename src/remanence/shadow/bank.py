@@ -12,7 +12,7 @@ from remanence.caching import ingredients
 from remanence.engine.ensembles.chunked import chunks, train_chunk
 from remanence.errors import BadInput
 from remanence.execution import Backend, Local
-from remanence.models import apply, initial_stack
+from remanence.models import apply_operations, initial_stack
 from remanence.progress import track
 from remanence.releases import KnowsAllButOne, KnowsFixed, require
 from remanence.seeds import derive_seed
@@ -34,16 +34,19 @@ class ShadowBank:
     model: nn.Module | None = None
     initial: Params | None = None  # the initial weights of all models; None: each has others
 
+    rows: Rows | None = None  # those of the first layer, where `weights` hold only a part of the parameters
+
     def first_layer(self) -> Rows | None:
-        """The first fully connected layer of the models, if there is one."""
-        return None if self.model is None else first_layer(self.model, self.targets.shape)
+        """The rows of the first fully connected layer in `weights`, if there is one."""
+        if self.rows is not None or self.model is None:
+            return self.rows
+        return first_layer(self.model, self.targets.shape)
 
     def inputs_of(self, layer: Rows) -> Tensor:
         """(targets, features): the inputs of `layer` for each target, in the mean of the models."""
         assert self.model is not None
         mean = unstack_weights(self.model, self.weights.mean(dim=0))
-        params = {name: mean[name] for name, _ in layer.encoder.named_parameters()}
-        return torch.cat([apply(layer.encoder, params, x).flatten(1) for x in self.targets.x.split(1024)])
+        return torch.cat([apply_operations(layer.encoder, mean, x).flatten(1) for x in self.targets.x.split(1024)])
 
 
 def build_bank(

@@ -1,14 +1,16 @@
 """Flat parameter vectors: how parameters are stacked into them, and where the rows of the first dense layer lie."""
 
 from collections.abc import Container, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from math import prod
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
+from remanence.models.operations import Conv, Flatten, Operation
+from remanence.models.structure import Unsupported, first_linear
 from remanence.types import Params
 
 
@@ -20,7 +22,7 @@ def stack_weights(stacked: Params) -> Tensor:
 
 def unstack_weights(model: nn.Module, row: Tensor) -> Params:
     """The parameters of `model` from one row of `stack_weights`."""
-    shapes = {name: p.shape for name, p in model.named_parameters()}
+    shapes = {name: p.shape for name, p in _state_tensors(model).items()}
     parts = row.split([shapes[name].numel() for name in sorted(shapes)])
     return {name: part.view(shapes[name]) for name, part in zip(sorted(shapes), parts, strict=True)}
 
@@ -32,9 +34,10 @@ class Rows:
     layer, which maps a record to the layer's inputs of `shape` (empty: they are the record itself)."""
 
     start: int
+    bias: int | None  # where the biases of the rows begin; None: there are none
     count: int
     shape: tuple[int, ...]
-    encoder: nn.Sequential
+    encoder: tuple[Operation, ...]
     other: Tensor  # the coordinates of all biases and of the layers after it
 
     @property
@@ -45,23 +48,43 @@ class Rows:
         """(models, rows, features): the rows of flat parameter vectors (models, parameters)."""
         return weights[:, self.start :][:, : self.count * self.features].reshape(-1, self.count, self.features)
 
+    def restricted(self, rows: Tensor, coordinates: Tensor) -> "Rows":
+        """These rows where only the sorted `coordinates` of a flat vector remain, those of the rows among them."""
+        first = rows[:1]
+        return replace(
+            self,
+            start=int(torch.searchsorted(coordinates, self.start + first * self.features)),
+            bias=None if self.bias is None else int(torch.searchsorted(coordinates, self.bias + first)),
+            count=len(rows),
+            other=torch.isin(coordinates, self.other.to(coordinates.device)).nonzero().flatten(),
+        )
+
 
 def first_layer(model: nn.Module, shape: Sequence[int]) -> Rows | None:
-    """The first fully connected layer of `model`; None where it is no sequence that has one."""
-    layers = list(model) if isinstance(model, nn.Sequential) else []
-    for index, layer in enumerate(layers):
-        if isinstance(layer, nn.Linear):
-            encoder = nn.Sequential(*(m for m in layers[:index] if not isinstance(m, nn.Flatten)))
-            inputs = deepcopy(encoder).to("meta")(torch.empty(1, *shape, device="meta")).shape[1:]
-            before = sum(p.numel() for name, p in model.named_parameters() if name < f"{index}.weight")
-            after = {id(p) for later in layers[index + 1 :] for p in later.parameters()}
-            small = {name for name, p in model.named_parameters() if p.ndim == 1 or id(p) in after}
-            other = _coordinates(model, small)
-            return Rows(start=before, count=layer.out_features, shape=tuple(inputs), encoder=encoder, other=other)
-    return None
+    """The rows of the first fully connected layer of `model`; None where it has none that can be recognised."""
+    first = first_linear(model, shape)
+    if isinstance(first, Unsupported):
+        return None
+    layer, encoder = first.layer, tuple(each for each in first.before if not isinstance(each, Flatten))
+    convolutions = [each for each in encoder if isinstance(each, Conv)]
+    inputs = convolutions[-1].out_shape if convolutions else tuple(shape)
+    kernels = {layer.weight, *(each.weight for each in convolutions)}
+    return Rows(
+        start=int(_coordinates(model, [layer.weight])[0]),
+        bias=int(_coordinates(model, [layer.bias])[0]) if layer.has_bias else None,
+        count=layer.out_features,
+        shape=inputs if prod(inputs) == layer.in_features else (layer.in_features,),
+        encoder=encoder,
+        other=_coordinates(model, {name for name, _ in model.named_parameters()} - kernels),
+    )
 
 
 def _coordinates(model: nn.Module, names: Container[str]) -> Tensor:
     """The indices of these parameters of `model` in a row of `stack_weights`."""
-    sizes = [(name, p.numel()) for name, p in sorted(model.named_parameters())]
-    return torch.cat([torch.full((size,), name in names) for name, size in sizes]).nonzero().flatten()
+    sizes = {name: p.numel() for name, p in _state_tensors(model).items()}
+    return torch.cat([torch.full((sizes[name],), name in names) for name in sorted(sizes)]).nonzero().flatten()
+
+
+def _state_tensors(model: nn.Module) -> Params:
+    """The parameters and buffers that a stack of models holds."""
+    return dict(chain(model.named_parameters(), model.named_buffers()))

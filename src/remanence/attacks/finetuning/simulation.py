@@ -78,7 +78,7 @@ class Simulation:
             cnn, segment = cnn.fit_memory(release.shape, segment=self.segment, **sizes)
             return Unrolled(training=training, dynamics=cnn, batches=batches, segment=segment)
         segment = self.segment or segment_length(release.model, release.shape, like=like, **sizes)
-        span = SpanDynamics.from_release(*endpoints, records=records) if by_products else None
+        span = SpanDynamics.from_release(*endpoints, records=records, shape=release.shape) if by_products else None
         dynamics: Dynamics
         if in_basis or surrogate:
             dynamics = _smooth(release, training, records, span, distance, in_basis, surrogate, seed)
@@ -107,7 +107,7 @@ def _smooth(
         span = span.in_basis(records, decay=remaining_fraction(victim, steps, records=records))
     if span is None:
         field = "whitening" if in_basis else "surrogate"
-        why = why_not_smooth(release.model, simulated, distance, records, whitened=in_basis)
+        why = why_not_smooth(release, simulated, distance, records, whitened=in_basis)
         raise BadInput(f"`{field}` cannot be used here, leave it out: {why}", code="unsupported-model", argument=field)
     if surrogate is None:
         return span

@@ -17,12 +17,14 @@ from math import prod
 from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn.functional import one_hot
 
 from remanence.errors import BadInput, NotEnoughKnowledge
 from remanence.models import apply
+from remanence.models.operations import Flatten, Linear, describe
+from remanence.models.structure import Unsupported, first_linear
 from remanence.releases import KnowsGradient, require
 from remanence.types import Params, Reconstruction
 
@@ -85,7 +87,7 @@ class _Layer:
 
     @classmethod
     def from_release(cls, release: KnowsGradient) -> "_Layer":
-        name, last = _names(release)
+        name = _layer(release).path
         if release.batch_size is None:
             raise NotEnoughKnowledge(
                 "FirstLayer needs `batch_size`, by which the loss of a record is divided: give it",
@@ -100,7 +102,8 @@ class _Layer:
                 argument="gradient",
             )
         values = getattr(release.loss, "values", None)  # of a squared error, whose one output is for several classes
-        classes = torch.arange(len(values) if values else last.out_features, device=bias.device)
+        outputs = apply(release.model, release.at, bias.new_zeros(1, *release.shape)).shape[-1]
+        classes = torch.arange(len(values) if values else outputs, device=bias.device)
         return cls(
             release=release,
             name=name,
@@ -222,17 +225,21 @@ def _guesses(layer: _Layer, residual: _Rows, certain: Sequence[_Record]) -> list
     return records
 
 
-def _names(release: KnowsGradient) -> tuple[str, nn.Linear]:
-    """Of the layer that the records enter; and the last layer."""
-    layers = [
-        (n, m) for n, m in release.model.named_modules() if not list(m.children()) and not isinstance(m, nn.Flatten)
-    ]
-    name, first = layers[0]
-    if not isinstance(first, nn.Linear) or first.in_features != prod(release.shape):
+def _layer(release: KnowsGradient) -> Linear:
+    """The layer that the records enter as they are."""
+    first, numbers = first_linear(release.model, release.shape), prod(release.shape)
+    if isinstance(first, Unsupported) or any(not isinstance(each, Flatten) for each in first.before):
+        why = first.reason if isinstance(first, Unsupported) else f"before it there is {describe(first.before)}"
         raise BadInput(
-            f"FirstLayer reads a linear layer that the {prod(release.shape)} numbers of a record enter, got {first}: "
-            "use GradientMatching"
+            f"`model` must begin with a linear layer that the {numbers} numbers of a record enter for FirstLayer, and "
+            f"{why}: use GradientMatching",
+            code="unsupported-model",
+            argument="release",
         )
-    if first.bias is None:
-        raise BadInput(f"FirstLayer divides by the gradient of the bias of `{name}`, which has none: use Stein")
-    return name, next(m for _, m in reversed(layers) if isinstance(m, nn.Linear))
+    if not first.layer.has_bias:
+        raise BadInput(
+            f"FirstLayer divides by the gradient of the bias of `{first.layer.path}`, which has none: use Stein",
+            code="unsupported-model",
+            argument="release",
+        )
+    return first.layer

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from remanence.errors import BadInput
+from remanence.models.operations import Linear
+from remanence.models.structure import MLP, parse
 from remanence.releases import KnowsAllButOne, require
 from remanence.training import CrossEntropy
 from remanence.types import Reconstruction
@@ -29,8 +31,9 @@ class GLM:
 
     def run(self, release: KnowsAllButOne, *, seed: int) -> Reconstruction:
         require(release, KnowsAllButOne, by=type(self).__name__)
+        layer = _layer(release)
         _check(release)
-        theta = _with_intercept(release.final["1.weight"], release.final["1.bias"])
+        theta = _with_intercept(release.final[layer.weight], release.final[layer.bias])
         x, y = release.fixed.x.flatten(1), release.fixed.y
         g = -_gradient(theta, x, y) - (len(y) + 1) * release.training.weight_decay * theta
         c = g[:, -1]
@@ -54,18 +57,23 @@ def _gradient(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return c.T @ x
 
 
+def _layer(release: KnowsAllButOne) -> Linear:
+    """The one layer of a linear model."""
+    structure = parse(release.model, release.shape)
+    layers = structure.layers if isinstance(structure, MLP) and not structure.normalised else ()
+    if len(layers) == 1 and layers[0].has_bias:
+        return layers[0]
+    raise BadInput(
+        "`model` must be one linear layer with an intercept for GLM, on records as they are, such as "
+        f"`mlp(shape, num_classes, hidden=())`, got {structure}: use RecoNN",
+        code="unsupported-model",
+        argument="release",
+    )
+
+
 def _check(release: KnowsAllButOne) -> None:
-    """Refuse models and trainings that have no closed form."""
-    model, training = release.model, release.training
-    layers = list(model) if isinstance(model, nn.Sequential) else [model]
-    if [type(layer) for layer in layers] != [nn.Flatten, nn.Linear] or layers[1].bias is None:
-        got = ", ".join(type(layer).__name__ for layer in layers)
-        raise BadInput(
-            "`model` must be a flatten and one linear layer with an intercept for GLM, such as "
-            f"`mlp(shape, num_classes, hidden=())`, got {got}: use RecoNN",
-            code="unsupported-model",
-            argument="release",
-        )
+    """Refuse trainings that have no closed form."""
+    training = release.training
     if not isinstance(training.loss, CrossEntropy):
         raise _unsupported(f"`loss` must be CrossEntropy() for GLM, got {training.loss}: use RecoNN")
     if training.privacy is not None:

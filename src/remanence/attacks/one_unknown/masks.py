@@ -28,14 +28,12 @@ class Superparameters:
     coordinates: Tensor  # (rows, parameters of a row): indices into a flat parameter vector
 
     @classmethod
-    def from_layer(cls, model: nn.Sequential, layer: Rows, device: torch.device) -> "Superparameters":
-        """One group for each row of `layer`, the first fully connected layer of `model`."""
+    def from_layer(cls, layer: Rows, device: torch.device) -> "Superparameters":
+        """One group for each row of `layer`."""
         weights = torch.arange(layer.start, layer.start + layer.count * layer.features, device=device)
         groups = [weights.view(layer.count, layer.features)]
-        name, linear = next((n, m) for n, m in model.named_children() if isinstance(m, nn.Linear))
-        if linear.bias is not None:
-            before = sum(p.numel() for other, p in model.named_parameters() if other < f"{name}.bias")
-            groups.append(torch.arange(before, before + layer.count, device=device)[:, None])
+        if layer.bias is not None:
+            groups.append(torch.arange(layer.bias, layer.bias + layer.count, device=device)[:, None])
         return cls(coordinates=torch.cat(groups, dim=1))
 
     def __len__(self) -> int:

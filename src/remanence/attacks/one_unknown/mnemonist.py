@@ -10,7 +10,7 @@ from math import sqrt
 from typing import Literal, TypeAlias, final, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from remanence.attacks.one_unknown.fitting import Fitting
 from remanence.attacks.one_unknown.losses import mse_plus_mae
@@ -138,8 +138,10 @@ class Mnemonist:
     def _restricted(self, bank: ShadowBank, rows: Tensor) -> tuple[ShadowBank, Tensor]:
         """The bank without the other rows, and the coordinates that remain."""
         coordinates = _superparameters(bank).select(rows, bank.weights.shape[1], later_layers=self.later_layers)
-        model = _shrunk(bank.model, len(rows), later_layers=self.later_layers)
-        return ShadowBank(weights=bank.weights[:, coordinates], targets=bank.targets, model=model), coordinates
+        layer = bank.first_layer()
+        assert layer is not None
+        remaining = layer.restricted(rows, coordinates)
+        return ShadowBank(weights=bank.weights[:, coordinates], targets=bank.targets, rows=remaining), coordinates
 
     def _split(self, bank: ShadowBank, seed: int) -> tuple[ShadowBank, ShadowBank]:
         """The validation shadows, at least two, and the training shadows."""
@@ -245,23 +247,12 @@ def _initial(bank: ShadowBank) -> Tensor:
 
 def _superparameters(bank: ShadowBank) -> Superparameters:
     layer = bank.first_layer()
-    if layer is None or len(layer.encoder):
-        first = next(iter(bank.model.children()), bank.model) if bank.model is not None else None
-        got = "None" if first is None else f"one that begins with {type(first).__name__}"
+    if layer is None or layer.encoder:
+        got = "no model" if bank.model is None else "one whose first layer is not, or not recognised"
         raise BadInput(
             "`model` of the bank must begin with a fully connected layer, from whose rows Mnemonist selects, "
             f"got {got}: use a model such as `mlp()` makes, or RecoNN for this one",
             code="unsupported-model",
             argument="bank",
         )
-    assert isinstance(bank.model, nn.Sequential)
-    return Superparameters.from_layer(bank.model, layer, bank.weights.device)
-
-
-def _shrunk(model: nn.Module | None, rows: int, *, later_layers: bool) -> nn.Sequential:
-    """A model with that many rows in its first layer; it says where rows lie in what remains, and never runs."""
-    assert isinstance(model, nn.Sequential)
-    index, first = next((i, layer) for i, layer in enumerate(model) if isinstance(layer, nn.Linear))
-    linear = nn.Linear(first.in_features, rows, bias=first.bias is not None, device="meta")
-    layers = list(model)
-    return nn.Sequential(*layers[:index], linear, *(layers[index + 1 :] if later_layers else ()))
+    return Superparameters.from_layer(layer, bank.weights.device)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from remanence.models import deconv, mirror, mlp
+from remanence.models.operations import Conv
 from remanence.shadow import Rows
 from remanence.types import Params
 
@@ -63,7 +64,8 @@ def build_network(
     if head == "dense" or layer is None:
         return Reconstructor(mlp((inputs,), prod(shape), hidden=hidden, activation=nn.ReLU), shape)
     trunk = mlp((inputs,), layer.features + layer.count, hidden=hidden, activation=nn.ReLU)
-    decoder = mirror(layer.encoder, shape) if layer.encoder else None
+    convolutions = [each for each in layer.encoder if isinstance(each, Conv)]
+    decoder = mirror(convolutions) if convolutions else None
     return Reconstructor(trunk, shape, rows=layer.count, decoder=decoder)
 
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import final, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from remanence.attacks.one_unknown.fitting import Fitting
 from remanence.attacks.one_unknown.losses import ImageLoss
 from remanence.attacks.one_unknown.network import Head, Reconstructor, build_network, materialise
-from remanence.engine.ensembles.mlp import ELEMENTWISE
 from remanence.errors import BadInput, check_min, unknown_name
 from remanence.models import initial_params
+from remanence.models.operations import Activation, Conv
 from remanence.releases import KnowsFixed, require
 from remanence.seeds import derive_seed
 from remanence.shadow import Rows, ShadowBank, stack_weights
@@ -118,7 +118,7 @@ class RecoNN:
         if self.head != "gated":
             return None
         layer = bank.first_layer()
-        if layer is None or not all(isinstance(m, (nn.Conv2d, *ELEMENTWISE)) for m in layer.encoder):
+        if layer is None or not all(isinstance(each, Conv | Activation) for each in layer.encoder):
             raise BadInput(
                 '`head="gated"` needs a model of convolutions, if any, and fully connected layers: use `head="dense"`',
                 code="unsupported-model",

@@ -79,8 +79,8 @@ class KKT:
 
     def run(self, release: KnowsFinal, *, seed: int) -> Reconstruction:
         require(release, KnowsFinal, by=type(self).__name__)
-        if self.projected and residual.layers_of(release.model, release.final) is None:
-            why = next(why_no_mlp(release.model, standardised=False))
+        if self.projected and residual.layers_of(release.model, release.final, release.shape) is None:
+            why = why_no_mlp(release.model, release.shape, standardised=False)
             raise BadInput(f"`projected` multipliers need the closed form of an MLP with ReLU: {why}")
         with precision(tf32=self.tf32):
             search = Search.begun(self, release, seed)
@@ -106,9 +106,9 @@ class Search:
         self.moved, self.moved_free = torch.zeros_like(x), torch.zeros_like(free)
         self.objective = x.new_zeros(len(x))
         self.runs = list(attack.runs)
-        final = residual.scaled(release.model, release.final, attack.norm)
+        final = residual.scaled(release.model, release.final, release.shape, attack.norm)
         self.final = {name: p.to(x) for name, p in final.items()}
-        self.layers = residual.layers_of(release.model, self.final)
+        self.layers = residual.layers_of(release.model, self.final, release.shape)
         self.surrogates = {run.alpha: with_surrogate(release.model, run.alpha) for run in attack.runs}
         self._set_numbers()
 

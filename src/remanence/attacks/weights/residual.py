@@ -9,6 +9,7 @@ runs: the weights are shared, and products with them are one product.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import final
 
 import torch
@@ -17,9 +18,9 @@ from torch.nn.functional import linear
 
 from remanence.engine import mlp as plain_mlp
 from remanence.errors import BadInput
-from remanence.models import Centre
+from remanence.models.operations import Constant, Flatten, Normalisation
+from remanence.models.structure import MLP, Unsupported, first_linear, parse
 from remanence.releases import KnowsFinal
-from remanence.training import CrossEntropy
 from remanence.types import Params
 
 _LEAST = 1e-6  # factor of the multipliers: at zero every slope would be zero
@@ -68,22 +69,24 @@ class Left:
     objective: Tensor  # one number for each run
 
 
-def layers_of(model: nn.Module, final: Params) -> tuple[Layer, ...] | None:
-    """None where the model is no plain MLP with ReLU that reads records as they are, or less a mean."""
-    plain = plain_mlp.of(model, CrossEntropy())
-    if plain is None or plain.standard is not None:
+def layers_of(model: nn.Module, final: Params, shape: Sequence[int]) -> tuple[Layer, ...] | None:
+    """The layers of an MLP with ReLU that takes records as they are, or less a mean; None for another network."""
+    structure = parse(model, shape)
+    if plain_mlp.refusal(structure) or not isinstance(structure, MLP) or structure.record_norm is not None:
         return None
-    weights = [final[f"{name}.weight"] for name in plain.names]
-    biases = [final.get(f"{name}.bias") for name in plain.names]
+    if structure.flat_norm is not None and structure.flat_norm.std is not None:
+        return None
+    weights = [final[layer.weight] for layer in structure.layers]
+    biases = [final[layer.bias] if layer.has_bias else None for layer in structure.layers]
     return tuple(Layer(weight=w, bias=b, target=w, bias_target=b) for w, b in zip(weights, biases, strict=True))
 
 
-def scaled(model: nn.Module, final: Params, norm: float | None) -> Params:
+def scaled(model: nn.Module, final: Params, shape: Sequence[int], norm: float | None) -> Params:
     """All weights times one number, so that the layers' norms have this geometric mean. Without weight decay only the
     direction of the weights converges, and any length of them meets the same conditions. None: as they are."""
     if norm is None:
         return final
-    layers = layers_of(model, final)
+    layers = layers_of(model, final, shape)
     if layers is None or any(layer.bias is not None for layer in layers[1:]):
         raise BadInput("`norm` scales MLPs with ReLU and no bias but the first layer's, got another net: leave it None")
     factor = norm / torch.stack([layer.weight.norm() for layer in layers]).log().mean().exp()
@@ -91,16 +94,20 @@ def scaled(model: nn.Module, final: Params, norm: float | None) -> Params:
     return {name: factor * p if name in trained else p for name, p in final.items()}
 
 
-def mean_of(model: nn.Module, final: Params) -> Tensor | None:
-    """What the model takes off its records."""
-    names = [f"{path}.mean" for path, layer in model.named_modules() if isinstance(layer, Centre)]
-    return final[names[0]] if names else None
+def mean_of(model: nn.Module, final: Params, shape: Sequence[int]) -> Tensor | None:
+    """The mean that the model subtracts from flat records, and nothing more, before its first layer; None without."""
+    first = first_linear(model, shape)
+    before = [] if isinstance(first, Unsupported) else [op for op in first.before if not isinstance(op, Flatten)]
+    match before:
+        case [Normalisation(mean=Constant() as mean, std=None)] if mean.shape == (prod(shape),):
+            return mean.value(final)
+    return None
 
 
 def images(release: KnowsFinal, x: Tensor, mean: float | None) -> Tensor:
     """Records (n, *shape) whose pixels less the mean are `x` (n, pixels): less `mean`, or with None what the model
     subtracts."""
-    taken_off = mean_of(release.model, release.final) if mean is None else x.new_full((), mean)
+    taken_off = mean_of(release.model, release.final, release.shape) if mean is None else x.new_full((), mean)
     return (x if taken_off is None else x + taken_off.to(x)).view(len(x), *release.shape)
 
 

@@ -71,10 +71,15 @@ class Stationarity:
 
     def run(self, release: KnowsFinal, *, seed: int) -> Reconstruction:
         require(release, KnowsFinal, by=type(self).__name__)
-        layers = residual.layers_of(release.model, residual.scaled(release.model, release.final, self.norm))
+        model, shape = release.model, release.shape
+        layers = residual.layers_of(model, residual.scaled(model, release.final, shape, self.norm), shape)
         if layers is None or len(layers) < 2:
-            why = next(why_no_mlp(release.model, standardised=False), "the net has no hidden layer")
-            raise BadInput(f"Stationarity cannot read this net, use `KKT`: {why}")
+            why = why_no_mlp(model, shape, standardised=False) or "the net has no hidden layer"
+            raise BadInput(
+                f"Stationarity cannot reconstruct from this `model`, use KKT: {why}",
+                code="unsupported-model",
+                argument="release",
+            )
         check_outputs(self.loss, len(layers[-1].weight), release.num_classes)
         grey = 0.5 - residual.images(release, layers[0].weight.new_zeros(1, prod(release.shape)), self.mean)
         span = RowSpace.of(layers, self.whitening, grey.flatten(), most=self.candidates, inner=self._inner(layers))

@@ -26,7 +26,7 @@ def chunk_size(model: nn.Module, fixed: Data) -> int:
     Other shapes run through other kernels, which round otherwise, and a reconstructor would take that for signal. So
     the size follows from the device's whole memory, not from what happens to be free.
     """
-    most, memory = CPU_CHUNK if shared_mlp.layers_of(model) else CPU_CONV_CHUNK, CPU_MEMORY
+    most, memory = CPU_CHUNK if shared_mlp.layers_of(model, fixed.shape) else CPU_CONV_CHUNK, CPU_MEMORY
     if fixed.x.device.type == "cuda":
         most, memory = DEVICE_CHUNK, torch.cuda.get_device_properties(fixed.x.device).total_memory // 4
     values = activations(model, fixed.shape) * (len(fixed) + 1)
@@ -71,7 +71,8 @@ def _train(
     training: Training, model: nn.Module, starts: Params, fixed: Data, targets: Data, *, seed: int, noise_seed: int
 ) -> Params:
     """Halved as often as the device's memory asks for."""
-    shared = next((way for way in (shared_mlp, shared_cnn) if way.can_share(training, model, len(fixed) + 1)), None)
+    engines, given = (shared_mlp, shared_cnn), (training, model, fixed.shape, len(fixed) + 1)
+    shared = next((engine for engine in engines if engine.can_share(*given)), None)
     train = shared.train_sharing if shared else train_by_vmap
     try:
         return train(training, model, starts, fixed, targets, seed=seed, noise_seed=noise_seed)

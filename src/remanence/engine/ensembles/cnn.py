@@ -4,13 +4,16 @@ The stack stands in the channels: the first convolution of K models is one convo
 their filters, the later ones are grouped, and the linear layers are batched products. Autograd does the rest.
 """
 
-from itertools import pairwise
+from collections.abc import Sequence
+from math import prod
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, cross_entropy, unfold
 
-from remanence.engine.ensembles.mlp import ELEMENTWISE, shares_records
+from remanence.engine.ensembles.mlp import shares_records
+from remanence.models.operations import Activation, Conv, Flatten, Linear, Operation
+from remanence.models.structure import CNN, parse
 from remanence.training.clipping import clip_factors
 from remanence.training.training import Training
 from remanence.types import Data, Params
@@ -18,28 +21,32 @@ from remanence.types import Data, Params
 _PATCHES = 1 << 28  # numbers: what the patches of a block of records may hold while gradients are measured
 
 
-def can_share(training: Training, model: nn.Module, records: int) -> bool:
-    """Convolutions, then a flatten, then linear layers, each with a bias, and element-wise activations."""
-    if not shares_records(training, model, records) or not isinstance(model, nn.Sequential):
-        return False
-    kinds = [type(layer) for layer in model if type(layer) not in ELEMENTWISE]
-    if kinds.count(nn.Flatten) != 1 or kinds[0] is not nn.Conv2d:
-        return False
-    ordered = {(nn.Conv2d, nn.Conv2d), (nn.Conv2d, nn.Flatten), (nn.Flatten, nn.Linear), (nn.Linear, nn.Linear)}
-    return set(pairwise(kinds)) <= ordered and all(_plain(layer) for layer in model)
+def can_share(training: Training, model: nn.Module, shape: Sequence[int], records: int) -> bool:
+    """Whether records are shared by convolutions, then a flatten, then linear layers, with biases and activations."""
+    return shares_records(training, records) and operations_of(model, shape) is not None
 
 
-def _plain(layer: nn.Module) -> bool:
-    if isinstance(layer, nn.Conv2d):
-        zeros = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
-        return zeros and layer.bias is not None and layer.groups == 1
-    return not isinstance(layer, nn.Linear) or layer.bias is not None
+def operations_of(model: nn.Module, shape: Sequence[int]) -> Sequence[Operation] | None:
+    """The operations of a network without branches, norms and pooling, every layer with a bias; None for another."""
+    structure = parse(model, shape)
+    if not isinstance(structure, CNN) or structure.norm or not isinstance(structure.operations[0], Conv):
+        return None
+    plain = all(map(_plain, structure.operations)) and not any(True for _ in model.buffers())
+    return structure.operations if plain else None
+
+
+def _plain(operation: Operation) -> bool:
+    if isinstance(operation, Conv):
+        return operation.has_bias and operation.groups == 1
+    return isinstance(operation, Activation | Flatten) or (isinstance(operation, Linear) and operation.has_bias)
 
 
 def train_sharing(
     training: Training, model: nn.Module, starts: Params, fixed: Data, targets: Data, *, seed: int, noise_seed: int
 ) -> Params:
     """For each target the weights after training on `fixed` and that target, from its row of the stack `starts`."""
+    operations = operations_of(model, fixed.shape)
+    assert operations is not None
     models, count = len(targets), len(fixed) + 1
     parts = [(targets.x.flatten(0, 1)[None], targets.y[:, None])]
     if len(fixed):
@@ -48,7 +55,7 @@ def train_sharing(
     def gradient(params: Params, _: Tensor | None) -> Params:
         total: Params = {}
         for x, labels in parts:
-            found = _gradient(training, model, params, x, labels)
+            found = _gradient(training, operations, params, x, labels)
             total = {name: g + total[name] if total else g for name, g in found.items()}
         return {name: g / count for name, g in total.items()}
 
@@ -57,61 +64,62 @@ def train_sharing(
     )
 
 
-def _gradient(training: Training, model: nn.Module, params: Params, x: Tensor, labels: Tensor) -> Params:
+def _gradient(training: Training, operations: Sequence[Operation], params: Params, x: Tensor, labels: Tensor) -> Params:
     """Of the summed loss, each record's part cut to the norm that the training asks for."""
     params = {name: p.detach().requires_grad_() for name, p in params.items()}
     with torch.enable_grad():
-        outputs, inputs = _forward(model, params, x)
+        outputs, inputs = _forward(operations, params, x)
         losses = cross_entropy(outputs[-1].flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
         if training.privacy is None:
             total = losses.sum()
         else:
             deltas = torch.autograd.grad(losses.sum(), outputs, retain_graph=True)
-            squares = _squares(model, [x.detach() for x in inputs], deltas, models=len(labels))
+            squares = _squares(operations, [x.detach() for x in inputs], deltas, models=len(labels))
             total = (losses * clip_factors(squares, training.privacy.clip)).sum()
         return dict(zip(params, torch.autograd.grad(total, list(params.values())), strict=True))
 
 
-def _forward(model: nn.Module, params: Params, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+def _forward(operations: Sequence[Operation], params: Params, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     """What each layer with weights puts out and takes in: (records, models * channels, height, width), with no models
     for records that all share, and after the flattening (models, records, features)."""
     models = len(next(iter(params.values())))
     outputs, inputs, out = [], [], x
-    for name, layer in model.named_children():
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
+    for layer in operations:
+        if isinstance(layer, Conv | Linear):
+            weight, bias = params[layer.weight], params[layer.bias]
             inputs.append(out)
-            if isinstance(layer, nn.Conv2d):
-                groups = out.shape[1] // layer.in_channels
+            if isinstance(layer, Conv):
+                groups = out.shape[1] // layer.in_shape[0]
                 filters = weight.flatten(0, 1), bias.flatten()
                 out = conv2d(out, *filters, layer.stride, layer.padding, layer.dilation, groups)
             else:
                 out = torch.baddbmm(bias[:, None], out, weight.mT)
             outputs.append(out)
-        elif isinstance(layer, nn.Flatten):
+        elif isinstance(layer, Flatten):
             out = out.view(len(out), models, -1).transpose(0, 1)
-        else:
-            out = layer(out)
+        elif isinstance(layer, Activation):
+            out = layer.module(out)
     return outputs, inputs
 
 
-def _squares(model: nn.Module, inputs: list[Tensor], deltas: tuple[Tensor, ...], *, models: int) -> Tensor:
+def _squares(
+    operations: Sequence[Operation], inputs: list[Tensor], deltas: tuple[Tensor, ...], *, models: int
+) -> Tensor:
     """The squared norm (models, records) of each record's gradient."""
-    weighted = [layer for layer in model.children() if isinstance(layer, nn.Conv2d | nn.Linear)]
+    weighted = [layer for layer in operations if isinstance(layer, Conv | Linear)]
     squares = []
     for layer, x, delta in zip(weighted, inputs, deltas, strict=True):
-        if isinstance(layer, nn.Linear):  # the gradient is the outer product of delta and input
+        if isinstance(layer, Linear):  # the gradient is the outer product of delta and input
             squares.append(delta.square().sum(2) * (1 + x.square().sum(2)))
         else:
             squares.append(_conv_squares(layer, x, delta, models).T)
     return torch.stack(squares).sum(0)
 
 
-def _conv_squares(layer: nn.Conv2d, x: Tensor, delta: Tensor, models: int) -> Tensor:
+def _conv_squares(layer: Conv, x: Tensor, delta: Tensor, models: int) -> Tensor:
     """Records in blocks: the gradient of each is its deltas times its patches."""
-    assert not isinstance(layer.padding, str)
-    groups, places = x.shape[1] // layer.in_channels, delta.shape[2] * delta.shape[3]
-    block = max(1, _PATCHES // (x.shape[1] * layer.weight[0, 0].numel() * places))
+    groups, places = x.shape[1] // layer.in_shape[0], delta.shape[2] * delta.shape[3]
+    block = max(1, _PATCHES // (x.shape[1] * prod(layer.kernel_size) * places))
     squares = []
     for some, by in zip(x.split(block), delta.split(block), strict=True):
         patches = unfold(some, layer.kernel_size, layer.dilation, layer.padding, layer.stride)

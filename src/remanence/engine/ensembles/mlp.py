@@ -8,6 +8,7 @@ The models differ by what one record has done, a thousandth of a weight or less,
 factor. So with TF32 only the differences to the stack's mean are multiplied in it: decision 0009.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import final
@@ -18,15 +19,11 @@ from torch.linalg import vecdot
 from torch.nn.functional import cross_entropy
 
 from remanence.engine.cuda import precision
+from remanence.models.structure import MLP, parse
 from remanence.training.clipping import clip_factors
 from remanence.training.losses import CrossEntropy
 from remanence.training.training import Training
 from remanence.types import Data, Params
-
-ELEMENTWISE = (
-    *(nn.ReLU, nn.ELU, nn.Sigmoid, nn.Softplus, nn.SiLU, nn.LeakyReLU, nn.Threshold),
-    *(nn.Tanh, nn.CELU, nn.SELU, nn.GELU, nn.Identity),
-)
 
 
 @final
@@ -58,33 +55,31 @@ class Centre:
     gradient: Tensor
 
 
-def layers_of(model: nn.Module) -> Layers | None:
-    """The layers of a plain MLP (flatten, then linear layers with element-wise activations between); None otherwise."""
-    if not isinstance(model, nn.Sequential) or not model or type(model[0]) is not nn.Flatten:
+def layers_of(model: nn.Module, shape: Sequence[int]) -> Layers | None:
+    """The layers of an MLP with biases that takes records as they are; None for another network."""
+    mlp = parse(model, shape)
+    if not isinstance(mlp, MLP) or mlp.normalised or any(mlp.norms):
         return None
-    linear, activations = list(model)[1::2], list(model)[2::2]
-    plain = all(type(m) is nn.Linear and m.bias is not None for m in linear) and len(linear) == len(activations) + 1
-    if not plain or not all(type(m) in ELEMENTWISE for m in activations):
+    if not all(layer.has_bias for layer in mlp.layers) or any(True for _ in model.buffers()):
         return None
-    return Layers(names=tuple(str(i) for i in range(1, len(model), 2)), activations=tuple(activations))
+    return Layers(names=tuple(layer.path for layer in mlp.layers), activations=mlp.activations)
 
 
-def can_share(training: Training, model: nn.Module, records: int) -> bool:
-    return shares_records(training, model, records) and layers_of(model) is not None
+def can_share(training: Training, model: nn.Module, shape: Sequence[int], records: int) -> bool:
+    return shares_records(training, records) and layers_of(model, shape) is not None
 
 
-def shares_records(training: Training, model: nn.Module, records: int) -> bool:
-    """Full batches, a loss that is known here, and no layer that overwrites what is kept of its inputs."""
+def shares_records(training: Training, records: int) -> bool:
+    """Full batches, and a loss that is known here."""
     full_batch = training.batch_size is None or training.batch_size >= records
-    kept = not any(getattr(layer, "inplace", False) for layer in model.modules())
-    return full_batch and kept and isinstance(training.loss, CrossEntropy)
+    return full_batch and isinstance(training.loss, CrossEntropy)
 
 
 def train_sharing(
     training: Training, model: nn.Module, starts: Params, fixed: Data, targets: Data, *, seed: int, noise_seed: int
 ) -> Params:
     """For each target the weights after training on `fixed` and that target, from its row of the stack `starts`."""
-    layers = layers_of(model)
+    layers = layers_of(model, fixed.shape)
     assert layers is not None
     shared, own = _records(fixed, stacked=False), _records(targets, stacked=True)
     clip = training.privacy.clip if training.privacy else None

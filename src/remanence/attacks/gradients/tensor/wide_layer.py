@@ -6,7 +6,7 @@ layers before are inverted, one by one.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import inf, prod
+from math import inf
 from typing import final
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import jacrev, vjp, vmap
 
 from remanence.errors import BadInput
+from remanence.models.structure import MLP, parse
 from remanence.releases import KnowsGradient
 from remanence.types import Params
 
@@ -44,8 +45,11 @@ class WideLayer:
     @classmethod
     def from_release(cls, release: KnowsGradient) -> "WideLayer":
         """The last two layers of a released gradient; networks that have none such are refused."""
-        before, first, activation, last = _layers(release.model)
-        _check(release, first, last)
+        structure = _structure(release)
+        *inner, wide, head = structure.layers
+        *between, activation = structure.activations
+        first, last = wide.path, head.path
+        _check(release, first)
         at = {name: p.detach().double() for name, p in release.at.items()}
         sent = {name: p.detach().double() for name, p in release.gradient.items()}
         rows, biased = at[f"{first}.weight"], f"{first}.bias" in at
@@ -57,7 +61,7 @@ class WideLayer:
             grad_biases=sent[f"{first}.bias"] if biased else None,
             grad_head=sent[f"{last}.weight"].T,
             activation=activation,
-            before=tuple(EarlierLayer.from_params(at, name, s) for name, s in before),
+            before=tuple(EarlierLayer.from_params(at, each.path, s) for each, s in zip(inner, between, strict=True)),
             precision=torch.finfo(release.gradient[f"{first}.weight"].dtype).eps,
             row_std=float(rows.std()),
         )
@@ -186,37 +190,21 @@ def _derivative(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tens
     return derivative
 
 
-def _layers(model: nn.Module) -> tuple[list[tuple[str, nn.Module]], str, nn.Module, str]:
-    """The names of fully connected layers with the activation behind each, the last two apart."""
-    # not `named_children`, which names an activation that is used twice only once
-    children = [(n, c) for n, c in model._modules.items() if c is not None and not isinstance(c, nn.Flatten)]
-    pairs = list(zip(children[::2], children[1::2], strict=False))
-    plain = all(isinstance(a[1], nn.Linear) and not isinstance(b[1], nn.Linear) for a, b in pairs)
-    linear_last = len(children) % 2 == 1 and len(children) >= 3 and isinstance(children[-1][1], nn.Linear)
-    if not isinstance(model, nn.Sequential) or not plain or not linear_last:
-        got = ", ".join(type(layer).__name__ for layer in model.children()) or type(model).__name__
-        raise BadInput(
-            f"Stein reads fully connected layers with an activation between each two, got {got}: use a model such as "
-            "`mlp(shape, outputs, hidden=(5000,))`, or GradientMatching for this one"
-        )
-    *before, (first, activation) = pairs
-    for _, (_, each) in pairs:
-        _check_elementwise(each)
-    return [(a[0], b[1]) for a, b in before], first[0], activation[1], children[-1][0]
+def _structure(release: KnowsGradient) -> MLP:
+    """The layers of the network: two or more, on records as they are."""
+    structure = parse(release.model, release.shape)
+    plain = isinstance(structure, MLP) and not any(structure.norms) and not structure.normalised
+    if isinstance(structure, MLP) and plain and len(structure.layers) > 1:
+        return structure
+    raise BadInput(
+        f"`model` must be fully connected layers with an activation between each two for Stein, got {structure}: use a "
+        "model such as `mlp(shape, outputs, hidden=(5000,))`, or GradientMatching for this one",
+        code="unsupported-model",
+        argument="release",
+    )
 
 
-def _check_elementwise(activation: nn.Module) -> None:
-    z = torch.tensor([[-0.7, 0.4], [1.3, 0.2]], dtype=torch.float64)
-    try:
-        alone = torch.stack([activation(value) for value in z.flatten()]).view_as(z)
-    except (IndexError, RuntimeError):
-        alone = None
-    if alone is None or not torch.allclose(alone, activation(z)):
-        got = type(activation).__name__
-        raise BadInput(f"Stein needs activations that act on each number alone, got {got}: use another attack")
-
-
-def _check(release: KnowsGradient, first: str, last: str) -> None:
+def _check(release: KnowsGradient, first: str) -> None:
     shapes = {name: tuple(p.shape) for name, p in release.model.named_parameters()}
     for what, params in (("at", release.at), ("gradient", release.gradient)):
         got = {name: tuple(p.shape) for name, p in params.items()}
@@ -244,6 +232,3 @@ def _check(release: KnowsGradient, first: str, last: str) -> None:
             code="not-identifiable",
             argument="at",
         )
-    inputs = next(iter(release.model.parameters())).shape[1]
-    if prod(release.shape) != inputs:
-        raise BadInput(f"`shape` must hold the {inputs} numbers that the model takes in, got {release.shape}")
