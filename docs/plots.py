@@ -11,6 +11,7 @@ from typing import Any
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 
+from remanence.experiments.results import AttackSummary
 from results import read_results
 
 DOCS = Path(__file__).parent
@@ -25,17 +26,18 @@ def save(figure: Any, path: Path) -> None:
     plt.close(figure)
 
 
-def attacks(file: str) -> list[dict[str, Any]]:
-    return [result for result in dict(read_results())[file] if result["kind"] == "attack"]
+def attacks(file: str) -> dict[str, AttackSummary]:
+    """The attacks of a file, by the label of the experiment."""
+    return {result.label: result.attack for result in dict(read_results())[file] if result.attack}
 
 
 def shadows() -> None:
     """RecoNN's error against the number of shadow models."""
     results = attacks("balle2022/shadows")
-    x = [float(result["point"]["value"]) for result in results]
+    x = [float(label.split()[0].replace(",", "")) for label in results]
     figure, axes = plt.subplots()
-    axes.loglog(x, [r["scores"]["metrics"]["mse"]["mean"] for r in results], "o-", color=OURS, label="RecoNN, ours")
-    neighbour = [r["nulls"]["nearest_neighbour"]["metrics"]["mse"]["mean"] for r in results]
+    axes.loglog(x, [r.scores.metrics["mse"].mean for r in results.values()], "o-", color=OURS, label="RecoNN, ours")
+    neighbour = [r.nulls.nearest_neighbour.metrics["mse"].mean for r in results.values()]
     axes.loglog(x, neighbour, "--", color=CHANCE, label="nearest neighbour")
     axes.plot([59000], [0.0089], "s", color=PRINTED, label="printed (Balle et al. 2022)")
     axes.set(xlabel="shadow models", ylabel="mean squared error", title="One unknown record of 10,001, MNIST")
@@ -45,14 +47,16 @@ def shadows() -> None:
 
 def privacy() -> None:
     """Records found under differential privacy."""
-    results = [r for r in attacks("balle2022/dp_mnist") if r["cell"].startswith("epsilon")]
-    x = [float(result["cell"].split()[1]) for result in results]
-    found = [result["scores"]["found"] for result in results]
+    results = {label: r for label, r in attacks("balle2022/dp_mnist").items() if label.startswith("epsilon")}
+    x = [float(label.split()[1]) for label in results]
+    found = [r.scores.found.fraction for r in results.values()]
     figure, axes = plt.subplots()
-    y = [each["count"] / 1000 for each in found]
-    axes.fill_between(x, [f["low"] for f in found], [f["high"] for f in found], color=OURS, alpha=0.2)
+    y = [each.value for each in found]
+    axes.fill_between(x, [f.low for f in found], [f.high for f in found], color=OURS, alpha=0.2)
     axes.semilogx(x, y, "o-", color=OURS, label="found by RecoNN")
-    axes.semilogx(x, [r["limit"]["bound"] for r in results], "--", color=PRINTED, label="limit for any attack")
+    axes.semilogx(
+        x, [r.limit.bound for r in results.values() if r.limit], "--", color=PRINTED, label="limit for any attack"
+    )
     axes.axhline(0.01, color=CHANCE, linestyle=":", label="chance")
     axes.set(xlabel="epsilon (delta 1e-5)", ylabel="fraction of records", title="DP-GD on MNIST")
     axes.legend()
@@ -61,15 +65,15 @@ def privacy() -> None:
 
 def images() -> None:
     """SimuDy with the published search against the number of images."""
-    results = [r for r in attacks("tian2025/scaling") if r["cell"].startswith("MLP, images")]
-    x = [int(result["cell"].split()[-1]) for result in results]
+    results = {label: r for label, r in attacks("tian2025/scaling").items() if label.startswith("MLP, images")}
+    x = [int(label.split()[-1]) for label in results]
     figure, axes = plt.subplots()
-    metric = [r["scores"]["metrics"]["normalised_ssim"] for r in results]
-    axes.fill_between(x, [m["low"] for m in metric], [m["high"] for m in metric], color=OURS, alpha=0.2)
-    axes.plot(x, [m["mean"] for m in metric], "o-", color=OURS, label="SimuDy, unwhitened")
-    whitened = attacks("tian2025/mlp_500")[0]["scores"]["metrics"]["normalised_ssim"]["mean"]
+    metric = [r.scores.metrics["normalised_ssim"] for r in results.values()]
+    axes.fill_between(x, [m.low for m in metric], [m.high for m in metric], color=OURS, alpha=0.2)
+    axes.plot(x, [m.mean for m in metric], "o-", color=OURS, label="SimuDy, unwhitened")
+    (whitened,) = (r.scores.metrics["normalised_ssim"].mean for r in attacks("tian2025/mlp_500").values())
     axes.plot([500], [whitened], "^", color=OURS, label="SimuDy, whitened with a surrogate derivative")
-    chance = [r["nulls"]["unrelated"]["metrics"]["normalised_ssim"]["mean"] for r in results]
+    chance = [r.nulls.unrelated.metrics["normalised_ssim"].mean for r in results.values()]
     axes.plot(x, chance, "--", color=CHANCE, label="unrelated images")
     axes.plot([100], [0.3374], "s", color=PRINTED, label="printed (Tian et al. 2025)")
     axes.set(xlabel="training images", ylabel="mean SSIM (normalised)", title="MLP 3072-1000-1000-10, fine-tuned")
@@ -79,12 +83,12 @@ def images() -> None:
 
 def weights_alone() -> None:
     """Records found from the weights alone against their number."""
-    study = dict(read_results())["buzaglo2023/figure6_cifar100"][0]["measures"]
+    measures = dict(read_results())["buzaglo2023/figure6_cifar100"][0].measures
     figure, axes = plt.subplots()
     for attack, colour, label in (("Equilibrium", OURS, "Stationarity"), ("KKT", PRINTED, "KKT, shortened")):
-        mine = [m for m in study if m["name"].endswith((attack, label.split(",")[0]))]
-        x = [int(m["name"].split(", ")[1].split()[0].replace(",", "")) for m in mine]
-        axes.plot(x, [m["value"] for m in mine], "o-", color=colour, label=label)
+        mine = [m for m in measures if m.name.endswith((attack, label.split(",")[0]))]
+        x = [int(m.name.split(", ")[1].split()[0].replace(",", "")) for m in mine]
+        axes.plot(x, [m.value for m in mine], "o-", color=colour, label=label)
     axes.axhline(0.01, color=CHANCE, linestyle=":", label="chance")
     axes.set(xlabel="CIFAR-100 training images", ylabel="fraction found", title="Weights alone, with weight decay")
     axes.legend()
@@ -135,12 +139,12 @@ def architecture() -> None:
 
 def strip(run: Path) -> None:
     """Truth, reconstruction and the nearest record of the attacker, for two releases of the demo."""
-    import json
-
     from safetensors.torch import load_file
 
+    from remanence.experiments.folder import read_run
+
     pictures = load_file(run / "images.safetensors")
-    labels = [result["cell"] for result in json.loads((run / "results.json").read_text(encoding="utf-8"))]
+    labels = [result.label for result in read_run(run).results]
     blocks = (
         ("gradient of a batch", "one federated gradient"),
         ("trained weights alone", "a published model: weights alone"),

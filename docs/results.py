@@ -1,12 +1,11 @@
 """The committed results as rows of tables: what a paper prints, what was measured here, and what chance reaches."""
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
-from remanence.experiments.results import parse_records
+from remanence.experiments.results import ClaimCheck, Result, parse_results
 
 RESULTS = Path(__file__).parents[1] / "results"
 UNCLAIMED = 3  # measures of an experiment without claims that a table shows; the JSON holds all
@@ -45,12 +44,23 @@ class Row:
         )
 
 
-def read_results() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Every committed file, `paper/recipe`, with its results. The only place that knows how they are stored."""
+@final
+@dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """A number of an experiment with its interval and the level of chance; texts stand in place of numbers."""
+
+    name: str
+    ours: str
+    low: float | None
+    high: float | None
+    chance: float | None = None
+    chance_text: str = ""
+
+
+def read_results() -> Iterator[tuple[str, list[Result]]]:
+    """Every committed file, `paper/recipe`, with its results."""
     for path in sorted(RESULTS.glob("*/*.json")):
-        text = path.read_text(encoding="utf-8")
-        parse_records(text, where=str(path))  # refuses what is damaged
-        yield f"{path.parent.name}/{path.stem}", json.loads(text)
+        yield f"{path.parent.name}/{path.stem}", parse_results(path.read_text(encoding="utf-8"), where=str(path))
 
 
 def read_rows(*, all_measures: bool = False) -> Iterator[Row]:
@@ -59,67 +69,74 @@ def read_rows(*, all_measures: bool = False) -> Iterator[Row]:
             yield from _rows(file, result, all_measures)
 
 
-def _rows(file: str, result: dict[str, Any], all_measures: bool) -> Iterator[Row]:
-    measured = {each["name"]: each for each in _quantities(result)}
-    claims = {each["quantity"]: each for each in result["claims"]}
+def _rows(file: str, result: Result, all_measures: bool) -> Iterator[Row]:
+    measured = {each.name: each for each in _quantities(result)}
+    claims = {each.quantity: each for each in result.claims}
+    call = result.attack.call if result.attack else ""
     for name in measured if all_measures else _shown(result, list(claims), list(measured)):
-        value, claim = measured.get(name, {}), claims.get(name, {})
+        value, claim = measured.get(name), claims.get(name)
         yield Row(
             file=file,
-            experiment=result["cell"],
-            attack=result.get("attack", "").partition("(")[0] or ("KKT" if name.endswith("KKT") else "Stationarity"),
+            experiment=result.label,
+            attack=call.partition("(")[0] or ("KKT" if name.endswith("KKT") else "Stationarity"),
             quantity=name,
-            where=claim.get("where", ""),
-            printed=claim.get("printed"),
-            ours=value.get("ours") or number(claim.get("measured", value.get("value"))),
-            interval=_interval(value.get("low"), value.get("high")),
-            chance=value.get("chance_text") or number(value.get("chance")),
-            status=_status(claim, value.get("chance")),
-            budget=number(result.get("budget")),
-            seconds=result["seconds"],
-            device=result["hardware"]["device"].removeprefix("NVIDIA ").removesuffix(" CPU"),
-            seed=result["seed"],
-            commit=result["commit"] or "",
+            where=claim.where if claim else "",
+            printed=claim.printed if claim else None,
+            ours=value.ours if value else number(claim.measured if claim else None),
+            interval=_interval(value.low, value.high) if value else "",
+            chance=(value.chance_text or number(value.chance)) if value else "",
+            status=_status(claim, value.chance if value else None),
+            budget=_budget(result),
+            seconds=result.seconds,
+            device=result.hardware.device.removeprefix("NVIDIA ").removesuffix(" CPU"),
+            seed=result.seed,
+            commit=result.commit or "",
         )
 
 
-def _shown(result: dict[str, Any], claims: list[str], measured: list[str]) -> list[str]:
+def _shown(result: Result, claims: list[str], measured: list[str]) -> list[str]:
     """Of an attack the number of records found, and its claims, or the mean of the primary metric in the same row; of
     other experiments their claims, or the first few measures."""
-    if result["kind"] == "attack":
-        return ["found", *claims] if claims else [f"found; mean {result['scores']['primary']}"]
+    if result.attack:
+        return ["found", *claims] if claims else [f"found; mean {result.attack.scores.primary}"]
     return claims or measured[:UNCLAIMED]
 
 
-def _quantities(result: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Name, value, interval and level of chance of all that one experiment measured."""
-    if result["kind"] == "study":
-        yield from result["measures"]
-    if result["kind"] == "attack":
-        scores, unrelated = result["scores"], result["nulls"]["unrelated"]["metrics"]
-        found, text = scores["found"], f"{scores['found']['count']:,} of {scores['records']:,}"
-        interval = {key: found[key] for key in ("low", "high")}
-        yield {"name": "found", "ours": text, "chance": found["fpr"], **interval}
-        for name, metric in scores["metrics"].items():
-            mean, level = number(metric["mean"]), unrelated[name]["mean"]
-            yield {"name": f"mean {name}", "ours": mean, "chance": level, "low": metric["low"], "high": metric["high"]}
-            level_text = f"{found['fpr']}; {number(level)}"
-            yield {"name": f"found; mean {name}", "ours": f"{text}; {mean}", "chance_text": level_text, **interval}
+def _quantities(result: Result) -> Iterator[Quantity]:
+    """All that one experiment measured."""
+    if attack := result.attack:
+        scores, unrelated = attack.scores, attack.nulls.unrelated.metrics
+        fraction, text = scores.found.fraction, f"{scores.found.count:,} of {scores.records:,}"
+        found = Quantity(name="found", ours=text, chance=scores.fpr, low=fraction.low, high=fraction.high)
+        yield found
+        for name, metric in scores.metrics.items():
+            mean, level = number(metric.mean), unrelated[name].mean
+            yield Quantity(name=f"mean {name}", ours=mean, chance=level, low=metric.low, high=metric.high)
+            both = f"{scores.fpr}; {number(level)}"
+            yield replace(found, name=f"found; mean {name}", ours=f"{text}; {mean}", chance=None, chance_text=both)
+    for measure in result.measures:
+        ours, low, high = number(measure.value), measure.low, measure.high
+        yield Quantity(name=measure.name, ours=ours, chance=measure.chance, low=low, high=high)
 
 
-def _status(claim: dict[str, Any], chance: float | None) -> str:
+def _budget(result: Result) -> str:
+    """Our amount of each resource as a fraction of the paper's."""
+    fractions = result.budget.fractions() if result.budget else {}
+    return ", ".join(f"{fraction:.2g} of the {name}" for name, fraction in fractions.items())
+
+
+def _status(claim: ClaimCheck | None, chance: float | None) -> str:
     """`beaten`: better than print by more than a tenth; `reproduced`: no worse than print by more than the claim's
-    tolerance; `missed`: worse; `smaller`: measured at a smaller scale, not judged; `no claim`: nothing is printed."""
-    printed, measured = claim.get("printed"), claim.get("measured")
-    if printed is None:
-        target = claim.get("reached")
+    tolerance; `missed`: worse; `smaller`: measured at a smaller scale, not compared; `no claim`: nothing is printed."""
+    if claim is None or claim.printed is None:
+        target = claim.reached if claim else None
         return "no claim" if target is None else f"no claim; our target {'reached' if target else 'missed'}"
-    if claim["holds"] is None:
+    if claim.holds is None or claim.measured is None:
         return "smaller"
-    if not claim["holds"]:
+    if not claim.holds:
         return "missed"
-    higher = chance is not None and chance < printed
-    gain = (measured - printed if higher else printed - measured) / abs(printed)
+    higher = chance is not None and chance < claim.printed
+    gain = (claim.measured - claim.printed if higher else claim.printed - claim.measured) / abs(claim.printed)
     return "beaten" if chance is not None and gain > 0.1 else "reproduced"
 
 

@@ -4,14 +4,15 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
-from remanence.experiments.results import Record, read_run
+from remanence.experiments.folder import read_run
+from remanence.experiments.results import Result
 from remanence.experiments.run import Job, run_job
 from remanence.report import write_page
 from remanence_recipes import RECIPES
 
 
 @cache
-def records(name: str) -> dict[str, Record]:
+def results(name: str) -> dict[str, Result]:
     """By label; each recipe runs once for all tests of a file."""
     folder = Path(mkdtemp())
     job = Job(recipe=name, scale="smoke", seed=0, device="cpu", folder=folder, command="smoke")
@@ -19,11 +20,11 @@ def records(name: str) -> dict[str, Record]:
     for run, result in run_job(RECIPES[name]("smoke"), job):
         write_page(job.page, run)
         made.append(result)
-    assert [r["cell"] for r in read_run(folder).records] == [r["cell"] for r in made]
+    assert [r.label for r in read_run(folder).results] == [r.label for r in made]
     assert job.page.stat().st_size > 10_000
-    return {record["cell"]: record for record in made}
+    return {record.label: record for record in made}
 
 
-def measures(record: Record) -> dict[str, float]:
+def measures(record: Result) -> dict[str, float]:
     """The measures of an experiment, by name."""
-    return {measure["name"]: measure["value"] for measure in record["measures"]}
+    return {measure.name: measure.value for measure in record.measures}

@@ -1,7 +1,6 @@
 """What a run leaves in its folder, whatever happens on the way."""
 
 import errno
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,11 +11,12 @@ import pytest
 import torch
 from tiny_experiments import Guess, cut, made_data, tiny_experiment, tiny_measurement
 
-import remanence.experiments.results.folder
+import remanence.experiments.folder
 from remanence import SGD, Data, Split, Training
 from remanence.errors import BadInput
 from remanence.experiments import Experiment, Outcome
-from remanence.experiments.results import Record, read_run
+from remanence.experiments.folder import read_run
+from remanence.experiments.results import Result, dump_results
 from remanence.experiments.run import Job, run_job
 from remanence.report import render, write_page
 from remanence.training import DPGD
@@ -29,7 +29,7 @@ def job(folder: Path, **changes: Any) -> Job:
     return Job(**(fields | changes))
 
 
-def done(cells: Sequence[Experiment], folder: Path, **changes: Any) -> list[Record]:
+def done(cells: Sequence[Experiment], folder: Path, **changes: Any) -> list[Result]:
     made, asked = [], job(folder, **changes)
     for run, record in run_job(cells, asked):
         write_page(asked.page, run, redact=asked.redact)
@@ -51,13 +51,13 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_a_run_writes_four_files_and_makes_its_folder(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "deep"
-    records = done([tiny_experiment("one"), tiny_experiment("two")], folder)
+    results = done([tiny_experiment("one"), tiny_experiment("two")], folder)
     assert names(folder) == ALL
-    assert json.loads((folder / "results.json").read_text()) == records
-    assert [record["cell"] for record in records] == ["one", "two"]
+    assert (folder / "results.json").read_text() == dump_results(results)
+    assert [result.label for result in results] == ["one", "two"]
     run = read_run(folder)
     assert run.images.keys() == {f"{i}/{part}" for i in (0, 1) for part in ("truth", "reconstruction", "lookalike")}
-    assert [(row["cell"], row["record"]) for row in run.rows] == [
+    assert [(row["experiment"], row["record"]) for row in run.rows] == [
         (c, str(i)) for c in ("one", "two") for i in range(20)
     ]
 
@@ -79,7 +79,7 @@ def test_the_folder_is_complete_after_every_cell(tmp_path: Path) -> None:
     run = run_job([tiny_experiment("one"), tiny_experiment("two")], job(tmp_path))
     next(run)
     assert names(tmp_path) == ALL - {"report.html"}
-    assert [record["cell"] for record in read_run(tmp_path).records] == ["one"]
+    assert [record.label for record in read_run(tmp_path).results] == ["one"]
 
 
 def test_nothing_is_made_before_a_cell_is_finished(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_noise_that_leaves_nothing_to_learn_is_a_result_with_a_caveat(tmp_path: 
         )
         for noise in (1000.0, 1e-6)
     )
-    codes = [[caveat["code"] for caveat in record["caveats"]] for record in done([unlearnt, learnt], tmp_path)]
+    codes = [[caveat.code for caveat in record.caveats] for record in done([unlearnt, learnt], tmp_path)]
     assert ["learnt-nothing" in each for each in codes] == [True, False]
 
 
@@ -138,7 +138,7 @@ def test_a_bad_cell_is_refused_and_the_finished_ones_are_kept(tmp_path: Path, ca
     with pytest.raises(BadInput, match=message):
         next(run)
     assert contents(tmp_path) == before
-    assert [record["cell"] for record in read_run(tmp_path).records] == ["good"]
+    assert [record.label for record in read_run(tmp_path).results] == ["good"]
 
 
 def test_a_run_that_goes_on_says_why_a_cell_or_a_study_was_refused(tmp_path: Path) -> None:
@@ -148,15 +148,15 @@ def test_a_run_that_goes_on_says_why_a_cell_or_a_study_was_refused(tmp_path: Pat
     bad = tiny_experiment("bad", training=Training(optimizer=SGD(lr=0.0), epochs=3))
     cells = [bad, tiny_experiment("good"), tiny_measurement("worse", run=diverging), tiny_experiment("better")]
     made = done(cells, tmp_path, skip_refused=True)
-    assert [r["kind"] for r in made] == ["refused", "attack", "refused", "attack"]
-    assert made[0]["refusal"].startswith("the victim did not fit")
+    assert [r.kind for r in made] == ["refused", "attack", "refused", "attack"]
+    assert made[0].refusal.startswith("the victim did not fit")
     run, page = read_run(tmp_path), (tmp_path / "report.html").read_text()
-    assert run.records == made
-    assert {row["cell"] for row in run.rows} == {"good", "better"}
+    assert run.results == made
+    assert {row["experiment"] for row in run.rows} == {"good", "better"}
     assert {name.split("/")[0] for name in run.images} == {"1", "3"}
     assert "Refused: the victim did not fit" in page
     assert "Refused: the &lt;rate&gt; is too high" in page
-    assert [r["cell"] for r in done(cells, tmp_path, skip_refused=True)] == [cell.label for cell in cells]
+    assert [r.label for r in done(cells, tmp_path, skip_refused=True)] == [cell.label for cell in cells]
     with pytest.raises(BadInput, match="the victim did not fit"):
         done([bad, replace(cells[2], label="worst")], tmp_path / "other", skip_refused=True)
     assert not (tmp_path / "other").exists()
@@ -182,8 +182,8 @@ def test_other_results_are_not_touched(tmp_path: Path, changes: dict[str, Any]) 
         done([tiny_experiment()], tmp_path, **changes)
     assert contents(tmp_path) == before
     done([tiny_experiment()], tmp_path, **changes, force=True)
-    record = read_run(tmp_path).records[0]
-    assert {name: record[name] for name in changes} == changes  # type: ignore[literal-required]
+    record = read_run(tmp_path).results[0]
+    assert {name: getattr(record, name) for name in changes} == changes
 
 
 def test_results_that_a_run_would_not_make_again_are_other_results(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_the_same_run_may_be_repeated_and_completed(tmp_path: Path) -> None:
     next(run_job([tiny_experiment("one"), tiny_experiment("two")], job(tmp_path)))  # broken off after the first cell
     done([tiny_experiment("one"), tiny_experiment("two")], tmp_path)
     done([tiny_experiment("one"), tiny_experiment("two")], tmp_path)
-    assert [record["cell"] for record in read_run(tmp_path).records] == ["one", "two"]
+    assert [record.label for record in read_run(tmp_path).results] == ["one", "two"]
 
 
 @pytest.mark.parametrize("name", sorted(ALL))
@@ -235,14 +235,14 @@ def failing(number: int) -> Callable[..., Any]:
 
 def test_a_read_only_folder_is_refused_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in (errno.EACCES, errno.EROFS):
-        monkeypatch.setattr(remanence.experiments.results.folder, "TemporaryFile", failing(number))
+        monkeypatch.setattr(remanence.experiments.folder, "TemporaryFile", failing(number))
         with pytest.raises(BadInput, match=r"cannot write into `.*` \(a reason\): .*`--out`"):
             done([tiny_experiment(split=never)], tmp_path)
     assert names(tmp_path) == set()
 
 
 def test_a_full_disk_is_not_called_a_wrong_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remanence.experiments.results.folder, "TemporaryFile", failing(errno.ENOSPC))
+    monkeypatch.setattr(remanence.experiments.folder, "TemporaryFile", failing(errno.ENOSPC))
     with pytest.raises(OSError, match="a reason"):
         done([tiny_experiment(split=never)], tmp_path)
 
@@ -253,7 +253,7 @@ def test_a_redacted_run_shows_no_record_and_removes_what_an_earlier_one_showed(t
     records = done([tiny_experiment("one")], tmp_path, redact=True)
     assert names(tmp_path) == {"results.json", "report.html"}
     run = read_run(tmp_path)
-    assert (run.records, run.rows, run.images) == (records, [], {})
+    assert (run.results, run.rows, run.images) == (records, [], {})
     page = (tmp_path / "report.html").read_text()
     assert "This page is redacted" in page
     assert "data:image/png" not in page
@@ -269,25 +269,25 @@ def test_rows_of_a_table_are_kept_as_numbers(tmp_path: Path) -> None:
 
 def test_a_study_stands_beside_the_cells(tmp_path: Path) -> None:
     records = done([tiny_experiment("one"), tiny_measurement("two"), tiny_experiment("three")], tmp_path, seed=3)
-    assert [(record["kind"], record["cell"]) for record in records] == [
+    assert [(record.kind, record.label) for record in records] == [
         ("attack", "one"),
-        ("study", "two"),
+        ("measurement", "two"),
         ("attack", "three"),
     ]
     run = read_run(tmp_path)
-    assert run.records == records
-    assert {row["cell"] for row in run.rows} == {"one", "three"}
+    assert run.results == records
+    assert {row["experiment"] for row in run.rows} == {"one", "three"}
     drawn = torch.rand(4, 1, 3, 3, generator=torch.Generator().manual_seed(3))
     assert torch.equal(run.images["1/greys"], (drawn * 255).round().to(torch.uint8))
-    assert records[1]["measures"][0]["value"] == pytest.approx(float(drawn.mean()), rel=1e-5)
+    assert records[1].measures[0].value == pytest.approx(float(drawn.mean()), rel=1e-5)
     assert render(run).encode() == (tmp_path / "report.html").read_bytes()
 
 
 def test_a_redacted_study_keeps_its_curves_and_nothing_about_a_record(tmp_path: Path) -> None:
     done([tiny_measurement()], tmp_path, redact=True)
     assert names(tmp_path) == {"results.json", "report.html"}
-    (record,) = read_run(tmp_path).records
-    assert [figure["title"] for figure in record["figures"]] == ["A curve"]
+    (record,) = read_run(tmp_path).results
+    assert [figure.title for figure in record.figures] == ["A curve"]
     assert "data:image/png" not in (tmp_path / "report.html").read_text()
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from remanence.execution import Local, Ray
     from remanence.experiments import Experiment
-    from remanence.experiments.results import Record
+    from remanence.experiments.results import Result
     from remanence.experiments.run import Job
 
 app = typer.Typer(
@@ -72,17 +72,17 @@ def main() -> None:
 
 
 def _fail(error: BaseException) -> NoReturn:
-    text, code = _told(error)
+    text, code = _explained(error)
     try:
         sys.stdout.flush()
-    except OSError:  # or the interpreter tries once more on its way out, and tells it in its own words
+    except OSError:  # or the interpreter tries once more on its way out, and reports it in its own words
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if not isinstance(error, BrokenPipeError):  # `remanence list | head` has read enough
         print(f"error: {text}", file=sys.stderr)
     raise SystemExit(code)
 
 
-def _told(error: BaseException) -> tuple[str, int]:
+def _explained(error: BaseException) -> tuple[str, int]:
     """What went wrong and how to go on, and the exit code."""
     if isinstance(error, BadInput):
         return str(error), 2
@@ -100,7 +100,7 @@ def _told(error: BaseException) -> tuple[str, int]:
 
 def _show_version(asked: bool) -> None:
     if asked:
-        from remanence.experiments.results.provenance import commit, version
+        from remanence.experiments.provenance import commit, version
 
         at = commit()
         print(f"remanence {version()}" + (f", commit {at}" if at else ""))
@@ -184,8 +184,8 @@ def audit(
                 "`--weights` give what it saw as an .npz, without `--label`"
             )
         chosen: list[Experiment] = [finished_study(SPANS, records, partial(load, held_out), weights, start)]
-        begun = ["--start", str(start)] if start else []
-        subject = ["--weights", str(weights), *begun, "--held-out", held_out]
+        tuned_from = ["--start", str(start)] if start else []
+        subject = ["--weights", str(weights), *tuned_from, "--held-out", held_out]
     else:
         chosen = audit_attacks(records, net or "mlp", attack, named=data)
         subject = ["--net", net or "mlp"]
@@ -209,7 +209,9 @@ def audit(
 def run(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="The name of a recipe: `remanence list` shows them.")],
     scale: Scale = "small",
-    cell: Annotated[list[str] | None, typer.Option("--cell", help="Only this cell (may be repeated).")] = None,
+    experiment: Annotated[
+        list[str] | None, typer.Option("--experiment", help="Only the experiment with this label (may be repeated).")
+    ] = None,
     out: Out = None,
     seed: Seed = 0,
     device: Device = "cpu",
@@ -237,11 +239,11 @@ def run(
     named = {name: name for name in SCALES}
     if scale not in named:
         raise unknown_name("scale", scale, SCALES)
-    cells = RECIPES[recipe](named[scale])
-    labels = [each.label for each in cells]
-    for label in cell or []:
+    experiments = RECIPES[recipe](named[scale])
+    labels = [each.label for each in experiments]
+    for label in experiment or []:
         if label not in labels:
-            raise unknown_name("cell", label, labels)
+            raise unknown_name("experiment", label, labels)
     job = Job(
         recipe=recipe,
         scale=scale,
@@ -254,7 +256,7 @@ def run(
         backend=_backend(backend, ray_address),
         store=store,
     )
-    _run([each for each in cells if each.label in (cell or labels)], job, as_json=as_json)
+    _run([each for each in experiments if each.label in (experiment or labels)], job, as_json=as_json)
 
 
 @app.command()
@@ -263,8 +265,8 @@ def report(
     out: Annotated[Path | None, typer.Option("--out", help="The page.  [default: FOLDER/report.html]")] = None,
     redact: Redact = False,
 ) -> None:
-    """Draw the page of a run again from its records alone."""
-    from remanence.experiments.results import check_writable, read_run
+    """Render the page of a run again from its results alone."""
+    from remanence.experiments.folder import check_writable, read_run
     from remanence.report import write_page
 
     run = read_run(folder)
@@ -273,6 +275,14 @@ def report(
     check_writable(page.parent)
     write_page(page, run, redact=redact)
     print(page)
+
+
+@app.command("schema")
+def show_schema() -> None:
+    """Print the JSON schema of results.json."""
+    from remanence.experiments.results import schema
+
+    print(json.dumps(schema(), indent=1))
 
 
 @app.command("list")
@@ -344,42 +354,46 @@ def _backend(name: str, ray_address: str | None) -> "Local | Ray":
     return Ray(address=ray_address) if name == "ray" else Local()
 
 
-def _run(cells: "Sequence[Experiment]", job: "Job", *, as_json: bool) -> None:
-    """Run the cells, say what each gave as soon as it is written, and end with the path of the page."""
+def _run(experiments: "Sequence[Experiment]", job: "Job", *, as_json: bool) -> None:
+    """Run the experiments, print what each gave as soon as it is written, and end with the path of the page."""
     from remanence.execution import Ray
+    from remanence.experiments.results import dump_results
     from remanence.experiments.run import run_job
     from remanence.report import write_page
 
     distributed = job.store or isinstance(job.backend, Ray)
-    if idle := [each.label for each in cells if each.attack is None and distributed]:
+    if idle := [each.label for each in experiments if each.attack is None and distributed]:
         print(f"note: `--store` and `--backend` do nothing without an attack ({', '.join(idle)})", file=sys.stderr)
-    records: list[Record] = []
-    results = sys.stdout
+    results: list[Result] = []
+    out, total = sys.stdout, len(experiments)
     try:
-        with redirect_stdout(sys.stderr):  # Ray tells of its workers on stdout
-            for run, record in run_job(cells, job):
+        with redirect_stdout(sys.stderr):  # Ray writes about its workers to stdout
+            for run, result in run_job(experiments, job):
                 write_page(job.page, run, redact=job.redact)
-                records.append(record)
+                results.append(result)
                 if not as_json:
-                    print(_sentence(record), file=results, flush=True)
+                    print(_sentence(result), file=out, flush=True)
     except BadInput as error:
-        if not records:
+        if not results:
             raise
-        raise BadInput(f"{error}\n{len(records)} of {len(cells)} cells were finished: `{job.page}`") from error
+        text = f"{error}\n{len(results)} of {total} experiments were finished: `{job.page}`"
+        raise BadInput(text, code=error.code, argument=error.argument) from error
     except KeyboardInterrupt:
-        kept = f"; what is finished is in `{job.folder}`" if records else ""
-        print(f"interrupted after {len(records)} of {len(cells)} cells{kept}", file=sys.stderr)
+        where = f"; what is finished is in `{job.folder}`" if results else ""
+        print(f"interrupted after {len(results)} of {total} experiments{where}", file=sys.stderr)
         raise SystemExit(1) from None
-    print(json.dumps(records, indent=1) if as_json else job.page)
-    if refused := [record["cell"] for record in records if record["kind"] == "refused"]:
-        raise BadInput(f"{len(refused)} of {len(cells)} cells refused ({'; '.join(refused)}): `{job.page}` says why")
+    print(dump_results(results).rstrip() if as_json else job.page)
+    if refused := [result.label for result in results if result.refusal is not None]:
+        text = f"{len(refused)} of {total} experiments refused ({'; '.join(refused)}): `{job.page}` says why"
+        raise BadInput(text, code="refused")
 
 
-def _sentence(record: "Record") -> str:
+def _sentence(result: "Result") -> str:
     from remanence.report import verdict
 
-    measured = f" ({record['scores']['primary']}, matched by {record['matching']})" if "scores" in record else ""
-    return f"{record['cell']}: {verdict(record)}{measured}"
+    attack = result.attack
+    scored_by = f" ({attack.scores.primary}, matched by {attack.matching})" if attack else ""
+    return f"{result.label}: {verdict(result)}{scored_by}"
 
 
 def _first_line(described: object) -> str:

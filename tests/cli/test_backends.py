@@ -14,7 +14,7 @@ from tiny_experiments import tiny_experiment
 from remanence import Experiment
 from remanence.attacks import Fitting, RecoNN, SimuDy, with_search
 from remanence.execution import Local, Ray
-from remanence.experiments.results import parse_records
+from remanence.experiments.results import parse_results
 from remanence.experiments.run import Job
 from remanence.releases import all_but_one, fine_tuned
 from remanence.search import solver
@@ -33,7 +33,7 @@ def shadows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def scores(out: str) -> list[object]:
-    return [record["scores"] for record in parse_records(out, where="stdout")]
+    return [record.attack.scores for record in parse_results(out, where="stdout")]
 
 
 def test_a_store_has_one_folder_for_the_shadow_models_of_each_cell(call: Call, shadows: None, tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_search_goes_on_from_the_store(call: Call, tmp_path: Path, monkeypatch
     assert (first.code, first.err) == (0, "")
     (name,) = contents(tmp_path / "kept")
     assert name.startswith("searches/simulated/search-")
-    assert "kept" not in parse_records(first.out, where="stdout")[0]["attack"]
+    assert "kept" not in parse_results(first.out, where="stdout")[0].attack.call
     monkeypatch.setattr(solver.Stack, "step", None)  # no step is left to be taken
     again = call("run", "searches", "--store", "kept", "--json")
     assert scores(first.out) == scores(again.out)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from remanence import SGD, Data, Split, Training, load, load_weights, save_weights, split
 from remanence.engine import train
-from remanence.experiments.results import parse_records
+from remanence.experiments.results import parse_results
 from remanence.models import initial_params, mlp
 from remanence.training import Adam
 
@@ -51,19 +51,19 @@ def test_a_finished_model_tells_which_records_trained_it(call: Call, tmp_path: P
     save_weights(tmp_path / "mine.safetensors", train(decaying, model, start, trained))
     said = call(*OWN, "--json")
     assert (said.code, said.err) == (0, "")
-    (record,) = parse_records(said.out, where="stdout")
-    found = {measure["name"]: measure["value"] for measure in record["measures"]}
+    (record,) = parse_results(said.out, where="stdout")
+    found = {measure.name: measure.value for measure in record.measures}
     assert found["training records, by the rank"] == 20
     assert found["private records told"] == found["AUC"] == 1
-    assert record["caveats"] == []
+    assert record.caveats == ()
     assert_refused(call(*OWN[:5]), "go together")
     assert_refused(call(*OWN, "--net", "mlp"), "without `--attack` and `--net`")
     assert_refused(call(*OWN, "--label", "digit"), "not how the network saw them")
     assert_refused(call(*OWN[:6], "private.npz", "--force"), "must have no record in common")
     write(tmp_path / "few.npz", digits.test.take(slice(0, 100)))
-    (few,) = parse_records(call(*OWN[:6], "few.npz", "--json", "--force").out, where="stdout")
-    assert [caveat["code"] for caveat in few["caveats"]] == ["few-held-out"]
-    found = {measure["name"]: measure["value"] for measure in few["measures"]}
+    (few,) = parse_results(call(*OWN[:6], "few.npz", "--json", "--force").out, where="stdout")
+    assert [caveat.code for caveat in few.caveats] == ["few-held-out"]
+    found = {measure.name: measure.value for measure in few.measures}
     assert (found["private records told"], found["AUC"]) == (None, 1)  # none told would read as none at risk
 
 
@@ -142,5 +142,5 @@ def test_records_of_another_shape_are_refused_before_anything_is_read(
 def test_records_that_stand_in_the_place_of_the_others_are_asked_about(call: Call, tuned: Path, digits: Split) -> None:
     swapped = (*OWN[:4], "others.npz", "--held-out", "private.npz", "--start", tuned)
     assert "(AUC 0). Are `--data` and `--held-out` swapped?\n" in call(*swapped).out
-    (record,) = parse_records(call(*swapped, "--json").out, where="stdout")
-    assert [caveat["code"] for caveat in record["caveats"]] == ["records-outside", "few-held-out", "swapped"]
+    (record,) = parse_results(call(*swapped, "--json").out, where="stdout")
+    assert [caveat.code for caveat in record.caveats] == ["records-outside", "few-held-out", "swapped"]

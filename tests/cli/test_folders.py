@@ -12,9 +12,9 @@ from command_line import Call, Said, assert_refused, assert_told, contents, prin
 from tiny_experiments import tiny_experiment
 
 import remanence.data
-import remanence.experiments.results.folder
+import remanence.experiments.folder
 import remanence_recipes.demo
-from remanence.experiments.results import read_run
+from remanence.experiments.folder import read_run
 
 
 def test_other_results_are_kept_unless_forced(call: Call, tiny: None, tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_other_results_are_kept_unless_forced(call: Call, tiny: None, tmp_path: 
     assert contents(tmp_path) == before
     assert call("run", "tiny", "--out", "run").code == 0  # the same again is no loss
     assert call("run", "tiny", "--out", "run", "--seed", 1, "--force").code == 0
-    assert {record["seed"] for record in read_run(tmp_path / "run").records} == {1}
+    assert {record.seed for record in read_run(tmp_path / "run").results} == {1}
 
 
 def test_an_audit_of_something_else_is_another_run(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_an_audit_with_fewer_attacks_does_not_drop_the_others(
     ]
     monkeypatch.setattr(remanence_recipes.demo, "audit_cells", lambda source, **_: cells)
     assert call("audit", "--attack", "Guess", "--out", "run").code == 0
-    assert [record["cell"] for record in read_run(tmp_path / "run").records] == ["one"]
+    assert [record.label for record in read_run(tmp_path / "run").results] == ["one"]
     assert_refused(call("audit", "--attack", "GradientMatching", "--out", "run"), "holds other results")
 
 
@@ -72,7 +72,7 @@ def test_a_read_only_folder_is_refused(call: Call, tiny: None, monkeypatch: pyte
     assert call("run", "tiny", "--out", "run").code == 0
     before = contents(tmp_path)
     denied = failing(PermissionError(errno.EACCES, "Permission denied"))
-    monkeypatch.setattr(remanence.experiments.results.folder, "TemporaryFile", denied)
+    monkeypatch.setattr(remanence.experiments.folder, "TemporaryFile", denied)
     assert_refused(call("run", "tiny", "--out", "run"), "cannot write into `run` (Permission denied)", "`--out`")
     assert_refused(call("report", "run"), "cannot write into `run` (Permission denied)", "`--out`")
     assert contents(tmp_path) == before

@@ -11,7 +11,8 @@ import pytest
 from command_line import FILES, Call, assert_refused, assert_told, contents
 from PIL import Image
 
-from remanence.experiments.results import parse_records, read_run
+from remanence.experiments.folder import read_run
+from remanence.experiments.results import parse_results
 
 
 def table(rows: int = 220, **columns: Sequence[Any]) -> list[dict[str, Any]]:
@@ -51,13 +52,13 @@ def test_an_audit_of_a_table(call: Call, quick: None, tmp_path: Path) -> None:
     write_table(tmp_path / "people.csv", table())
     said = call("audit", "--data", "people.csv", "--label", "y", "--json")
     assert (said.code, said.err) == (0, "")
-    gradient, one, stored, spans = parse_records(said.out, where="stdout")
-    assert (stored["kind"], stored["cell"]) == ("study", "what stores a record, with ReLU")
-    assert (spans["kind"], spans["cell"]) == ("study", "what the first layer spans")
-    assert [caveat["code"] for caveat in spans["caveats"]] == ["no-gap"]  # more records than the three features
-    assert (gradient["release"]["kind"], one["release"]["kind"]) == ("Gradient", "AllButOne")
-    assert gradient["release"]["shows"]["shape"] == "3"
-    assert gradient["recipe"] == "audit people.csv --label y --net mlp"
+    gradient, one, stored, spans = parse_results(said.out, where="stdout")
+    assert (stored.kind, stored.label) == ("measurement", "what stores a record, with ReLU")
+    assert (spans.kind, spans.label) == ("measurement", "what the first layer spans")
+    assert [caveat.code for caveat in spans.caveats] == ["no-gap"]  # more records than the three features
+    assert (gradient.attack.release.kind, one.attack.release.kind) == ("Gradient", "AllButOne")
+    assert gradient.attack.release.shows["shape"] == "3"
+    assert gradient.recipe == "audit people.csv --label y --net mlp"
     assert sorted(contents(tmp_path / "runs" / "audit-people")) == FILES
 
 
@@ -80,9 +81,9 @@ def test_an_attack_that_is_refused_does_not_end_an_audit(call: Call, quick: None
     assert found.startswith("all records but one: ")
     assert "cannot tell 4 records apart" in Path(page).read_text()
     assert said.code == 2
-    assert_told(said, "1 of 2 cells refused (gradient of a batch, at weights that the server chose)", page)
+    assert_told(said, "1 of 2 experiments refused (gradient of a batch, at weights that the server chose)", page)
     again = call(*both, "--json")
-    assert [record["kind"] for record in parse_records(again.out, where="stdout")] == ["refused", "attack"]
+    assert [record.kind for record in parse_results(again.out, where="stdout")] == ["refused", "attack"]
     assert (again.code, again.err) == (2, said.err)
 
 
@@ -96,8 +97,8 @@ def test_an_audit_of_arrays(call: Call, quick: None, tmp_path: Path) -> None:
     write_arrays(tmp_path / "faces.npz")
     said = call("audit", "--data", "faces.npz", "--attack", "RecoNN", "--redact", "--out", "audit")
     assert (said.code, said.err) == (0, "")
-    (record,) = read_run(tmp_path / "audit").records
-    assert (record["cell"], record["release"]["shows"]["shape"]) == ("all records but one", "1x5x5")
+    (record,) = read_run(tmp_path / "audit").results
+    assert (record.label, record.attack.release.shows["shape"]) == ("all records but one", "1x5x5")
     assert sorted(contents(tmp_path / "audit")) == ["report.html", "results.json"]
 
 

@@ -19,11 +19,12 @@ from command_line import FILES, ROOT, Call, Said, assert_refused, contents, prin
 from tiny_experiments import tiny_experiment
 
 import remanence.data
-import remanence.experiments.results.folder
+import remanence.experiments.folder
 import remanence_recipes.demo
 from remanence.errors import BadInput
 from remanence.experiments import Experiment, run_experiment
-from remanence.experiments.results import parse_records, read_run
+from remanence.experiments.folder import read_run
+from remanence.experiments.results import parse_results
 
 
 @dataclass(frozen=True)
@@ -48,16 +49,16 @@ def captured(*arguments: str) -> Said:
 @pytest.mark.slow
 def test_a_run_prints_its_records_and_nothing_else(demo_run: Finished) -> None:
     assert (demo_run.said.code, demo_run.said.err) == (0, "")
-    records = parse_records(demo_run.said.out, where="stdout")
-    assert records == read_run(demo_run.folder).records
+    records = parse_results(demo_run.said.out, where="stdout")
+    assert records == read_run(demo_run.folder).results
     gradients = [
         f"gradient of a batch{what}" for what in ("", ", its first layer", ", at weights that the server chose")
     ]
     of_weights = ["all records but one", "trained weights alone", "weights before and after training"]
-    assert [record["cell"] for record in records] == [*gradients, *of_weights]
-    assert {(record["recipe"], record["scale"], record["seed"]) for record in records} == {("demo.digits", "smoke", 0)}
+    assert [record.label for record in records] == [*gradients, *of_weights]
+    assert {(record.recipe, record.scale, record.seed) for record in records} == {("demo.digits", "smoke", 0)}
     command = f"remanence run demo.digits --scale smoke --json --out {demo_run.folder}"
-    assert {record["command"] for record in records} == {command}
+    assert {record.command for record in records} == {command}
 
 
 def test_a_run_leaves_four_files(demo_run: Finished) -> None:
@@ -65,26 +66,26 @@ def test_a_run_leaves_four_files(demo_run: Finished) -> None:
 
 
 def test_the_demo_finds_most_records_of_a_gradient(demo_run: Finished) -> None:
-    gradient = read_run(demo_run.folder).records[0]["scores"]
-    assert gradient["records"] == 8
-    assert gradient["found"]["count"] >= 4  # chance finds 8 of 100 times one
+    gradient = read_run(demo_run.folder).results[0].attack.scores
+    assert gradient.records == 8
+    assert gradient.found.count >= 4  # chance finds 8 of 100 times one
 
 
 def test_the_first_layer_and_a_server_that_chose_the_weights_give_all_away(demo_run: Finished) -> None:
-    for record, count in zip(read_run(demo_run.folder).records[1:3], (8, 4), strict=True):
-        assert record["scores"]["records"] == record["scores"]["found"]["count"] == count
+    for record, count in zip(read_run(demo_run.folder).results[1:3], (8, 4), strict=True):
+        assert record.attack.scores.records == record.attack.scores.found.count == count
 
 
 def test_weights_alone_give_most_records_away(demo_run: Finished) -> None:
-    scores = read_run(demo_run.folder).records[-2]["scores"]
-    assert scores["records"] == 20
-    assert scores["found"]["count"] >= 8  # chance finds 20 of 100 times one
+    scores = read_run(demo_run.folder).results[-2].attack.scores
+    assert scores.records == 20
+    assert scores.found.count >= 8  # chance finds 20 of 100 times one
 
 
 def test_both_ends_of_a_training_give_most_records_away(demo_run: Finished) -> None:
-    scores = read_run(demo_run.folder).records[-1]["scores"]
-    assert scores["records"] == 10
-    assert scores["found"]["count"] >= 7
+    scores = read_run(demo_run.folder).results[-1].attack.scores
+    assert scores.records == 10
+    assert scores.found.count >= 7
 
 
 def test_a_page_is_drawn_again_to_the_byte(demo_run: Finished, call: Call, tmp_path: Path) -> None:
@@ -104,24 +105,24 @@ def test_the_paper_of_balle_runs_at_smoke_scale(call: Call, tmp_path: Path) -> N
     assert papers.startswith("the paper's reconstructor: ")
     assert page == os.path.join("runs", "balle2022.mnist-smoke", "report.html")
     assert sorted(contents(tmp_path / "runs" / "balle2022.mnist-smoke")) == FILES
-    (claim,) = read_run(tmp_path / "runs" / "balle2022.mnist-smoke").records[0]["claims"]
-    assert (claim["printed"], claim["holds"]) == (0.0089, None)  # printed for another scale
+    (claim,) = read_run(tmp_path / "runs" / "balle2022.mnist-smoke").results[0].claims
+    assert (claim.printed, claim.holds) == (0.0089, None)  # printed for another scale
 
 
 def test_single_cells_can_be_run_and_unknown_ones_are_named(call: Call) -> None:
-    said = call("run", "balle2022.table3", "--scale", "smoke", "--cell", "ELU")
+    said = call("run", "balle2022.table3", "--scale", "smoke", "--experiment", "ELU")
     assert said.code == 0
     assert [line.partition(":")[0] for line in said.out.splitlines()[:-1]] == ["ELU"]
-    wrong = call("run", "balle2022.table3", "--scale", "smoke", "--cell", "relu")
-    assert (wrong.code, wrong.err) == (2, "error: unknown cell `relu`: did you mean `ReLU`? known: ELU, ReLU\n")
+    wrong = call("run", "balle2022.table3", "--scale", "smoke", "--experiment", "relu")
+    assert (wrong.code, wrong.err) == (2, "error: unknown experiment `relu`: did you mean `ReLU`? known: ELU, ReLU\n")
 
 
 def test_the_demo_takes_the_options_of_a_run(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(remanence_recipes.demo, "digits", lambda scale: [tiny_experiment(f"at {scale}")])
     said = call("demo", "--seed", 3)
     assert (said.code, said.out.splitlines()[-1]) == (0, os.path.join("runs", "demo", "report.html"))
-    (record,) = read_run(tmp_path / "runs" / "demo").records
-    assert (record["cell"], record["recipe"], record["seed"]) == ("at small", "demo.digits", 3)
+    (record,) = read_run(tmp_path / "runs" / "demo").results
+    assert (record.label, record.recipe, record.seed) == ("at small", "demo.digits", 3)
 
 
 PROGRAMS = {"module": [sys.executable, "-m", "remanence"], "script": [str(Path(sys.executable).with_name("remanence"))]}
@@ -166,8 +167,8 @@ def test_an_interrupted_run_keeps_what_is_finished(tmp_path: Path, call: Call) -
     out, err = running.communicate(timeout=60)
     assert first.startswith("one: ")
     assert (running.returncode, out) == (1, "")
-    assert err == f"interrupted after 1 of 2 cells; what is finished is in `{folder}`\n"
-    assert [record["cell"] for record in read_run(folder).records] == ["one"]
+    assert err == f"interrupted after 1 of 2 experiments; what is finished is in `{folder}`\n"
+    assert [record.label for record in read_run(folder).results] == ["one"]
     assert sorted(contents(folder)) == FILES
     page = (folder / "report.html").read_bytes()
     assert call("report", folder).code == 0
@@ -186,8 +187,8 @@ def test_a_cell_that_cannot_be_made_tells_of_those_before_it(
     said = call("run", "tiny", "--out", "run")
     assert said.code == 2
     assert said.out.startswith("one: ")
-    assert said.err == "error: the victim did not fit\n1 of 2 cells were finished: `run/report.html`\n"
-    assert [record["cell"] for record in read_run(tmp_path / "run").records] == ["one"]
+    assert said.err == "error: the victim did not fit\n1 of 2 experiments were finished: `run/report.html`\n"
+    assert [record.label for record in read_run(tmp_path / "run").results] == ["one"]
 
 
 def interrupt(*_: Any, **__: Any) -> Any:
@@ -198,7 +199,7 @@ def test_interrupting_is_an_exit_code_of_one_everywhere(
     call: Call, tiny: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("remanence.experiments.run.run_experiment", interrupt)
-    assert call("run", "tiny") == Said(1, "", "interrupted after 0 of 2 cells\n")
+    assert call("run", "tiny") == Said(1, "", "interrupted after 0 of 2 experiments\n")
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(remanence.data, "fetch_named", interrupt)
     assert call("data", "fetch", "mnist") == Said(1, "", "error: interrupted\n")

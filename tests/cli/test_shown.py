@@ -13,7 +13,7 @@ import torch
 from command_line import Call, Said, assert_refused, printed_to
 
 import remanence.data
-import remanence.experiments.results.folder
+import remanence.experiments.folder
 from remanence import Experiment
 from remanence.data import FetchFailed
 from remanence.errors import BadInput

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from smoke import measures, records
+from smoke import measures, results
 from torch import nn
 
 from remanence.attacks import FittedRecoNN, RecoNN
@@ -20,30 +20,30 @@ NAMES = [name for name in RECIPES if name.startswith("mnemonist2023.")]
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_runs_from_its_cells_to_the_page(name: str) -> None:
-    assert list(records(name)) == [cell.label for cell in RECIPES[name]("smoke")]
+    assert list(results(name)) == [cell.label for cell in RECIPES[name]("smoke")]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_record_says_that_the_victims_rate_was_chosen_by_the_truth(name: str) -> None:
-    for record in records(name).values():
-        assert "tuned-on-truth" in {caveat["code"] for caveat in record["caveats"]}
+    for record in results(name).values():
+        assert "tuned-on-truth" in {caveat.code for caveat in record.caveats}
 
 
 def test_all_readings_of_a_run_see_the_same_releases() -> None:
-    made = records("mnemonist2023.table3")
-    errors = {label: r["scores"]["metrics"]["mae+mse"]["mean"] for label, r in made.items()}
+    made = results("mnemonist2023.table3")
+    errors = {label: r.attack.scores.metrics["mae+mse"].mean for label, r in made.items()}
     for place in (1, 2):
         readings = [r for label, r in made.items() if label.startswith(f"run {place}")]
         assert len(readings) == 3
-        assert all(r["release"] == readings[0]["release"] and "mean_image" in r["nulls"] for r in readings)
+        assert all(r.attack.release == readings[0].attack.release and "mean_image" in r.attack.nulls for r in readings)
         assert errors[f"run {place}, RecoNN"] != errors[f"run {place}, Mnemonist-RecoNN"]
     assert errors["run 1, RecoNN"] != errors["run 2, RecoNN"]  # other first weights
 
 
 def test_a_gain_is_that_of_the_errors_it_stands_beside() -> None:
-    (record,) = records("mnemonist2023.figure1_initialisations").values()
-    (figure,), found = record["figures"], measures(record)
-    lines = {series["name"]: series["y"] for series in figure["series"]}
+    (record,) = results("mnemonist2023.figure1_initialisations").values()
+    (figure,), found = record.figures, measures(record)
+    lines = {series.name: series.y for series in figure.series}
     pairs = zip(lines["RecoNN, ReLU"], lines["Mnemonist-RecoNN, ReLU"], strict=True)
     gains = [1 - after / before for before, after in pairs]
     assert found["gain of Mnemonist-RecoNN"] == pytest.approx(sum(gains) / len(gains), abs=1e-5)
@@ -53,8 +53,8 @@ def test_a_gain_is_that_of_the_errors_it_stands_beside() -> None:
 
 
 def test_a_gain_at_a_rate_is_that_of_the_errors_it_stands_beside() -> None:
-    record = records("mnemonist2023.rates")["rate 0.1"]
-    gains, errors = ({s["name"]: s["y"] for s in figure["series"]} for figure in record["figures"])
+    record = results("mnemonist2023.rates")["rate 0.1"]
+    gains, errors = ({s.name: s.y for s in figure.series} for figure in record.figures)
     found = measures(record)
     for end in ("", ", no floor"):
         for name in (f"Mnemonist-RecoNN{end}", f"all rows, later layers dropped{end}"):
@@ -118,18 +118,18 @@ def test_quiet_rows_are_those_that_the_shadows_agree_about() -> None:
 
 
 def test_every_row_stores_every_record_with_a_sigmoid_and_some_do_with_a_relu() -> None:
-    made = records("mnemonist2023.figure5_storage")
+    made = results("mnemonist2023.figure5_storage")
     relu, sigmoid = made["ReLU"], made["sigmoid"]
     assert measures(sigmoid)["rows that store a record, step 1"] == 10
     assert 0 < measures(relu)["rows that store a record, step 1"] < 10
-    histogram = relu["figures"][0]["series"][0]
-    mean = sum(int(rows) * share for rows, share in zip(histogram["x"], histogram["y"], strict=True))
+    histogram = relu.figures[0].series[0]
+    mean = sum(int(rows) * share for rows, share in zip(histogram.x, histogram.y, strict=True))
     assert mean == pytest.approx(measures(relu)["rows that store a record, step 1"], rel=1e-4)
 
 
 def test_the_surrogate_of_all_masks_is_drawn_with_every_row_and_every_mask() -> None:
-    (record,) = records("mnemonist2023.figure7_importance").values()
-    figures = {figure["title"]: figure["series"][0] for figure in record["figures"]}
+    (record,) = results("mnemonist2023.figure7_importance").values()
+    figures = {figure.title: figure.series[0] for figure in record.figures}
     assert len(figures["Importance"]["y"]) == len(figures["Storage"]["y"]) == 10
     assert len(figures["Every mask"]["y"]) == 1024
     assert figures["Rows kept"]["x"] == list(range(11))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from remanence.experiments import SCALES, Scale
-from remanence.experiments.results import parse_records
+from remanence.experiments.results import parse_results
 from remanence_recipes import RECIPES
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -21,10 +21,10 @@ def test_a_recipe_makes_differently_named_cells(name: str, scale: Scale) -> None
 
 @pytest.mark.parametrize("path", sorted(RESULTS.rglob("*.json")), ids=lambda path: str(path.relative_to(RESULTS)))
 def test_a_committed_record_is_one(path: Path) -> None:
-    records = parse_records(path.read_text(encoding="utf-8"), where=path.name)
+    records = parse_results(path.read_text(encoding="utf-8"), where=path.name)
     small = path.stem.endswith("-small")
-    assert {record["scale"] for record in records} == {"small" if small else "full"}
-    assert {record["recipe"] for record in records} <= set(RECIPES)
-    for claim in (claim for record in records for claim in record["claims"]):
-        assert (claim["holds"] is None) == (small or claim["printed"] is None)
-        assert (claim["reached"] is None) == (small or claim["target"] is None)
+    assert {record.scale for record in records} == {"small" if small else "full"}
+    assert {record.recipe for record in records} <= set(RECIPES)
+    for claim in (claim for record in records for claim in record.claims):
+        assert (claim.holds is None) == (small or claim.printed is None)
+        assert (claim.reached is None) == (small or claim.target is None)

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from smoke import measures, records
+from smoke import measures, results
 
 from remanence.attacks import SimuDy
 from remanence.models import initial_params
@@ -21,24 +21,24 @@ NAMES = [name for name in RECIPES if name.startswith("tian2025.")]
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_runs_from_its_cells_to_the_page(name: str) -> None:
-    assert list(records(name)) == [cell.label for cell in RECIPES[name]("smoke")]
+    assert list(results(name)) == [cell.label for cell in RECIPES[name]("smoke")]
 
 
 def test_digits_come_back_better_than_look_alikes() -> None:
-    for record in records("tian2025.mlp_100").values():
-        score, nulls = record["scores"]["metrics"]["normalised_ssim"]["mean"], record["nulls"]
-        assert score > nulls["unrelated"]["metrics"]["normalised_ssim"]["mean"] + 0.1
+    for record in results("tian2025.mlp_100").values():
+        score, nulls = record.attack.scores.metrics["normalised_ssim"].mean, record.attack.nulls
+        assert score > nulls.unrelated.metrics["normalised_ssim"].mean + 0.1
 
 
 def test_digits_come_back_one_for_every_three_neurons() -> None:
-    (record,) = records("tian2025.mlp_500").values()
-    assert "whitening=Whitening(power=0.5)" in record["attack"]
-    score, nulls = record["scores"]["metrics"]["normalised_ssim"]["mean"], record["nulls"]
-    assert score > nulls["unrelated"]["metrics"]["normalised_ssim"]["mean"] + 0.3
+    (record,) = results("tian2025.mlp_500").values()
+    assert "whitening=Whitening(power=0.5)" in record.attack.call
+    score, nulls = record.attack.scores.metrics["normalised_ssim"].mean, record.attack.nulls
+    assert score > nulls.unrelated.metrics["normalised_ssim"].mean + 0.3
 
 
 def test_of_any_classes_more_come_back_where_labels_are_moved_too() -> None:
-    even, moved = (record["scores"] for record in records("tian2025.unknown_labels").values())
+    even, moved = (record.attack.scores for record in results("tian2025.unknown_labels").values())
     assert moved["objective"] < 0.5 * even["objective"]
     assert moved["metrics"]["normalised_ssim"]["mean"] > even["metrics"]["normalised_ssim"]["mean"] + 0.1
 
@@ -51,7 +51,7 @@ def test_private_records_have_as_many_of_each_class_and_follow_the_seed() -> Non
 
 
 def test_wider_nets_are_more_linear() -> None:
-    found = measures(records("tian2025.table_linearity")["linearity"])
+    found = measures(results("tian2025.table_linearity")["linearity"])
     assert 0 < found["MLP 16"] < found["MLP 64"] < 1
 
 
@@ -67,7 +67,7 @@ def test_victims_have_rates_of_the_whole_grid_and_chance_is_that_of_a_drawn_answ
 
 
 def test_candidates_that_no_record_needs_pull_less() -> None:
-    found = measures(records("tian2025.unknown_size")["number of records"])
+    found = measures(results("tian2025.unknown_size")["number of records"])
     assert found["matched pull more than unmatched"] > 0.7
 
 
@@ -98,8 +98,8 @@ def test_deep_nets_are_simulated_in_short_first_and_in_full_at_last() -> None:
 
 
 def test_the_start_is_pretrained_on_other_images() -> None:
-    (measure,) = records("tian2025.resnet_20")["the start"]["measures"]
-    assert measure["value"] > measure["chance"]
+    (measure,) = results("tian2025.resnet_20")["the start"].measures
+    assert measure.value > measure.chance
     parts = cut("smoke", 10, 0, public=100)
     model = built(NETS["smoke"])(parts.public)
     initial = DIGITS.shown(initial_params(model, seed=0))

@@ -1,5 +1,6 @@
 """A run made by hand, with the shape of a real one: the page's tests need no attack."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,7 +8,11 @@ import torch
 from scipy.stats import beta
 from torch import Tensor
 
-from remanence.experiments.results import SCHEMA, Record, Row, Run, as_pixels
+from remanence.experiments.codec import decode, encode
+from remanence.experiments.folder import Row, Run
+from remanence.experiments.outcome import Figure
+from remanence.experiments.results import SCHEMA, Result
+from remanence.experiments.summary import as_pixels
 
 BINS = 24
 MEANINGS = {
@@ -20,23 +25,23 @@ MEANINGS = {
 
 
 def made_run(
-    cells: Sequence[str] = ("weights only",),
+    labels: Sequence[str] = ("weights only",),
     *,
     n: int = 16,
     shape: tuple[int, ...] = (3, 12, 12),
     leak: int = 14,
 ) -> Run:
-    """One cell for each name; in the first `leak` of the `n` records are found, in every later one none."""
-    records: list[Record] = []
+    """One attack for each label; in the first `leak` of the `n` records are found, in every later one none."""
+    results: list[Result] = []
     rows: list[Row] = []
     images: dict[str, Tensor] = {}
-    for index, cell in enumerate(cells):
+    for index, label in enumerate(labels):
         count = leak if index == 0 else 0
         scores = made_scores(n, count, seed=index)
-        records.append(made_record(cell, scores, count))
-        rows += [made_row(cell, i, score, found=i < count) for i, score in enumerate(scores.tolist())]
+        results.append(decode(Result, made_result(label, scores, count)))
+        rows += [made_row(label, i, score, found=i < count) for i, score in enumerate(scores.tolist())]
         images |= {f"{index}/{part}": x for part, x in made_images(scores, shape, seed=index).items()}
-    return Run(records=records, rows=rows, images=images)
+    return Run(results=results, rows=rows, images=images)
 
 
 def made_scores(n: int, count: int, *, seed: int) -> Tensor:
@@ -62,10 +67,10 @@ def blobs(n: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return torch.nn.functional.interpolate(coarse, size=shape[1:], mode="bicubic").clamp(0, 1)
 
 
-def made_row(cell: str, i: int, score: float, *, found: bool) -> Row:
+def made_row(label: str, i: int, score: float, *, found: bool) -> Row:
     matched = found or i % 9 != 8
     return {
-        "cell": cell,
+        "experiment": label,
         "record": str(i),
         "label": str(i % 10),
         "matching": "hungarian",
@@ -78,18 +83,53 @@ def made_row(cell: str, i: int, score: float, *, found: bool) -> Row:
     }
 
 
-def made_record(cell: str, scores: Tensor, count: int) -> Record:
-    n = len(scores)
-    return Record(
-        schema=SCHEMA,
-        kind="attack",
-        recipe="demo.digits",
-        cell=cell,
-        scale="smoke",
-        seed=7,
-        command="remanence demo --out demo",
-        commit="0123abc" if count else None,
-        hardware={
+def edited(run: Run, index: int = 0, **fields: Any) -> Run:
+    """`run` with fields of one result replaced; `attack__scores__primary` is a field inside others."""
+    value = encode(run.results[index])
+    for path, new in fields.items():
+        *outer, last = path.split("__")
+        inside = value
+        for name in outer:
+            inside = inside[name]
+        inside[last] = encode(new)
+    return Run(
+        results=[*run.results[:index], decode(Result, jsoned(value)), *run.results[index + 1 :]],
+        rows=run.rows,
+        images=run.images,
+    )
+
+
+def jsoned(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def made_result(label: str, scores: Tensor, count: int) -> dict[str, Any]:
+    """The JSON of an attack's result."""
+    attack = {
+        "call": "KKT(steps=5000, lr=0.01, norms=(150.0, 200.0), search=Search(restarts=2, init='uniform'))",
+        "release": {
+            "kind": "WeightsOnly",
+            "shows": {"final": "the trained weights", "model": "an MLP 144-1000-1000-2", "shape": "3 x 12 x 12"},
+            "owned": "no records",
+            "data": "made",
+            "withholds": "The training records, their order, and the weights before training.",
+            "records": len(scores),
+        },
+        "matching": "nearest_ncc",
+        "scores": made_summary(scores, count),
+        "nulls": {name: made_null(meaning, 0.15 + i / 50) for i, (name, meaning) in enumerate(MEANINGS.items())},
+        "limit": None,
+    }
+    return {
+        "schema": SCHEMA,
+        "recipe": "demo.digits",
+        "label": label,
+        "about": "",
+        "scale": "smoke",
+        "seed": 7,
+        "command": "remanence demo --out demo",
+        "commit": "0123abc" if count else None,
+        "hardware": {
             "device": "cpu",
             "threads": 1,
             "platform": "Linux",
@@ -97,42 +137,34 @@ def made_record(cell: str, scores: Tensor, count: int) -> Record:
             "torch": "2.11.0",
             "remanence": "0.1.0",
         },
-        seconds=41.26,
-        release={
-            "kind": "WeightsOnly",
-            "shows": {"final": "the trained weights", "model": "an MLP 144-1000-1000-2", "shape": "3 x 12 x 12"},
-            "owned": "no records",
-            "data": "made",
-            "withholds": "The training records, their order, and the weights before training.",
-            "records": n,
-        },
-        attack="KKT(steps=5000, lr=0.01, slopes=(150.0, 200.0), search=Search(restarts=2, init='uniform'))",
-        matching="nearest_ncc",
-        scores=made_summary(scores, count),
-        nulls={name: made_null(meaning, 0.15 + i / 50) for i, (name, meaning) in enumerate(MEANINGS.items())},
-        limit=None,
-        point=None,
-        claims=made_claims() if count else [],
-        caveats=made_caveats() if count else [],
-    )
+        "seconds": 41.26,
+        "repeats": 1,
+        "budget": None,
+        "point": None,
+        "refusal": None,
+        "attack": attack,
+        "verdict": None,
+        "measures": [],
+        "figures": [],
+        "claims": made_claims() if count else [],
+        "caveats": made_caveats() if count else [],
+    }
 
 
-def made_study(name: str = "membership") -> Record:
+def made_measurement(label: str = "membership", **changes: Any) -> Result:
     """Measures with and without an interval and chance, and a figure of each kind."""
-    first = made_record(name, torch.linspace(0, 1, 16), 14)
-    common = ("schema", "recipe", "cell", "scale", "seed", "command", "commit", "hardware", "seconds", "caveats")
-    return {
-        **{key: first[key] for key in common},  # type: ignore[literal-required, typeddict-item]
-        "kind": "study",
+    value = made_result(label, torch.linspace(0, 1, 16), 14) | {
+        "attack": None,
         "about": "Whether one can tell that a record was trained on.",
         "measures": [
             made_measure("AUC, fixed", 0.998, low=0.99, high=1.0, chance=0.5),
             made_measure("AUC, random", 0.55, low=0.5, high=0.6, chance=0.5),
             made_measure("norm", 12.5),
         ],
-        "figures": [made_figure(kind) for kind in ("lines", "bars", "points")],
+        "figures": [figure_json(kind) for kind in ("lines", "bars", "points")],
         "claims": [made_claim("AUC, fixed", None, "figure 10", 0.998, target=0.99, reached=True)],
     }
+    return decode(Result, jsoned(value | changes))
 
 
 def made_limit(success: float, bound: float, **changes: Any) -> Any:
@@ -156,7 +188,11 @@ def made_measure(name: str, value: float, **changes: Any) -> Any:
     } | changes
 
 
-def made_figure(kind: str = "lines", **changes: Any) -> Any:
+def made_figure(kind: str = "lines", **changes: Any) -> Figure:
+    return decode(Figure, jsoned(figure_json(kind, **changes)))
+
+
+def figure_json(kind: str = "lines", **changes: Any) -> dict[str, Any]:
     x: list[Any] = ["one", "two", "three"] if kind == "bars" else [1.0, 10.0, 100.0]
     names = ("name", "role", "x", "y", "low", "high")
     series = [
@@ -194,7 +230,7 @@ def made_claim(quantity: str, printed: float | None, where: str, measured: float
 def made_caveats() -> list[Any]:
     return [
         {"code": "few-records", "text": "Few records were withheld: the interval is wide."},
-        {"code": "tuned", "text": "The slope was chosen on another victim, but of the same data set."},
+        {"code": "tuned", "text": "The learning rate was chosen on another victim, but of the same data set."},
     ]
 
 
@@ -210,11 +246,12 @@ def made_summary(scores: Tensor, count: int) -> dict[str, Any]:
         "primary": "ssim",
         "objective": 0.125 if count else None,
         "metrics": {"ssim": made_metric(scores, up=True), "mse": made_metric((1 - scores) ** 2 / 10, up=False)},
-        "found": made_found(count, n),
-        "closer": {**made_share(n // 2, n), "count": n // 2} if count else None,
-        "labels": {**made_share(n // 4, n), "chance": 0.2} if count else None,
+        "fpr": 0.01,
+        "found": {"count": count, "fraction": made_interval(count, n)},
+        "closer": {"count": n // 2, "fraction": made_interval(n // 2, n)} if count else None,
+        "labels": {"accuracy": made_interval(n // 4, n), "chance": 0.2} if count else None,
         "roc": {"fpr": [i / 2000 for i in range(2000)], "tpr": tpr}
-        | {"tpr_at_1_percent": count / n, "tpr_at_0.1_percent": None if count == 0 else count / n},
+        | {"tpr_at_1_percent": count / n, "tpr_at_01_percent": None if count == 0 else count / n},
         "histogram": {
             "edges": [i / BINS for i in range(BINS + 1)],
             "records": torch.histc(scores, BINS, 0, 1).int().tolist(),
@@ -224,14 +261,10 @@ def made_summary(scores: Tensor, count: int) -> dict[str, Any]:
     }
 
 
-def made_found(count: int, n: int) -> dict[str, Any]:
-    return {"count": count, **made_share(count, n), "fpr": 0.01}
-
-
-def made_share(count: int, n: int) -> dict[str, float]:
+def made_interval(count: int, n: int) -> dict[str, float]:
     low = float(beta.ppf(0.025, count, n - count + 1)) if count else 0.0
     high = float(beta.ppf(0.975, count + 1, n - count)) if count < n else 1.0
-    return {"share": count / n, "low": low, "high": high}
+    return {"value": count / n, "low": low, "high": high}
 
 
 def made_metric(scores: Tensor, *, up: bool) -> dict[str, Any]:
@@ -246,6 +279,6 @@ def made_metric(scores: Tensor, *, up: bool) -> dict[str, Any]:
     } | dict(zip(("p10", "median", "p90"), quantiles, strict=True))
 
 
-def made_null(meaning: str, mean: float) -> dict[str, Any]:
-    levels = {"ssim": {"mean": mean, "at_1_percent": 2.5 * mean}, "mse": {"mean": mean / 2, "at_1_percent": mean / 5}}
+def made_null(meaning: str, mean: float, metric: str = "ssim") -> dict[str, Any]:
+    levels = {metric: {"mean": mean, "at_1_percent": 2.5 * mean}, "mse": {"mean": mean / 2, "at_1_percent": mean / 5}}
     return {"meaning": meaning, "count": 2000, "distinct": 1800, "metrics": levels}

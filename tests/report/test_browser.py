@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from made_run import made_limit, made_point, made_run, made_study
+from made_run import edited, made_limit, made_measurement, made_point, made_run
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from remanence.report import render
@@ -63,12 +63,12 @@ def html() -> str:
 
 @pytest.fixture(scope="module")
 def walk() -> str:
-    """Two cells on an axis, one above its limit, and a study."""
+    """Two attacks on an axis, one above its limit, and a measurement."""
     run = made_run(["at one", "at two"], n=30)
-    for value, record in enumerate(run.records, 1):
-        record["point"] = made_point("epsilon", float(value), log=True)
-        record["limit"] = made_limit(0.5, 0.3 * value)
-    run.records.append(made_study("y" * 200))
+    for i in range(2):
+        point, limit = made_point("epsilon", float(i + 1), log=True), made_limit(0.5, 0.3 * (i + 1))
+        run = edited(run, i, point=point, attack__limit=limit)
+    run.results.append(made_measurement("y" * 200))
     return render(run)
 
 
@@ -102,7 +102,7 @@ def test_quiet_console_and_no_request(open_page: Open, html: str) -> None:
 
 def test_hostile_name_is_shown_as_text(open_page: Open, html: str) -> None:
     page = open_page(html)
-    assert page.locator("h2#cell-1").inner_text() == HOSTILE
+    assert page.locator("h2#result-1").inner_text() == HOSTILE
     assert page.locator('img[src="x"]').count() == 0
 
 
@@ -178,19 +178,19 @@ def test_odd_numbers_sort_in_their_place(open_page: Open) -> None:
 
 def test_keyboard_sorts_text_and_says_so(open_page: Open, html: str) -> None:
     page = open_page(html)
-    place = header(page, "found")
-    button = page.locator("table.sortable").first.locator("thead button").nth(place)
-    for key, way in (("Enter", "ascending"), ("Space", "descending")):
+    index = header(page, "found")
+    button = page.locator("table.sortable").first.locator("thead button").nth(index)
+    for key, order in (("Enter", "ascending"), ("Space", "descending")):
         button.press(key)
-        assert page.locator("table.sortable").first.locator("thead th").nth(place).get_attribute("aria-sort") == way
-        assert column(page, "found") == sorted(column(page, "found"), reverse=way == "descending")
+        assert page.locator("table.sortable").first.locator("thead th").nth(index).get_attribute("aria-sort") == order
+        assert column(page, "found") == sorted(column(page, "found"), reverse=order == "descending")
     assert page.locator("th[aria-sort=ascending]").count() == 0
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (20,)])
 def test_phone_does_not_scroll_sideways(open_page: Open, shape: tuple[int, ...]) -> None:
     run = made_run([HOSTILE, "x" * 300], n=30, shape=shape)
-    run.records[0]["attack"] = "Attack(name='" + "y" * 400 + "')"
+    run = edited(run, attack__call="Attack(name='" + "y" * 400 + "')")
     page = open_page(render(run), width=375)
     assert page.evaluate("document.documentElement.scrollWidth") == 375
     wider = "box => box.scrollWidth > box.clientWidth"
@@ -223,7 +223,7 @@ def test_dark_mode_is_dark_and_both_are_readable(open_page: Open, html: str) -> 
         grounds.append(luminance(ground))
         for selector, name in (("h1", "color"), (".note", "color"), ("a", "color"), ("svg.figure text", "fill")):
             assert contrast(colour(page, selector, name), ground) >= 4.5, (scheme, selector)
-        assert contrast(colour(page, "svg .curve", "stroke"), ground) >= 3, scheme
+        assert contrast(colour(page, "svg .line.ours", "stroke"), ground) >= 3, scheme
     assert grounds[0] > 0.8 > 0.1 > grounds[1]
 
 

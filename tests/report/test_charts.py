@@ -8,17 +8,16 @@ from xml.etree import ElementTree
 import pytest
 from made_run import made_figure
 
-from remanence.report.charts import LEFT, RIGHT, Scale, chart
-from remanence.report.drawn import drawn
-from remanence.report.svg import WIDTH
+from remanence.report.charts import LEFT, RIGHT, WIDTH, Scale, chart, log_ticks, ticks
+from remanence.report.figures import rendered
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&"
 KINDS = ("lines", "bars", "points")
 
 
 def series(y: list[float | None], x: list[Any] | None = None, **changes: Any) -> dict[str, Any]:
-    places = list(range(len(y))) if x is None else x
-    return {"name": "one", "role": "ours", "x": places, "y": y, "low": None, "high": None} | changes
+    xs = list(range(len(y))) if x is None else x
+    return {"name": "one", "role": "ours", "x": xs, "y": y, "low": None, "high": None} | changes
 
 
 def paths(svg: str, name: str) -> list[str]:
@@ -46,8 +45,8 @@ def corners(path: str) -> list[tuple[float, float]]:
     ],
 )
 def test_charts_are_well_formed(kind: str, log: bool, given: list[Any] | None) -> None:
-    figure = made_figure(kind, log_x=log and kind != "bars", log_y=log)
-    svg = chart(figure if given is None else figure | {"series": given})
+    series_given = {} if given is None else {"series": given}
+    svg = chart(made_figure(kind, log_x=log and kind != "bars", log_y=log, **series_given))
     assert ElementTree.fromstring(svg).tag.endswith("svg")
     assert "style=" not in svg  # the page's policy would refuse it
     assert "nan" not in svg
@@ -58,9 +57,9 @@ def test_charts_are_well_formed(kind: str, log: bool, given: list[Any] | None) -
 @pytest.mark.parametrize("kind", KINDS)
 def test_everything_is_escaped(kind: str) -> None:
     texts = dict.fromkeys(("title", "x_label", "y_label"), HOSTILE)
-    place: list[Any] = [HOSTILE] if kind == "bars" else [1.0]
+    x: list[Any] = [HOSTILE] if kind == "bars" else [1.0]
     roles = ("ours", "chance", "printed", "limit")
-    svg = chart(made_figure(kind, **texts, series=[series([1.0], place, name=HOSTILE, role=role) for role in roles]))
+    svg = chart(made_figure(kind, **texts, series=[series([1.0], x, name=HOSTILE, role=role) for role in roles]))
     assert "<img" not in svg
     assert svg.count("&lt;img") >= 6
 
@@ -69,9 +68,9 @@ def test_a_line_goes_through_its_points_on_both_kinds_of_axis() -> None:
     for log in (False, True):
         figure = made_figure(log_x=log, log_y=log, series=[series([1.0, 10.0, 100.0], [1.0, 10.0, 100.0])])
         (x0, y0), (x1, y1), (x2, y2) = corners(paths(chart(figure), "line ours c0")[-2])  # the last is in the key
-        share = 0.5 if log else 9 / 99
-        assert (x1 - x0) / (x2 - x0) == pytest.approx(share, abs=0.01)
-        assert (y1 - y0) / (y2 - y0) == pytest.approx(share, abs=0.01)
+        fraction = 0.5 if log else 9 / 99
+        assert (x1 - x0) / (x2 - x0) == pytest.approx(fraction, abs=0.01)
+        assert (y1 - y0) / (y2 - y0) == pytest.approx(fraction, abs=0.01)
         assert LEFT < x0 < x2 < WIDTH - RIGHT
         assert y2 < y0  # up is more
 
@@ -114,7 +113,7 @@ def test_series_differ_in_shape_as_well_as_in_colour() -> None:
     assert len(set(shapes)) == 4
 
 
-def test_long_names_are_cut_and_kept_for_the_pointer() -> None:
+def test_long_names_are_truncated_and_shown_to_the_pointer() -> None:
     name = "x" * 200
     svg = chart(made_figure("bars", series=[series([1.0], [name], name=name)]))
     assert svg.count(f"<title>{name}</title>") == 2
@@ -132,10 +131,32 @@ def test_a_scale_is_affine_in_the_value_or_its_logarithm(log: bool) -> None:
 
 
 def test_the_numbers_of_a_figure_stand_beside_it() -> None:
-    shown = drawn(made_figure())
+    shown = rendered(made_figure())
     assert shown.header == ["epochs", "first", "second", "guess", "bound", "paper"]
     assert [x for x, _ in shown.rows] == ["1", "10", "100"]
     assert shown.rows[0][1][0] == ("0.200", "0.100 to 0.300")
     assert shown.rows[1][1][1] == ("\N{EN DASH}", "")  # a value that is missing
     assert shown.rows[2][1][3] == ("", "")  # a series that does not go so far
-    assert drawn(made_figure("points")).rows == []
+    assert rendered(made_figure("points")).rows == []
+
+
+def test_levels_are_upright_lines_where_they_lie_on_the_axis() -> None:
+    figure = made_figure(series=[series([1.0, 2.0, 3.0])])
+    (x,) = {float(x) for x in re.findall(r'<path class="level" d="M([\d.]+) ', chart(figure, levels={"good": 1.0}))}
+    assert x == pytest.approx((LEFT + WIDTH - RIGHT) / 2)
+    assert 'class="level"' not in chart(figure, levels={"good": 7.0})
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (-0.3, 0.45), (0, 0.0021), (12, 40_000), (3, 3)])
+def test_ticks_are_few_and_inside(low: float, high: float) -> None:
+    found = ticks(low, high)
+    assert 1 <= len(found) <= 8
+    assert all(low - 1e-9 <= value <= high + 1e-9 for value in found)
+
+
+@pytest.mark.parametrize(("low", "high"), [(1, 100), (0.002, 0.03), (1e-9, 1e3), (3, 4), (1, 1000)])
+def test_marks_of_a_logarithmic_axis_are_few_and_inside(low: float, high: float) -> None:
+    found = log_ticks(low, high)
+    assert len(found) <= 9
+    assert all(low * 0.99 <= value <= high * 1.01 for value in found)
+    assert all(f"{value:e}"[0] in "1235" for value in found)

@@ -6,15 +6,17 @@ import re
 from dataclasses import replace
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from made_run import MEANINGS, made_limit, made_run, made_study
+from made_run import MEANINGS, edited, made_claim, made_limit, made_measurement, made_null, made_point, made_run
 
 import remanence.releases.releases as release_records
 from remanence.errors import BadInput
-from remanence.experiments.results import SCHEMA, Run, read_run, write_run
+from remanence.experiments import Budget
+from remanence.experiments.codec import encode
+from remanence.experiments.folder import Run, read_run, write_run
+from remanence.experiments.results import SCHEMA
 from remanence.metrics import MATCHINGS, METRICS, SSIM, greedy, normalised
 from remanence.report import glossary, render, verdict
 
@@ -22,22 +24,13 @@ SPACE, DASH = "\N{NO-BREAK SPACE}", "\N{EN DASH}"
 HOSTILE = "<img src=x onerror=alert(1)>\"'&.npz"
 
 
-def changed(run: Run, **fields: Any) -> Run:
-    """`run` with fields of its first record replaced."""
-    return replace(run, records=[{**run.records[0], **fields}, *run.records[1:]])  # type: ignore[typeddict-item]
-
-
-def with_scores(run: Run, **fields: Any) -> Run:
-    return changed(run, scores=run.records[0]["scores"] | fields)
-
-
-def test_verdict_says_share_interval_and_chance() -> None:
-    said = verdict(made_run(n=16, leak=14).records[0]).replace(SPACE, " ").replace(DASH, "-")
+def test_verdict_says_fraction_interval_and_chance() -> None:
+    said = verdict(made_run(n=16, leak=14).results[0]).replace(SPACE, " ").replace(DASH, "-")
     assert said == "14 of 16 records were found (88 %, 95 % interval 62-98 %) where chance finds 1 %."
 
 
 def test_verdict_of_one_record() -> None:
-    assert verdict(made_run(n=16, leak=1).records[0]).startswith("1 of 16 records was found")
+    assert verdict(made_run(n=16, leak=1).results[0]).startswith("1 of 16 records was found")
 
 
 def test_nothing_found_is_not_called_safe() -> None:
@@ -47,15 +40,10 @@ def test_nothing_found_is_not_called_safe() -> None:
     assert not re.search(r"\bsafe\b", page, re.IGNORECASE)
 
 
-def test_verdict_without_an_interval() -> None:
-    found = {"count": 0, "share": None, "low": None, "high": None, "fpr": 0.01}
-    assert "No record was found" in render(with_scores(made_run(), found=found))
-
-
 def test_page_of_a_run_read_back_is_the_same(tmp_path: Path) -> None:
     run = made_run(["one", "two"])
     for row in run.rows_of("two"):
-        row["lpips"] = "0.25"  # a column that the other cell does not have
+        row["lpips"] = "0.25"  # a column that the other experiment does not have
     write_run(tmp_path, run)
     assert render(read_run(tmp_path)) == render(run)
 
@@ -69,7 +57,7 @@ def test_redacted_page_has_counts_and_curves_only(shape: tuple[int, ...]) -> Non
     assert "Every record" not in page
     assert "Record 0" not in page
     assert "14 of 16 records were found" in page
-    assert 'class="curve"' in page
+    assert 'class="line ours c0"' in page
     assert page == render(replace(run, rows=[], images={}))
 
 
@@ -100,7 +88,7 @@ def test_page_of_a_thousand_records_can_be_mailed() -> None:
 def test_gallery_shows_the_best_the_middle_and_the_worst_once(n: int, best: int, middle: int, worst: int) -> None:
     run = made_run(n=n, leak=n)
     page = render(run)
-    shown = [int(place) for place in re.findall(r'<span class="who">Record (\d+)', page)]
+    shown = [int(index) for index in re.findall(r'<span class="who">Record (\d+)', page)]
     scores = [float(row["ssim"]) for row in run.rows]
     order = sorted(range(n), key=lambda i: -scores[i])
     assert shown == order[:best] + order[(n - best) // 2 :][:middle] + order[::-1][:worst]
@@ -109,7 +97,7 @@ def test_gallery_shows_the_best_the_middle_and_the_worst_once(n: int, best: int,
 
 
 def test_gallery_follows_a_metric_where_lower_is_better() -> None:
-    run = with_scores(made_run(leak=16), primary="mse")
+    run = edited(made_run(leak=16), attack__scores__primary="mse")
     shown = re.findall(r'<span class="who">Record (\d+)', render(run))
     assert int(shown[0]) == min(range(16), key=lambda i: float(run.rows[i]["mse"]))
     assert "lower is better" in render(run)
@@ -148,16 +136,19 @@ def test_every_null_stands_beside_the_scores_with_its_meaning() -> None:
 
 def test_too_few_null_scores_are_named() -> None:
     run = made_run()
-    roc = run.records[0]["scores"]["roc"]
     assert "too few null scores to say" not in render(run)
-    page = render(with_scores(run, roc=roc | {"tpr_at_1_percent": None, "tpr_at_0.1_percent": None}))
-    assert page.count("too few null scores to say") == 2
+    few = edited(run, attack__scores__roc__tpr_at_1_percent=None, attack__scores__roc__tpr_at_01_percent=None)
+    assert render(few).count("too few null scores to say") == 2
 
 
 def test_levels_that_are_missing_are_dashes() -> None:
-    run = made_run()
-    nulls = {name: {"meaning": "None.", "count": 0, "metrics": {}} for name in MEANINGS}
-    assert f"1&nbsp;%: {DASH}" in render(changed(run, nulls=nulls))
+    metrics = {"ssim": {"mean": None, "at_1_percent": None}}
+    assert f"1&nbsp;%: {DASH}" in render(edited(made_run(), attack__nulls__held_out__metrics=metrics))
+
+
+def test_a_budget_is_said_next_to_the_papers() -> None:
+    said = render(edited(made_run(), budget=Budget(epochs=(20_000, 1_000_000))))
+    assert "20,000 epochs of 1,000,000" in said.replace(SPACE, " ")
 
 
 def test_claims_say_whether_they_hold() -> None:
@@ -168,14 +159,14 @@ def test_claims_say_whether_they_hold() -> None:
 
 
 def test_attack_is_a_table_of_fields_and_always_the_raw_call() -> None:
-    page = render(made_run())
-    assert "<dt>slopes</dt><dd><code>(150.0, 200.0)</code></dd>" in page
-    assert f"<pre><code>{escape(made_run().records[0]['attack'])}</code></pre>".replace("&#x27;", "&#39;") in page
+    page, call = render(made_run()), made_run().results[0].attack.call  # type: ignore[union-attr]
+    assert "<dt>norms</dt><dd><code>(150.0, 200.0)</code></dd>" in page
+    assert f"<pre><code>{escape(call)}</code></pre>".replace("&#x27;", "&#39;") in page
 
 
 @pytest.mark.parametrize("attack", ["<function attack at 0x7f>", "KKT", "a\0b", "(" * 5000, ""])
 def test_attack_that_does_not_read_as_a_call_is_shown_raw(attack: str) -> None:
-    page = render(changed(made_run(), attack=attack))
+    page = render(edited(made_run(), attack__call=attack))
     assert f"<pre><code>{escape(attack)}</code></pre>" in page
     assert "with these settings" not in page
 
@@ -206,38 +197,36 @@ def test_policy_names_the_hashes_of_what_is_inlined() -> None:
     assert not re.search(r"\sstyle=|\son\w+=", re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL))
 
 
-def test_everything_from_a_record_is_escaped() -> None:
+def test_everything_from_a_result_is_escaped() -> None:
     run = made_run([HOSTILE])
-    record = run.records[0]
-    texts = dict.fromkeys(("recipe", "scale", "command", "commit", "attack", "matching"), HOSTILE)
-    run = changed(
+    metric = encode(run.results[0])["attack"]["scores"]["metrics"]["ssim"]
+    texts = dict.fromkeys(("recipe", "scale", "command", "commit", "about"), HOSTILE)
+    of_attack = {f"attack__{name}": HOSTILE for name in ("call", "matching", "release__kind", "release__withholds")}
+    run = edited(
         run,
         **texts,
-        hardware={HOSTILE: HOSTILE},
-        release={
-            "kind": HOSTILE,
-            "shows": {HOSTILE: HOSTILE},
-            "withholds": HOSTILE,
-            "owned": HOSTILE,
-            "data": HOSTILE,
-            "records": HOSTILE,
-        },
-        claims=[dict.fromkeys(record["claims"][0], HOSTILE)],
+        **of_attack,
+        hardware__device=HOSTILE,
+        attack__release__shows={HOSTILE: HOSTILE},
+        attack__release__owned=HOSTILE,
+        attack__release__data=HOSTILE,
+        claims=[made_claim(HOSTILE, 1.0, HOSTILE, 1.0)],
         caveats=[{"code": HOSTILE, "text": HOSTILE}],
-        scores=record["scores"] | {"primary": HOSTILE, "metrics": {HOSTILE: record["scores"]["metrics"]["ssim"]}},
-        nulls={name: {"meaning": HOSTILE, "count": HOSTILE, "metrics": {}} for name in MEANINGS},
-        point={"axis": HOSTILE, "value": HOSTILE, "series": HOSTILE, "log": False},
-        limit=made_limit(0.5, 0.1) | {"metric": HOSTILE},
+        attack__scores__primary=HOSTILE,
+        attack__scores__metrics={HOSTILE: metric},
+        attack__nulls={name: made_null(HOSTILE, 0.1, HOSTILE) for name in MEANINGS},
+        point=made_point(HOSTILE, HOSTILE, series=HOSTILE),
+        attack__limit=made_limit(0.5, 0.1, metric=HOSTILE),
     )
-    run.records.append(run.records[0])
+    run.results.append(run.results[0])
     rows = [dict.fromkeys(row, HOSTILE) | {HOSTILE: HOSTILE} for row in run.rows]
     page = render(replace(run, rows=rows), title=HOSTILE)
     assert "<img src=x" not in page
     assert page.count("&lt;img src=x") > 50
 
 
-def test_run_without_records() -> None:
-    assert "This run holds no result" in render(Run(records=[], rows=[], images={}))
+def test_run_without_results() -> None:
+    assert "This run holds no result" in render(Run(results=[], rows=[], images={}))
 
 
 def test_our_own_names_are_explained_where_they_are_used() -> None:
@@ -250,21 +239,21 @@ def test_our_own_names_are_explained_where_they_are_used() -> None:
     assert glossary.METRICS["ssim"] in page
     assert glossary.MATCHINGS["nearest_ncc"] in page
     assert glossary.MATCHINGS["identity"] not in page
-    assert glossary.METRICS["ssim"] not in render(Run(records=[made_study()], rows=[], images={}))
+    assert glossary.METRICS["ssim"] not in render(Run(results=[made_measurement()], rows=[], images={}))
 
 
 def test_what_was_released_stands_beside_each_verdict() -> None:
-    page = render(changed(made_run(), release=made_run().records[0]["release"] | {"kind": "WeightsOnly"}))
+    page = render(made_run())
     verdicts = page[: page.index("How to read this page")]
     assert "Released: a trained model. Withheld: " in verdicts
     assert "The models were trained for this page" in verdicts
     assert "can be read back by whoever is shown such a release" in verdicts
-    own = changed(made_run(leak=0), release=made_run().records[0]["release"] | {"kind": "MyRelease"})
+    own = edited(made_run(leak=0), attack__release__kind="MyRelease")
     assert "Released: MyRelease. Withheld: " in render(own)
     assert "can be read back by whoever" not in render(own)
 
 
-def test_what_else_a_record_says_is_told() -> None:
+def test_what_else_a_result_says() -> None:
     page = render(made_run(n=16)).replace(SPACE, " ")
     assert f"8 of 16 records (50 %, 95 % interval 25{DASH}75 %) came back closer (ssim)" in page
     assert f"The label was right for 25 % of the records (95 % interval 7.3{DASH}52 %)" in page

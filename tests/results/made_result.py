@@ -1,4 +1,4 @@
-"""A cell whose result is known, and its record."""
+"""A completed experiment whose scores are known, and its result."""
 
 from typing import Any
 
@@ -10,14 +10,15 @@ from torch import Tensor
 from remanence import Data, Reconstruction, evaluate
 from remanence.experiments import Completed, Finding, Outcome, run_experiment
 from remanence.experiments.checks import caveats
-from remanence.experiments.results import Record, record
+from remanence.experiments.results import Result
+from remanence.experiments.summary import result_of
 from remanence.metrics import MSE, PSNR, Metric, hungarian
 
 PRIVATE = 40
 LOST = 4  # withheld records that got no candidate
 
 
-def made_result(truth: Data, unrelated: Data, x: Tensor, *, metrics: tuple[Metric, ...] = (MSE, PSNR)) -> Completed:
+def made_completed(truth: Data, unrelated: Data, x: Tensor, *, metrics: tuple[Metric, ...] = (MSE, PSNR)) -> Completed:
     experiment = tiny_experiment("made")
     found = Reconstruction(x=x)
     finding = Finding(
@@ -33,9 +34,9 @@ def made_result(truth: Data, unrelated: Data, x: Tensor, *, metrics: tuple[Metri
     return Completed(experiment=experiment, outcome=outcome, seconds=1.23456, device=torch.device("cpu"))
 
 
-def made(result: Completed, **changes: Any) -> Record:
+def made(completed: Completed, **changes: Any) -> Result:
     fields = {"recipe": "made.up", "scale": "smoke", "seed": 7, "command": "remanence run made.up"}
-    return record(result, **(fields | changes))
+    return result_of(completed, **(fields | changes))
 
 
 def finite(values: Tensor) -> np.ndarray[Any, Any]:

@@ -15,16 +15,17 @@ from tiny_experiments import tiny_experiment
 
 from remanence.errors import BadInput
 from remanence.experiments import run_experiment
-from remanence.experiments.results import Run, check_writable, images, read_run, record, replace_file, rows, write_run
+from remanence.experiments.folder import Run, check_writable, read_run, replace_file, write_run
+from remanence.experiments.summary import images, result_of, rows
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.fixture(scope="module")
 def run() -> Run:
-    result = run_experiment(tiny_experiment())
-    made = record(result, recipe="tiny", scale="smoke", seed=0, command="remanence run tiny")
-    return Run(records=[made], rows=rows(result), images={f"0/{name}": x for name, x in images(result).items()})
+    completed = run_experiment(tiny_experiment())
+    made = result_of(completed, recipe="tiny", scale="smoke", seed=0, command="remanence run tiny")
+    return Run(results=[made], rows=rows(completed), images={f"0/{name}": x for name, x in images(completed).items()})
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -34,7 +35,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_run_is_read_as_it_was_written(tmp_path: Path, run: Run) -> None:
     write_run(tmp_path / "new" / "deep", run)
     back = read_run(tmp_path / "new" / "deep")
-    assert back.records == run.records
+    assert back.results == run.results
     assert back.rows == run.rows
     assert back.images.keys() == run.images.keys()
     assert all(torch.equal(back.images[name], run.images[name]) for name in run.images)
@@ -42,16 +43,16 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path, run: Run) -> None:
 
 def test_any_text_survives(tmp_path: Path, run: Run) -> None:
     text = 'a "b", c;\r\nd é \N{EN DASH} \U0001f600 =1+1'
-    odd = replace(run, records=[{**run.records[0], "cell": text}], rows=[{"cell": text, "found": ""}])
+    odd = replace(run, results=[replace(run.results[0], label=text)], rows=[{"experiment": text, "found": ""}])
     write_run(tmp_path, odd)
-    assert read_run(tmp_path).records[0]["cell"] == text
+    assert read_run(tmp_path).results[0].label == text
     assert read_run(tmp_path).rows_of(text) == odd.rows
 
 
 def test_cells_with_other_metrics_share_a_table(tmp_path: Path, run: Run) -> None:
-    write_run(tmp_path, replace(run, rows=[{"cell": "a", "mse": "1"}, {"cell": "b", "ssim": "2"}]))
+    write_run(tmp_path, replace(run, rows=[{"experiment": "a", "mse": "1"}, {"experiment": "b", "ssim": "2"}]))
     with (tmp_path / "scores.csv").open(newline="") as file:
-        assert list(csv.reader(file)) == [["cell", "mse", "ssim"], ["a", "1", ""], ["b", "", "2"]]
+        assert list(csv.reader(file)) == [["experiment", "mse", "ssim"], ["a", "1", ""], ["b", "", "2"]]
 
 
 def test_a_picture_that_is_a_view_is_stored(tmp_path: Path, run: Run) -> None:
@@ -66,14 +67,14 @@ def test_a_run_without_rows_and_pictures_removes_the_old_ones(tmp_path: Path, ru
     assert contents(tmp_path).keys() == {"results.json", "scores.csv", "images.safetensors"}
     write_run(tmp_path, replace(run, rows=[], images={}))
     assert contents(tmp_path).keys() == {"results.json"}
-    assert read_run(tmp_path) == Run(records=run.records, rows=[], images={})
+    assert read_run(tmp_path) == Run(results=run.results, rows=[], images={})
 
 
 def test_numbers_that_are_not_finite_are_not_written(tmp_path: Path, run: Run) -> None:
     write_run(tmp_path, run)
     before = contents(tmp_path)
     with pytest.raises(ValueError, match="not JSON compliant"):
-        write_run(tmp_path, replace(run, records=[{**run.records[0], "seconds": float("nan")}]))
+        write_run(tmp_path, replace(run, results=[replace(run.results[0], seconds=float("nan"))]))
     assert contents(tmp_path) == before
 
 
@@ -90,7 +91,7 @@ def refused(*_: Any, **__: Any) -> None:
 BREAKS: dict[str, tuple[object, str, Callable[..., None]]] = {
     "the pictures": (Path, "write_bytes", half_written),
     "the rows": (csv.DictWriter, "writerows", refused),
-    "the records": (Path, "write_text", half_written),
+    "the results": (Path, "write_text", half_written),
     "the new names": (os, "replace", refused),
 }
 
@@ -100,7 +101,7 @@ def test_a_full_disk_leaves_the_old_run(tmp_path: Path, run: Run, monkeypatch: p
     write_run(tmp_path, run)
     before = contents(tmp_path)
     other = Run(
-        records=[{**run.records[0], "seed": 1}],
+        results=[replace(run.results[0], seed=1)],
         rows=[{**row, "found": "?"} for row in run.rows],
         images={name: 255 - x for name, x in run.images.items()},
     )
@@ -150,9 +151,9 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     [
         ("results.json", b"\xff\xfe"),
         ("results.json", b"[{"),
-        ("scores.csv", b"cell,\xff"),
-        ("scores.csv", b"cell,record\na\n"),
-        ("scores.csv", b"cell,record\na,1,2\n"),
+        ("scores.csv", b"experiment,\xff"),
+        ("scores.csv", b"experiment,record\na\n"),
+        ("scores.csv", b"experiment,record\na,1,2\n"),
         ("scores.csv", b"other,record\na,1\n"),
         ("images.safetensors", b""),
         ("images.safetensors", b"\xff" * 100),

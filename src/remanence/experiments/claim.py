@@ -1,4 +1,4 @@
-"""What a paper printed or we ask of ourselves, and whether a measured number meets it."""
+"""Claims: what a paper printed or the target we set, and whether a measured number meets it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from remanence.metrics import Metric
 @final
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What a paper prints for a quantity, and the bar we set ourselves; either may be missing, not both.
+    """What a paper prints for a quantity, and the target we set ourselves; either may be missing, not both.
 
-    `Claim.mean(MSE, printed=0.0089, where="table III")` is the commonest; a study's claim names one of its measures.
+    `Claim.mean(MSE, printed=0.0089, where="table III")` is the commonest; others name a measure of the experiment.
     """
 
     quantity: str
-    higher_is_better: bool | None  # None: neither, and ours holds where it is near the printed number
+    higher_is_better: bool | None  # None: neither; ours holds if it is near the printed number
     where: str
     printed: float | None = None
     target: float | None = None
@@ -25,23 +25,31 @@ class Claim:
 
     def __post_init__(self) -> None:
         if self.printed is None and self.target is None:
-            raise BadInput(f"the claim about `{self.quantity}` needs `printed` or `target`, got neither")
+            raise BadInput(
+                f"the claim about `{self.quantity}` needs `printed` or `target`, got neither",
+                code="empty",
+                argument="printed",
+            )
         if self.target is not None and self.higher_is_better is None:
             raise BadInput(
-                f"the claim about `{self.quantity}` has a `target`, so one end of it must be better, got None"
+                f"the claim about `{self.quantity}` has a `target`, so `higher_is_better` must be set, got None",
+                code="conflict",
+                argument="higher_is_better",
             )
 
     @staticmethod
     def mean(metric: Metric, *, where: str, printed: float | None = None, target: float | None = None) -> "Claim":
+        """A claim about the mean of a metric."""
         name, up = f"mean {metric.name}", metric.higher_is_better
         return Claim(quantity=name, higher_is_better=up, where=where, printed=printed, target=target)
 
     def holds(self, measured: float) -> bool | None:
-        """Whether ours is no worse than the printed number by more than `rtol`, or where neither end is better no
-        farther from it; None where nothing is printed."""
+        """Whether ours is no worse than the printed number by more than `rtol`, or no farther from it where neither
+        direction is better; None where nothing is printed."""
         return None if self.printed is None else self._meets(measured, self.printed, self.rtol * abs(self.printed))
 
     def reached(self, measured: float) -> bool | None:
+        """Whether ours meets the target; None without one."""
         return None if self.target is None else self._meets(measured, self.target, 0.0)
 
     def _meets(self, measured: float, bar: float, slack: float) -> bool:
@@ -51,13 +59,15 @@ class Claim:
 
 
 def check_claims(claims: Sequence[Claim], known: Mapping[str, bool | None]) -> None:
-    """Refuse a claim about a quantity that is not measured, or that has its better end elsewhere."""
-    ways = {name.casefold(): way for name, way in known.items()}  # papers write `MSE`, our metric is `mse`
+    """Refuse a claim about a quantity that is not measured, or whose better direction is another."""
+    directions = {name.casefold(): up for name, up in known.items()}  # papers write `MSE`, our metric is `mse`
     for claim in claims:
-        if (name := claim.quantity.casefold()) not in ways:
+        if (name := claim.quantity.casefold()) not in directions:
             raise unknown_name("quantity of a claim", claim.quantity, known)
-        if None not in (ways[name], claim.higher_is_better) and ways[name] != claim.higher_is_better:
+        if None not in (directions[name], claim.higher_is_better) and directions[name] != claim.higher_is_better:
             raise BadInput(
-                f"`higher_is_better` of the claim about `{claim.quantity}` must be {ways[name]}, "
-                f"got {claim.higher_is_better}"
+                f"`higher_is_better` of the claim about `{claim.quantity}` must be {directions[name]}, "
+                f"got {claim.higher_is_better}",
+                code="conflict",
+                argument="higher_is_better",
             )

@@ -13,17 +13,17 @@ from remanence.experiments.finding import Finding
 from remanence.metrics import Interval, Scores
 from remanence.types import Caveat
 
-Role: TypeAlias = Literal["ours", "chance", "printed", "limit"]
+Role: TypeAlias = Literal["ours", "chance", "printed", "limit", "flagged"]
 Kind: TypeAlias = Literal["lines", "bars", "points"]
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """A number with its 95 % interval and the level that chance reaches (None only where that means nothing)."""
+    """A number with its 95 % interval and the level that chance reaches (None only where chance means nothing)."""
 
     name: str
-    value: float
+    value: float | None  # None: it could not be measured
     meaning: str
     low: float | None = None
     high: float | None = None
@@ -31,6 +31,7 @@ class Measure:
 
     @classmethod
     def from_interval(cls, name: str, found: Interval, *, meaning: str, chance: float | None = None) -> "Measure":
+        """A measure from an estimate and its interval."""
         return cls(name=name, value=found.value, low=found.low, high=found.high, chance=chance, meaning=meaning)
 
 
@@ -41,23 +42,32 @@ class Series:
 
     name: str
     x: tuple[float, ...] | tuple[str, ...]
-    y: tuple[float, ...]
-    low: tuple[float, ...] | None = None
-    high: tuple[float, ...] | None = None
+    y: tuple[float | None, ...]  # None: a gap
+    low: tuple[float | None, ...] | None = None
+    high: tuple[float | None, ...] | None = None
     role: Role = "ours"
 
     @classmethod
     def from_intervals(cls, name: str, x: tuple[float, ...] | tuple[str, ...], found: Sequence[Interval]) -> "Series":
+        """A series from estimates and their intervals."""
         low, high = tuple(each.low for each in found), tuple(each.high for each in found)
         return cls(name=name, x=x, y=tuple(each.value for each in found), low=low, high=high)
 
     def __post_init__(self) -> None:
         lengths = {name: len(v) for name in ("x", "y", "low", "high") if (v := getattr(self, name)) is not None}
         if len(set(lengths.values())) > 1 or (self.low is None) != (self.high is None):
-            raise BadInput(f"`x`, `y`, `low` and `high` of series `{self.name}` must be equally long, got {lengths}")
+            raise BadInput(
+                f"`x`, `y`, `low` and `high` of series `{self.name}` must be equally long, got {lengths}",
+                code="shape-mismatch",
+                argument="x",
+            )
         texts = [x for x in self.x if isinstance(x, str)]
         if len(texts) not in (0, len(self.x)) or not all(isinstance(x, str) or isfinite(x) for x in self.x):
-            raise BadInput(f"`x` of series `{self.name}` must hold finite numbers, or texts only, got {self.x}")
+            raise BadInput(
+                f"`x` of series `{self.name}` must hold finite numbers, or texts only, got {self.x}",
+                code="wrong-type",
+                argument="x",
+            )
         if self.role not in get_args(Role):
             raise unknown_name("role of a series", self.role, get_args(Role))
 
@@ -65,6 +75,8 @@ class Series:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Figure:
+    """Series over one axis: lines or points over numbers, bars over texts."""
+
     title: str
     x_label: str
     y_label: str
@@ -77,7 +89,11 @@ class Figure:
         if self.kind not in get_args(Kind):
             raise unknown_name("kind of figure", self.kind, get_args(Kind))
         if self.kind != "bars" and any(isinstance(x, str) for series in self.series for x in series.x):
-            raise BadInput(f"figure `{self.title}` has texts for `x`, and {self.kind} need numbers: make it bars")
+            raise BadInput(
+                f"figure `{self.title}` has texts for `x`, and {self.kind} need numbers: make it bars",
+                code="wrong-type",
+                argument="kind",
+            )
 
 
 @final
@@ -129,7 +145,7 @@ def joined(outcomes: Sequence[Outcome]) -> Outcome:
 
 def quantities_of(outcome: Outcome) -> dict[str, float]:
     """Every number a claim may be about, by name: of the scores, then of the measures."""
-    measured = {measure.name: measure.value for measure in outcome.measures}
+    measured = {measure.name: nan if measure.value is None else measure.value for measure in outcome.measures}
     return (_of_scores(outcome.finding.scores) if outcome.finding else {}) | measured
 
 

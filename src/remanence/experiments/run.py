@@ -12,17 +12,9 @@ from remanence.errors import BadInput
 from remanence.execution import Backend
 from remanence.experiments import Completed, Experiment, Prepared, Victims, prepare, run_experiment
 from remanence.experiments.device import device_of
-from remanence.experiments.results import (
-    Record,
-    Run,
-    check_writable,
-    images,
-    read_records,
-    record,
-    redacted,
-    rows,
-    write_run,
-)
+from remanence.experiments.folder import Run, check_writable, read_results, redacted, write_run
+from remanence.experiments.results import Result
+from remanence.experiments.summary import images, result_of, rows
 from remanence.shadow import Store
 
 FILES = ("results.json", "scores.csv", "images.safetensors", "report.html")
@@ -60,14 +52,14 @@ class Job:
         return Store(folder=self.store / self.recipe.split()[0] / name) if self.store else None
 
 
-def run_job(experiments: Sequence[Experiment], job: Job) -> Iterator[tuple[Run, Record]]:
+def run_job(experiments: Sequence[Experiment], job: Job) -> Iterator[tuple[Run, Result]]:
     """The run so far and the result of each experiment, as soon as it is in the folder.
 
     A run that skips refused experiments writes nothing before one is finished; where all are refused the first refusal
     is raised. Victims that several experiments hold are prepared once, and dropped after the last of them.
     """
     _check_folder(experiments, job)
-    device, run, yielded = device_of(job.device), Run(records=[], rows=[], images={}), 0
+    device, run, yielded = device_of(job.device), Run(results=[], rows=[], images={}), 0
     shared: dict[tuple[Victims, int], Prepared] = {}
     for i, experiment in enumerate(experiments):
         prepared = partial(_prepared, shared, job, experiment)
@@ -86,10 +78,10 @@ def run_job(experiments: Sequence[Experiment], job: Job) -> Iterator[tuple[Run, 
             del shared[key]
         if yielded or completed.refusal is None:
             write_run(job.folder, run)
-            yield from ((run, result) for result in run.records[yielded:])
-            yielded = len(run.records)
-    if run.records and not yielded:
-        raise BadInput(run.records[0]["refusal"], code="refused")
+            yield from ((run, result) for result in run.results[yielded:])
+            yielded = len(run.results)
+    if run.results and not yielded:
+        raise BadInput(run.results[0].refusal or "", code="refused")
 
 
 def _prepared(
@@ -109,9 +101,9 @@ def _prepared(
 
 
 def _with_result(run: Run, completed: Completed, job: Job) -> Run:
-    made = record(completed, recipe=job.recipe, scale=job.scale, seed=job.seed, command=job.command)
-    pictures = {f"{len(run.records)}/{name}": x for name, x in images(completed).items()}
-    run = Run(records=[*run.records, made], rows=[*run.rows, *rows(completed)], images={**run.images, **pictures})
+    made = result_of(completed, recipe=job.recipe, scale=job.scale, seed=job.seed, command=job.command)
+    pictures = {f"{len(run.results)}/{name}": x for name, x in images(completed).items()}
+    run = Run(results=[*run.results, made], rows=[*run.rows, *rows(completed)], images={**run.images, **pictures})
     return redacted(run) if job.redact else run
 
 
@@ -132,10 +124,10 @@ def _made_again(experiments: Sequence[Experiment], job: Job) -> bool:
     ours = {each.label: repr(each.attack) if each.attack is not None else None for each in experiments}
     try:
         return all(
-            (r["recipe"], r["scale"], r["seed"]) == (job.recipe, job.scale, job.seed)
-            and r["cell"] in ours
-            and (r["kind"] == "refused" or r.get("attack") == ours[r["cell"]])
-            for r in read_records(job.folder)
+            (r.recipe, r.scale, r.seed) == (job.recipe, job.scale, job.seed)
+            and r.label in ours
+            and (r.refusal is not None or (r.attack and r.attack.call) == ours[r.label])
+            for r in read_results(job.folder)
         )
     except BadInput:
         return False

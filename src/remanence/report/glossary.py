@@ -1,8 +1,8 @@
-"""Our own names for releases, metrics and matchings, in the words of a reader who knows none of them."""
+"""Releases, metrics and matchings in plain words, for readers who know none of them."""
 
 from collections.abc import Mapping, Sequence
 
-from remanence.experiments.results import Record
+from remanence.experiments.results import AttackSummary, Result
 
 RELEASES = {
     "Gradient": "the gradient of a batch of records, as a client of federated learning sends it to the server",
@@ -32,18 +32,20 @@ MATCHINGS = {
 }
 
 
-def released(record: Record) -> str:
-    """What left the house and what stayed, in one sentence; of a release that is not ours, by its name."""
-    kind = record["release"]["kind"]
-    return f"Released: {RELEASES.get(kind, kind)}. Withheld: {record['release']['withholds']}."
+def released(attack: AttackSummary) -> str:
+    """What was released and what was withheld, in one sentence; a release that is not ours goes by its name."""
+    kind = attack.release.kind
+    return f"Released: {RELEASES.get(kind, kind)}. Withheld: {attack.release.withholds}."
 
 
-def metrics_in(records: Sequence[Record]) -> list[tuple[str, str]]:
-    return _known(METRICS, [name for record in records if "scores" in record for name in record["scores"]["metrics"]])
+def metrics_in(results: Sequence[Result]) -> list[tuple[str, str]]:
+    """The metrics of the results, each with its meaning."""
+    return _known(METRICS, [name for result in results if result.attack for name in result.attack.scores.metrics])
 
 
-def matchings_in(records: Sequence[Record]) -> list[tuple[str, str]]:
-    return _known(MATCHINGS, [record["matching"] for record in records if "matching" in record])
+def matchings_in(results: Sequence[Result]) -> list[tuple[str, str]]:
+    """The matchings of the results, each with its meaning."""
+    return _known(MATCHINGS, [result.attack.matching for result in results if result.attack])
 
 
 def _known(words: Mapping[str, str], names: Sequence[str]) -> list[tuple[str, str]]:

@@ -1,46 +1,62 @@
-"""The cells of a run side by side: a figure for each axis along which it walks, another for the limits, a table."""
+"""The attacks of a run side by side: a figure for each axis of a sweep, another for the limits, a table."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias, final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias, final
 
-from remanence.experiments.results import FigureRecord, Record, SeriesRecord
-from remanence.experiments.results.schema import LimitRecord, PointRecord
-from remanence.report.drawn import Drawn, drawn
+from remanence.experiments.experiment import Point
+from remanence.experiments.outcome import Figure, Role, Series
+from remanence.experiments.results import AttackSummary, MetricSummary, Result
+from remanence.metrics.limit import Limit
+from remanence.report.figures import Rendered, rendered
 from remanence.report.words import number
 
 LEVELS = {"nearest_neighbour": "nearest neighbour", "mean_image": "mean image"}
-Interval: TypeAlias = tuple[float | None, float | None, float | None]  # value, low, high
-Value: TypeAlias = Callable[[Record], Interval]
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One cell in the table of all."""
+    """One attack of the run: a line of the table, and where it has a point, a point of a figure."""
 
-    place: int  # in the run, from 1
-    record: Record
-    metric: dict[str, Any]
+    position: int  # in the run, from 1
+    result: Result
+    attack: AttackSummary
+    metric: MetricSummary
     printed: float | None
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class Placed:
+    """An attack on an axis."""
+
+    line: Line
+    point: Point
+
+
+Values: TypeAlias = tuple[float | None, float | None, float | None]  # value, low, high
+Value: TypeAlias = Callable[[Placed], Values]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Overview:
-    axes: list[Drawn]
-    limits: list[Drawn]
+    """What the page shows of all attacks together."""
+
+    axes: list[Rendered]
+    limits: list[Rendered]
     lines: list[Line]
     printed: bool  # whether a paper prints a mean for any
 
 
-def overview(records: Sequence[Record]) -> Overview | None:
-    """Nothing for a run with one cell: there is nothing to stand side by side."""
-    lines = [_line(i, record) for i, record in enumerate(records, 1) if record["kind"] == "attack"]
+def overview(results: Sequence[Result]) -> Overview | None:
+    """The attacks of a run side by side; None for a run with one."""
+    lines = [_line(i, result, result.attack) for i, result in enumerate(results, 1) if result.attack]
     if len(lines) < 2:
         return None
-    groups = _groups(line.record for line in lines)
-    bounded = [kept for group in groups if (kept := [record for record in group if record["limit"]])]
+    groups = _groups(lines)
+    bounded = [limited for group in groups if (limited := [each for each in group if each.line.attack.limit])]
     return Overview(
         axes=[_axis(group) for group in groups],
         limits=[_limits(group) for group in bounded],
@@ -49,129 +65,123 @@ def overview(records: Sequence[Record]) -> Overview | None:
     )
 
 
-def _line(place: int, record: Record) -> Line:
-    metric = record["scores"]["metrics"][record["scores"]["primary"]]
-    return Line(place=place, record=record, metric=metric, printed=_printed(record))
+def _line(position: int, result: Result, attack: AttackSummary) -> Line:
+    scores = attack.scores
+    name = f"mean {scores.primary}".casefold()
+    printed = (claim.printed for claim in result.claims if claim.quantity.casefold() == name)
+    first = next((value for value in printed if value is not None), None)
+    return Line(position=position, result=result, attack=attack, metric=scores.metrics[scores.primary], printed=first)
 
 
-def _printed(record: Record) -> float | None:
-    """What a paper prints for the mean of the primary metric."""
-    name = f"mean {record['scores']['primary']}".casefold()
-    printed = (claim["printed"] for claim in record["claims"] if claim["quantity"].casefold() == name)
-    return next((value for value in printed if value is not None), None)
-
-
-def _groups(records: Iterable[Record]) -> list[list[Record]]:
-    """The cells that stand on one axis and are scored alike."""
-    groups: dict[tuple[str, str], list[Record]] = {}
-    for record in records:
-        if record["point"]:
-            groups.setdefault((_point(record)["axis"], record["scores"]["primary"]), []).append(record)
+def _groups(lines: Sequence[Line]) -> list[list[Placed]]:
+    """The attacks that stand on one axis and are scored alike."""
+    groups: dict[tuple[str, str], list[Placed]] = {}
+    for line in lines:
+        if (point := line.result.point) is not None:
+            key = (point.axis, line.attack.scores.primary)
+            groups.setdefault(key, []).append(Placed(line=line, point=point))
     return list(groups.values())
 
 
-def _point(record: Record) -> PointRecord:
-    point = record["point"]
-    assert point is not None  # only cells with one are grouped
-    return point
+def _axis(group: Sequence[Placed]) -> Rendered:
+    primary = group[0].line.attack.scores.primary
 
-
-def _axis(group: Sequence[Record]) -> Drawn:
-    primary = group[0]["scores"]["primary"]
-
-    def mean(record: Record) -> Interval:
-        said = record["scores"]["metrics"][primary]
-        return said["mean"], said["low"], said["high"]
+    def mean(placed: Placed) -> Values:
+        metric = placed.line.metric
+        return metric.mean, metric.low, metric.high
 
     def level(null: str) -> Value:
-        return lambda record: _bare(record["nulls"][null]["metrics"].get(primary, {}).get("mean"))
+        def value(placed: Placed) -> Values:
+            metrics = getattr(placed.line.attack.nulls, null).metrics
+            return _without_interval(metrics[primary].mean if primary in metrics else None)
+
+        return value
 
     series = _per_series(group, mean, f"mean {primary}", "ours")
     for null, name in LEVELS.items():
-        series += _shared(group, level(null), name, "chance")
-    series += _shared(group, lambda record: _bare(_printed(record)), "printed", "printed")
-    better = "higher" if group[0]["scores"]["metrics"][primary]["higher_is_better"] else "lower"
-    title = f"Mean {primary} against {_point(group[0])['axis']}"
+        series += _common(group, level(null), name, "chance")
+    series += _common(group, lambda placed: _without_interval(placed.line.printed), "printed", "printed")
+    better = "higher" if group[0].line.metric.higher_is_better else "lower"
+    title = f"Mean {primary} against {group[0].point.axis}"
     figure = _figure(group, title, f"mean {primary} ({better} is better)", series)
-    return drawn(figure, note="Each mean with its 95\N{NO-BREAK SPACE}% interval over the records.")
+    return rendered(figure, note="Each mean with its 95\N{NO-BREAK SPACE}% interval over the records.")
 
 
-def _limits(group: Sequence[Record]) -> Drawn:
-    def success(record: Record) -> Interval:
-        said = _limit(record)["success"]
-        return said["value"], said["low"], said["high"]
+def _limits(group: Sequence[Placed]) -> Rendered:
+    def success(placed: Placed) -> Values:
+        found = _limit(placed).success
+        return found.value, found.low, found.high
 
-    def above(record: Record) -> Interval:
-        value = _limit(record)["success"]["value"]
-        return _bare(value if value > _limit(record)["bound"] else None)
+    def above(placed: Placed) -> Values:
+        value = _limit(placed).success.value
+        return _without_interval(value if value > _limit(placed).bound else None)
 
-    flagged = _shared(group, above, "above the limit", "flagged")
+    flagged = _common(group, above, "above the limit", "flagged")
     series = [
         *_per_series(group, success, "measured", "ours"),
-        *_shared(group, lambda record: _bare(_limit(record)["bound"]), "limit", "limit"),
-        *_shared(group, lambda record: _bare(_limit(record)["prior"]), "guess without the release", "chance"),
+        *_common(group, lambda placed: _without_interval(_limit(placed).bound), "limit", "limit"),
+        *_common(group, lambda placed: _without_interval(_limit(placed).prior), "guess without the release", "chance"),
         *flagged,
     ]
-    title = f"Success against {_point(group[0])['axis']}, and what privacy allows"
+    title = f"Success against {group[0].point.axis}, and what privacy allows"
     warning = " A ringed point lies above its limit: see its section." if flagged else ""
-    return drawn(
-        _figure(group, title, "share of records", series),
+    return rendered(
+        _figure(group, title, "fraction of records", series),
         note=f"No attack on a differentially private release can be above the limit.{warning}",
     )
 
 
-def _limit(record: Record) -> LimitRecord:
-    limit = record["limit"]
+def _limit(placed: Placed) -> Limit:
+    limit = placed.line.attack.limit
     assert limit is not None
     return limit
 
 
-def _bare(value: float | None) -> Interval:
+def _without_interval(value: float | None) -> Values:
     return value, None, None
 
 
-def _figure(group: Sequence[Record], title: str, y_label: str, series: list[SeriesRecord]) -> FigureRecord:
+def _figure(group: Sequence[Placed], title: str, y_label: str, series: list[Series]) -> Figure:
     texts = _has_texts(group)
-    return FigureRecord(
+    return Figure(
         title=title,
-        x_label=_point(group[0])["axis"],
+        x_label=group[0].point.axis,
         y_label=y_label,
         kind="bars" if texts else "lines",
-        log_x=not texts and any(_point(record)["log"] for record in group),
-        log_y=False,
-        series=series,
+        log_x=not texts and any(placed.point.log for placed in group),
+        series=tuple(series),
     )
 
 
-def _has_texts(group: Sequence[Record]) -> bool:
-    return any(isinstance(_point(record)["value"], str) for record in group)
+def _has_texts(group: Sequence[Placed]) -> bool:
+    return any(isinstance(placed.point.value, str) for placed in group)
 
 
-def _per_series(group: Sequence[Record], value: Value, name: str, role: str) -> list[SeriesRecord]:
-    texts, members = _has_texts(group), dict.fromkeys(_point(record)["series"] for record in group)
+def _per_series(group: Sequence[Placed], value: Value, name: str, role: Role) -> list[Series]:
+    texts, members = _has_texts(group), dict.fromkeys(placed.point.series for placed in group)
     return [
-        _series([r for r in group if _point(r)["series"] == each], value, each or name, role, texts=texts)
+        _series([p for p in group if p.point.series == each], value, each or name, role, texts=texts)
         for each in members
     ]
 
 
-def _shared(group: Sequence[Record], value: Value, name: str, role: str) -> list[SeriesRecord]:
-    """One series for all cells where they agree about each place on the axis, as levels of chance mostly do."""
-    whole = _series(group, value, name, role, texts=_has_texts(group))
-    pairs = [(x, y) for x, y in zip(whole["x"], whole["y"], strict=True) if y is not None]
+def _common(group: Sequence[Placed], value: Value, name: str, role: Role) -> list[Series]:
+    """One series for all where they agree about each position on the axis, as null levels mostly do."""
+    pooled = _series(group, value, name, role, texts=_has_texts(group))
+    pairs = [(x, y) for x, y in zip(pooled.x, pooled.y, strict=True) if y is not None]
     agreed = dict(pairs)
     if any(agreed[x] != y for x, y in pairs):
-        return [{**each, "name": f"{name}, {each['name']}"} for each in _per_series(group, value, "others", role)]
-    return [{**whole, "x": list(agreed), "y": list(agreed.values())}] if agreed else []
+        return [replace(each, name=f"{name}, {each.name}") for each in _per_series(group, value, "others", role)]
+    return [Series(name=name, x=tuple(agreed), y=tuple(agreed.values()), role=role)] if agreed else []  # type: ignore[arg-type]
 
 
-def _series(group: Sequence[Record], value: Value, name: str, role: str, *, texts: bool) -> SeriesRecord:
-    placed = [(_point(record)["value"], value(record)) for record in group]
+def _series(group: Sequence[Placed], value: Value, name: str, role: Role, *, texts: bool) -> Series:
+    points = [(placed.point.value, value(placed)) for placed in group]
     if texts:
-        placed = [(number(x), said) for x, said in placed]
+        points = [(number(x), values) for x, values in points]
     else:
-        placed.sort(key=lambda pair: float(pair[0]))
-    y, low, high = ([said[i] for _, said in placed] for i in range(3))
+        points.sort(key=lambda pair: float(pair[0]))
+    y, low, high = (tuple(values[i] for _, values in points) for i in range(3))
     bounded = any(bound is not None for bound in low)
-    x = [place for place, _ in placed]
-    return SeriesRecord(name=name, role=role, x=x, y=y, low=low if bounded else None, high=high if bounded else None)
+    x = tuple(x for x, _ in points)
+    return Series(name=name, role=role, x=x, y=y, low=low if bounded else None, high=high if bounded else None)  # type: ignore[arg-type]

@@ -1,117 +1,128 @@
-"""What a record says, in sentences that a reader without the field's words can repeat."""
+"""What a result says, in sentences that a reader without the field's words can repeat."""
 
-from remanence.experiments.results import Record
-from remanence.experiments.results.schema import MeasureRecord
+from collections.abc import Sequence
+
+from remanence.experiments.outcome import Measure
+from remanence.experiments.results import AttackSummary, ClaimCheck, Counted, Result
+from remanence.metrics import Interval
 from remanence.report.words import DASH, PERCENT, between, number, percent, score
 
-MOST_MEASURES = 4  # in one sentence
+MAX_MEASURES = 4  # in one sentence
 
 
-def verdict(record: Record) -> str:
+def verdict(result: Result) -> str:
     """What was found or measured, in one sentence."""
-    if record["kind"] == "refused":
-        return f"Refused: {record['refusal']}"
-    if record["kind"] == "attack":
-        return _found(record)
-    return record.get("verdict") or _measured(record)
+    if result.refusal is not None:
+        return f"Refused: {result.refusal}"
+    return _found(result.attack) if result.attack else result.verdict or _measured(result.measures)
 
 
-def _found(record: Record) -> str:
-    found, total = record["scores"]["found"], number(record["scores"]["records"])
-    if not found["count"]:
-        return f"No record was found at this budget (0 of {total}, {_reach(found)})."
-    were = "was" if found["count"] == 1 else "were"
+def _found(attack: AttackSummary) -> str:
+    found, total = attack.scores.found, number(attack.scores.records)
+    if not found.count:
+        return f"No record was found at this budget (0 of {total}, {_reach(found.fraction)})."
+    were = "was" if found.count == 1 else "were"
     return (
-        f"{number(found['count'])} of {total} records {were} found ({_share(found)}) "
-        f"where chance finds {percent(found['fpr'])}."
+        f"{number(found.count)} of {total} records {were} found ({_fraction(found)}) "
+        f"where chance finds {percent(attack.scores.fpr)}."
     )
 
 
-def _measured(record: Record) -> str:
-    told = []
-    for measure in _largest_leak_first(record["measures"])[:MOST_MEASURES]:
-        if measure["value"] is None:
-            told.append(f"{measure['name']}: cannot be said")
+def _measured(measures: Sequence[Measure]) -> str:
+    parts = []
+    for measure in _largest_leak_first(measures)[:MAX_MEASURES]:
+        if measure.value is None:
+            parts.append(f"{measure.name}: cannot be said")
             continue
-        beside = []
-        if reach := between(measure["low"], measure["high"]):
-            beside.append(f"95{PERCENT} interval {reach}")
-        if measure["chance"] is not None:
-            beside.append(f"chance {score(measure['chance'])}")
-        told.append(f"{measure['name']} {score(measure['value'])}" + (f" ({', '.join(beside)})" if beside else ""))
-    if more := len(record["measures"]) - len(told):
-        told.append(f"and {more} more")
-    return "; ".join(told) + "." if told else "Nothing was measured; see the figures."
+        context = []
+        if reach := between(measure.low, measure.high):
+            context.append(f"95{PERCENT} interval {reach}")
+        if measure.chance is not None:
+            context.append(f"chance {score(measure.chance)}")
+        parts.append(f"{measure.name} {score(measure.value)}" + (f" ({', '.join(context)})" if context else ""))
+    if more := len(measures) - len(parts):
+        parts.append(f"and {more} more")
+    return "; ".join(parts) + "." if parts else "Nothing was measured; see the figures."
 
 
-def _largest_leak_first(measures: list[MeasureRecord]) -> list[MeasureRecord]:
-    """The others in their order: what was found must not be behind "and so many more"."""
-    shares = [each for each in measures if each["name"].startswith("share found") and each["value"] is not None]
-    largest = max(shares, key=lambda each: each["value"] or 0.0, default=None)
+def _largest_leak_first(measures: Sequence[Measure]) -> list[Measure]:
+    """The largest fraction found, then the others in their order: it must not be hidden in "and so many more"."""
+    fractions = [each for each in measures if each.name.startswith("share found") and each.value is not None]
+    largest = max(fractions, key=lambda each: each.value or 0.0, default=None)
     return sorted(measures, key=lambda each: each is not largest)
 
 
-def notes(record: Record) -> list[str]:
-    """What else the scores of an attack say, where the record has it."""
-    scores, told = record["scores"], []
-    if closer := scores["closer"]:
-        told.append(
-            f"{number(closer['count'])} of {number(scores['records'])} records ({_share(closer)}) came back closer "
-            f"({scores['primary']}) than their nearest neighbour among the records that the attacker could own."
+def notes(attack: AttackSummary) -> list[str]:
+    """What else the scores of an attack say, where the result has it."""
+    scores, sentences = attack.scores, []
+    if closer := scores.closer:
+        sentences.append(
+            f"{number(closer.count)} of {number(scores.records)} records ({_fraction(closer)}) came back closer "
+            f"({scores.primary}) than their nearest neighbour among the records that the attacker could own."
         )
-    if labels := scores["labels"]:
-        told.append(
-            f"The label was right for {percent(labels['share'])} of the records ({_reach(labels)}); always naming the "
-            f"commonest one is right for {percent(labels['chance'])}."
+    if labels := scores.labels:
+        sentences.append(
+            f"The label was right for {percent(labels.accuracy.value)} of the records ({_reach(labels.accuracy)}); "
+            f"always naming the commonest one is right for {percent(labels.chance)}."
         )
-    if scores["objective"] is not None:
-        told.append(
-            f"The attack ended with its own objective at {score(scores['objective'])}. Lower is better, and it is all "
+    if scores.objective is not None:
+        sentences.append(
+            f"The attack ended with its own objective at {score(scores.objective)}. Lower is better, and it is all "
             "that an attacker sees."
         )
-    return told
+    return sentences
 
 
-def _share(said: dict[str, float]) -> str:
-    return f"{percent(said['share'])}, {_reach(said)}"
+def _fraction(counted: Counted) -> str:
+    return f"{percent(counted.fraction.value)}, {_reach(counted.fraction)}"
 
 
-def _reach(said: dict[str, float]) -> str:
-    return f"95{PERCENT} interval {percent(said['low']).removesuffix(PERCENT)}{DASH}{percent(said['high'])}"
+def _reach(interval: Interval) -> str:
+    return f"95{PERCENT} interval {percent(interval.low).removesuffix(PERCENT)}{DASH}{percent(interval.high)}"
 
 
-def limit_sentence(record: Record) -> str:
-    """What differential privacy allows, beside what was measured."""
-    if (limit := record["limit"]) is None:
+def limit_sentence(attack: AttackSummary) -> str:
+    """What differential privacy allows, and what was measured."""
+    if (limit := attack.limit) is None:
         return ""
-    privacy = f"epsilon {number(limit['epsilon'])} at delta {number(limit['delta'])}, mu {number(limit['mu'])}"
+    privacy = f"epsilon {number(limit.epsilon)} at delta {number(limit.delta)}, mu {number(limit.mu)}"
     return (
         f"The training was differentially private ({privacy}). A guess without the release comes within "
-        f"{limit['metric']} {number(limit['threshold'])} of a record at most {percent(limit['prior'])} of the time; "
-        f"so no attack on it can do so more than {percent(limit['bound'])} of the time. "
-        f"This one did so for {percent(limit['success']['value'])} of the records ({_reach(limit['success'])})."
+        f"{limit.metric} {number(limit.threshold)} of a record at most {percent(limit.prior)} of the time; "
+        f"so no attack on it can do so more than {percent(limit.bound)} of the time. "
+        f"This one did so for {percent(limit.success.value)} of the records ({_reach(limit.success)})."
     )
 
 
-def limit_flag(record: Record) -> str:
+def limit_flag(attack: AttackSummary) -> str:
     """A warning where the measured success is above what the theory allows."""
-    limit = record["limit"]
-    if limit is None or limit["success"]["value"] <= limit["bound"]:
+    limit = attack.limit
+    if limit is None or limit.success.value <= limit.bound:
         return ""
-    if limit["success"]["low"] <= limit["bound"]:
+    if limit.success.low <= limit.bound:
         return "Above the limit, though no further than chance explains: the interval reaches below it."
     return (
         "Above the limit, and chance does not explain it: there is a bug in the training, the accounting or the count."
     )
 
 
-def judged(claim: dict[str, object]) -> str:
-    """How a measured number stands to the printed one and to our own bar."""
-    if claim["measured"] is None:
+def budget_sentence(result: Result) -> str:
+    """What the experiment spends of each resource, as a fraction of the paper's."""
+    if result.budget is None or not (spent := result.budget.spent()):
+        return ""
+    parts = (
+        f"{number(ours)} {name} of {number(paper)} ({percent(ours / paper)})" for name, (ours, paper) in spent.items()
+    )
+    return f"Budget, next to the paper's: {'; '.join(parts)}."
+
+
+def claim_status(claim: ClaimCheck) -> str:
+    """How a measured number stands to the printed one and to our own target."""
+    if claim.measured is None:
         return "not measured"
     words = []
-    if claim["printed"] is not None:
-        words.append({True: "holds", False: "does not hold"}.get(claim["holds"], "other scale"))  # type: ignore[call-overload]
-    if claim["target"] is not None:
-        words.append({True: "target reached", False: "target missed"}.get(claim["reached"], "other scale"))  # type: ignore[call-overload]
+    if claim.printed is not None:
+        words.append({True: "holds", False: "does not hold", None: "other scale"}[claim.holds])
+    if claim.target is not None:
+        words.append({True: "target reached", False: "target missed", None: "other scale"}[claim.reached])
     return ", ".join(dict.fromkeys(words))

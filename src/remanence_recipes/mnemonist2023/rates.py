@@ -1,6 +1,6 @@
 """What the victims' learning rate decides: RecoNN against Mnemonist-RecoNN, and where a gain comes from.
 
-remanence run mnemonist2023.rates --scale small --cell "rate 0.1"
+remanence run mnemonist2023.rates --scale small --experiment "rate 0.1"
 
 The paper states no rate. At larger ones the shadows disagree about some rows hundreds of times more than about others,
 and RecoNN takes a spread far below the widest for rounding unless its `min_std_ratio` is lowered. Whether that, the

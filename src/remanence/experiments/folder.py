@@ -1,16 +1,15 @@
-"""A run folder: `results.json` (one record per cell), `scores.csv` (one row per record), `images.safetensors`.
+"""A run folder: `results.json` (one result per experiment), `scores.csv` (one row per record), `images.safetensors`.
 
 Every file is written under a temporary name and renamed, so that a reader never meets half of one, and all are checked
-on reading, so that a page is never drawn from something else.
+on reading, so that a page is never rendered from something else.
 """
 
 import csv
 import errno
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TypeAlias, final
@@ -19,8 +18,7 @@ import torch
 from torch import Tensor
 
 from remanence.errors import BadInput
-from remanence.experiments.results.check import parse_records
-from remanence.experiments.results.schema import Record
+from remanence.experiments.results import Result, dump_results, parse_results
 
 Row: TypeAlias = dict[str, str]
 
@@ -28,44 +26,48 @@ Row: TypeAlias = dict[str, str]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """All that a page is drawn from. `images` is keyed `INDEX/truth`, `INDEX/reconstruction`, `INDEX/lookalike`, where
-    INDEX is the cell's place in `records`; row i of each belongs to the cell's i-th row. A study's are keyed
-    `INDEX/what they show`. A redacted run has none."""
+    """All that a page is rendered from.
 
-    records: list[Record]
+    `images` is keyed `INDEX/truth`, `INDEX/reconstruction`, `INDEX/lookalike`, where INDEX is the experiment's position
+    in `results`; row i of each belongs to the experiment's i-th row. Other pictures are keyed `INDEX/what they show`. A
+    redacted run has none.
+    """
+
+    results: list[Result]
     rows: list[Row]
     images: dict[str, Tensor]
 
-    def rows_of(self, cell: str) -> list[Row]:
-        return [row for row in self.rows if row["cell"] == cell]
+    def rows_of(self, label: str) -> list[Row]:
+        """The rows of the experiment with this label."""
+        return [row for row in self.rows if row["experiment"] == label]
 
 
 def redacted(run: Run) -> Run:
     """The run without all that is about single records: rows, pictures, and figures with a point for each."""
-    records = [record.copy() for record in run.records]
-    for record in records:
-        if "figures" in record:
-            record["figures"] = [figure for figure in record["figures"] if figure["kind"] != "points"]
-    return Run(records=records, rows=[], images={})
+    results = [
+        replace(result, figures=tuple(figure for figure in result.figures if figure.kind != "points"))
+        for result in run.results
+    ]
+    return Run(results=results, rows=[], images={})
 
 
 def read_run(folder: Path) -> Run:
-    records = read_records(folder)
+    results = read_results(folder)
     with _reading(folder / "scores.csv") as path:
         rows = _read_rows(path)
     with _reading(folder / "images.safetensors") as path:
         images = _read_images(path)
-    return Run(records=records, rows=rows, images=images)
+    return Run(results=results, rows=rows, images=images)
 
 
-def read_records(folder: Path) -> list[Record]:
+def read_results(folder: Path) -> list[Result]:
     with _reading(folder / "results.json") as path:
         if not path.is_file():
             raise BadInput(
                 f"`{folder}` is not a run folder (there is no results.json in it): "
                 "give the folder that demo, audit or run wrote"
             )
-        return parse_records(path.read_text(encoding="utf-8"), where=str(path))
+        return parse_results(path.read_text(encoding="utf-8"), where=str(path))
 
 
 @contextmanager
@@ -87,8 +89,8 @@ def _read_rows(path: Path) -> list[Row]:
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     for i, row in enumerate(rows):
-        if "cell" not in row or None in row or None in row.values():
-            raise ValueError(f"row {i} does not fit its header, or there is no column `cell`")
+        if "experiment" not in row or None in row or None in row.values():
+            raise ValueError(f"row {i} does not fit its header, or there is no column `experiment`")
     return rows
 
 
@@ -108,7 +110,7 @@ def write_run(folder: Path, run: Run) -> None:
 
     images, scores, results = (folder / name for name in ("images.safetensors", "scores.csv", "results.json"))
     stored = {name: image.contiguous() for name, image in run.images.items()}
-    text = json.dumps(run.records, indent=1, allow_nan=False) + "\n"
+    text = dump_results(run.results)
     writes: dict[Path, Callable[[Path], object]] = {}
     if stored:
         writes[images] = lambda path: path.write_bytes(save(stored))

@@ -1,26 +1,42 @@
-"""On what a result was made: the machine, the versions, the commit."""
+"""The provenance of a result: machine, versions, commit."""
 
 import os
 import platform
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import final
 
 import torch
 
 
-def hardware(device: torch.device) -> dict[str, Any]:
-    return {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU",
-        "threads": torch.get_num_threads(),
-        "platform": platform.system(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "remanence": version(),
-    }
+@final
+@dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """The machine that an experiment ran on, and the versions of the software."""
+
+    device: str
+    threads: int
+    platform: str
+    python: str
+    torch: str
+    remanence: str
+
+
+def hardware(device: torch.device) -> Hardware:
+    """This machine, with `device` as the one that computes."""
+    return Hardware(
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU",
+        threads=torch.get_num_threads(),
+        platform=platform.system(),
+        python=platform.python_version(),
+        torch=torch.__version__,
+        remanence=version(),
+    )
 
 
 def version() -> str:
+    """The version of the installed package."""
     from importlib import metadata
 
     try:

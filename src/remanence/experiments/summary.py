@@ -1,0 +1,256 @@
+"""From a completed experiment to its result, the rows of `scores.csv` and its pictures."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from remanence.experiments.claim import Claim
+from remanence.experiments.experiment import Completed
+from remanence.experiments.finding import Finding
+from remanence.experiments.folder import Row
+from remanence.experiments.outcome import Figure, Measure, Series, quantities_of
+from remanence.experiments.provenance import commit, hardware
+from remanence.experiments.results import (
+    SCHEMA,
+    AttackSummary,
+    ClaimCheck,
+    Counted,
+    Histogram,
+    LabelSummary,
+    MetricSummary,
+    NullLevel,
+    Nulls,
+    NullSummary,
+    ReleaseSummary,
+    Result,
+    RocSummary,
+    ScoreSummary,
+)
+from remanence.metrics import Metric, Null, Scores
+from remanence.metrics.evaluation import FPR
+from remanence.types import Data
+
+BINS = 30
+
+
+def result_of(completed: Completed, *, recipe: str, scale: str, seed: int, command: str) -> Result:
+    """What is written to `results.json` about one experiment."""
+    experiment, outcome = completed.experiment, completed.outcome
+    refused = completed.refusal is not None
+    measured = {} if refused else {name: number(value) for name, value in quantities_of(outcome).items()}
+    return Result(
+        schema=SCHEMA,
+        recipe=recipe,
+        label=experiment.label,
+        about=experiment.about,
+        scale=scale,
+        seed=seed,
+        command=command,
+        commit=commit(),
+        hardware=hardware(completed.device),
+        seconds=round(completed.seconds, 3),
+        repeats=experiment.repeats,
+        budget=experiment.budget,
+        point=experiment.point,
+        refusal=completed.refusal,
+        attack=None if outcome.finding is None else _attack(outcome.finding),
+        verdict=outcome.verdict,
+        measures=tuple(_measure(measure) for measure in outcome.measures),
+        figures=tuple(_figure(figure) for figure in outcome.figures),
+        claims=() if refused else tuple(_claim(claim, measured, scale) for claim in experiment.claims),
+        caveats=outcome.caveats,
+    )
+
+
+def rows(completed: Completed) -> list[Row]:
+    """One row per withheld record, in the order of the truth; only an attack has any."""
+    if (finding := completed.outcome.finding) is None:
+        return []
+    scores, truth = finding.scores, finding.truth
+    return [
+        {
+            "experiment": completed.experiment.label,
+            "record": str(i),
+            "label": str(int(truth.y[i])),
+            "matching": scores.matching,
+            "candidate": str(int(scores.index[i])) if scores.index[i] >= 0 else "",
+            "found": "yes" if scores.found[i] else "no",
+            "closer": "yes" if scores.closer[i] else "no",
+            "p_held_out": f"{float(scores.p_held_out[i]):.4g}",
+            "p_unrelated": f"{float(scores.p_unrelated[i]):.4g}",
+            **{name: f"{float(v[i]):.6g}" if isfinite(v[i]) else "" for name, v in scores.values.items()},
+        }
+        for i in range(len(truth))
+    ]
+
+
+def images(completed: Completed) -> dict[str, Tensor]:
+    """The pictures of an experiment: of an attack the truth, the matched reconstruction and the look-alike of each
+    record, black where a record got no reconstruction; then those that evaluations made."""
+    pictures = dict(completed.outcome.pictures)
+    if (finding := completed.outcome.finding) is not None:
+        scores, truth, found = finding.scores, finding.truth.x, finding.reconstruction.x
+        matched, has = torch.zeros_like(truth), scores.index >= 0
+        matched[has] = found[scores.index[has]].nan_to_num(0).to(truth)
+        pictures |= {"truth": truth, "reconstruction": matched, "lookalike": scores.lookalike}
+    return {name: as_pixels(x) for name, x in pictures.items()}
+
+
+def as_pixels(x: Tensor) -> Tensor:
+    """Images in [0, 1] as 8-bit ones; rows of a table as they are."""
+    return (x.clamp(0, 1) * 255).round().to(torch.uint8).cpu() if x.ndim == 4 else x.float().cpu()
+
+
+def number(value: float | None) -> float | None:
+    """A value to six digits; None where it is not finite."""
+    return float(f"{value:.6g}") if value is not None and isfinite(value) else None
+
+
+def _measure(measure: Measure) -> Measure:
+    low, high, chance = (number(v) for v in (measure.low, measure.high, measure.chance))
+    return replace(measure, value=number(measure.value), low=low, high=high, chance=chance)
+
+
+def _figure(figure: Figure) -> Figure:
+    return replace(figure, series=tuple(_series(series) for series in figure.series))
+
+
+def _series(series: Series) -> Series:
+    def rounded(values: Sequence[float | None] | None) -> tuple[float | None, ...] | None:
+        return None if values is None else tuple(number(value) for value in values)
+
+    return replace(series, y=rounded(series.y) or (), low=rounded(series.low), high=rounded(series.high))
+
+
+def _claim(claim: Claim, values: dict[str, float | None], scale: str) -> ClaimCheck:
+    measured = {name.casefold(): value for name, value in values.items()}[claim.quantity.casefold()]
+    comparable = measured if scale == "full" else None
+    return ClaimCheck(
+        quantity=claim.quantity,
+        where=claim.where,
+        printed=claim.printed,
+        target=claim.target,
+        measured=measured,
+        holds=None if comparable is None else claim.holds(comparable),
+        reached=None if comparable is None else claim.reached(comparable),
+    )
+
+
+def _attack(finding: Finding) -> AttackSummary:
+    null: Callable[[str], NullSummary] = lambda name: _null(finding.scores.nulls[name], finding.scores.metrics)  # noqa: E731
+    return AttackSummary(
+        call=repr(finding.attack),
+        release=_release(finding),
+        matching=finding.scores.matching,
+        scores=_scores(finding.scores, finding.reconstruction.objective),
+        nulls=Nulls(**{field.name: null(field.name) for field in fields(Nulls)}),
+        limit=finding.limit,
+    )
+
+
+def _scores(scores: Scores, objective: float | None) -> ScoreSummary:
+    labels = scores.labels
+    return ScoreSummary(
+        records=len(scores.index),
+        candidates=scores.candidates,
+        unmatched=scores.unmatched,
+        primary=scores.primary.name,
+        objective=number(objective),
+        metrics={metric.name: _metric(metric, scores) for metric in scores.metrics},
+        fpr=FPR,
+        found=Counted(count=int(scores.found.sum()), fraction=scores.fraction_found),
+        closer=Counted(count=int(scores.closer.sum()), fraction=scores.fraction_closer),
+        labels=None if labels is None else LabelSummary(accuracy=labels.accuracy, chance=labels.chance),
+        roc=RocSummary(
+            fpr=tuple(float(f"{v:.4g}") for v in scores.roc.fpr),
+            tpr=tuple(float(f"{v:.4g}") for v in scores.roc.tpr),
+            tpr_at_1_percent=scores.roc.at_1_percent,
+            tpr_at_01_percent=scores.roc.at_01_percent,
+        ),
+        histogram=_histogram(scores),
+    )
+
+
+def _metric(metric: Metric, scores: Scores) -> MetricSummary:
+    mean = scores.means[metric.name]
+    p10, median, p90 = _quantiles(scores.values[metric.name], (0.1, 0.5, 0.9))
+    return MetricSummary(
+        mean=number(mean.value),
+        low=number(mean.low),
+        high=number(mean.high),
+        median=median,
+        p10=p10,
+        p90=p90,
+        good=metric.good,
+        higher_is_better=metric.higher_is_better,
+    )
+
+
+def _null(null: Null, metrics: tuple[Metric, ...]) -> NullSummary:
+    def level(metric: Metric) -> NullLevel:
+        values, at = null.values[metric.name], 1 - FPR if metric.higher_is_better else FPR
+        return NullLevel(mean=number(float(values.nanmean())), at_1_percent=_quantiles(values, (at,))[0])
+
+    count, of_metrics = len(null.values[metrics[0].name]), {metric.name: level(metric) for metric in metrics}
+    return NullSummary(meaning=null.meaning, count=count, distinct=null.distinct, metrics=of_metrics)
+
+
+def _histogram(scores: Scores) -> Histogram:
+    name = scores.primary.name
+    groups = {
+        "records": scores.values[name],
+        "held_out": scores.nulls["held_out"].values[name],
+        "unrelated": scores.nulls["unrelated"].values[name],
+    }
+    finite = {group: values[values.isfinite()].double().cpu() for group, values in groups.items()}
+    pooled = torch.cat(list(finite.values()))
+    low, high = (float(pooled.min()), float(pooled.max())) if len(pooled) else (0.0, 1.0)
+    high = high if high > low else low + 1e-6
+    counts = {group: tuple(torch.histc(v, BINS, low, high).long().tolist()) for group, v in finite.items()}
+    return Histogram(edges=tuple(torch.linspace(low, high, BINS + 1, dtype=torch.double).tolist()), **counts)
+
+
+def _quantiles(values: Tensor, at: tuple[float, ...]) -> list[float | None]:
+    finite = values[values.isfinite()].double().cpu()
+    if len(finite) == 0:
+        return [None for _ in at]
+    return [number(float(q)) for q in finite.quantile(torch.tensor(at, dtype=torch.double))]
+
+
+def _release(finding: Finding) -> ReleaseSummary:
+    release: Any = finding.release
+    shown = {field.name: getattr(release, field.name) for field in fields(release)}
+    return ReleaseSummary(
+        kind=type(release).__name__,
+        data=finding.truth.name,
+        shows={name: _described(value) for name, value in shown.items() if value is not None},
+        owned=_described(finding.public) if len(finding.public) else "none",
+        withholds=release.withholds,
+        records=len(finding.truth),
+    )
+
+
+def _described(value: object) -> str:
+    """A part of a release in a few words."""
+    if isinstance(value, dict):
+        return f"{sum(p.numel() for p in value.values()):,} numbers in {len(value)} tensors"
+    if isinstance(value, Data):
+        return f"{len(value):,} records of {value.name}, each {'x'.join(map(str, value.shape))}"
+    if isinstance(value, Tensor):
+        return f"tensor of shape {'x'.join(map(str, value.shape))}"
+    if isinstance(value, nn.Module):
+        return ", ".join(_layer(layer) for layer in value.modules() if not list(layer.children()))
+    if isinstance(value, tuple):
+        sizes = value and all(isinstance(part, int) for part in value)
+        return "x".join(map(str, value)) if sizes else ", ".join(map(repr, value)) or "none"
+    return str(value)
+
+
+def _layer(layer: nn.Module) -> str:
+    weight = getattr(layer, "weight", None)
+    shape = f" {'x'.join(map(str, reversed(weight.shape)))}" if isinstance(weight, Tensor) else ""
+    return f"{type(layer).__name__}{shape}"
