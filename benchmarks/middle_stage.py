@@ -53,7 +53,7 @@ def main() -> None:
     torch._dynamo.config.cache_size_limit = 64
     print(f"torch {torch.__version__}, {_name(given.device)}: {given.models} models, {given.records} records, float32")
     for clip in (None, 1.0):
-        autograd = partial(ensemble.plain_middle, layers, params, records=records, clip=clip, scale=scale)
+        autograd = partial(ensemble.autograd_middle, layers, params, records=records, clip=clip, scale=scale)
         expected = autograd(products)
         centre = ensemble.Centre(
             products=products.mean(0), deltas=expected[0].mean(0), gradient=products.new_zeros(products.shape[1], 784)
@@ -81,8 +81,8 @@ def _compare(
 
     def eager() -> tuple[Tensor, Params]:
         if centre is None:
-            return ensemble.plain_middle(layers, params, given, records, clip, scale)
-        deltas, grads = ensemble.plain_middle(layers, params, given + centre.products, records, clip, scale)
+            return ensemble.autograd_middle(layers, params, given, records, clip, scale)
+        deltas, grads = ensemble.autograd_middle(layers, params, given + centre.products, records, clip, scale)
         return deltas - centre.deltas, grads
 
     def compiled(batched: bool, mode: str) -> Callable[[], tuple[Tensor, Params]]:

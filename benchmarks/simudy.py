@@ -137,8 +137,10 @@ def objectives(
 
 def compiled(cnn: CNNDynamics) -> CNNDynamics:
     net = cnn.net
-    passes = {name: torch.compile(getattr(net, name), dynamic=False) for name in ("tape", "gradient", "along")}
-    fused: Any = SimpleNamespace(read=net.read, order=net.order, **passes)
+    passes = {
+        name: torch.compile(getattr(net, name), dynamic=False) for name in ("record", "vector_gradient", "vector_hvp")
+    }
+    fused: Any = SimpleNamespace(inputs=net.inputs, layout=net.layout, **passes)
     return replace(cnn, net=fused)
 
 

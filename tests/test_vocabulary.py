@@ -72,6 +72,7 @@ CLEAN = (
     "remanence/execution",
     "remanence/metrics",
     "remanence/progress.py",
+    "remanence/engine",
     "remanence/errors.py",
     "remanence/releases",
     "remanence/seeds.py",

@@ -149,7 +149,9 @@ def test_slopes_with_channels_last_are_those_of_the_host(digits: Data, net: Net,
         y, x = torch.arange(4, device=place), start.to(place, dtype).requires_grad_()
         dynamics = CNNDynamics.from_release(shown.model, training, initial, final, records=4, shape=shown.shape)
         assert dynamics is not None
-        assert dynamics.net.order.form == (torch.channels_last if place == "cuda" else torch.contiguous_format)
+        assert dynamics.net.layout.memory_format == (
+            torch.channels_last if place == "cuda" else torch.contiguous_format
+        )
         batches = tuple(b if b is None else b.to(place) for b in training.batches(4, 0))
         unrolled = Unrolled(training=training, dynamics=dynamics, batches=batches, segment=4)
         with precision(tf32=False):

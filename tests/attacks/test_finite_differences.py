@@ -11,7 +11,7 @@ from torch.func import grad
 from remanence import SGD, Data, LocalUpdate, SquaredError, Training
 from remanence.attacks import L2, Cosine
 from remanence.engine import loss_gradient
-from remanence.engine import mlp as plain_mlp
+from remanence.engine.mlp import mlp_engine
 from remanence.models import apply, mlp
 from remanence.releases import KnowsUpdate
 from remanence.releases.releases import local_delta
@@ -49,7 +49,7 @@ def small_net(loss: Loss, activation: Activation) -> tuple[nn.Module, Params, Da
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU], ids=name_of)
 def test_what_a_client_sends(activation: Activation, loss: Loss) -> None:
     model, at, batch = small_net(loss, activation)
-    written = plain_mlp.of(model, loss, batch.shape)
+    written = mlp_engine(model, loss, batch.shape)
     assert (written is not None) is (activation is nn.ReLU)
     ways = [loss_gradient(model, at, batch.x, batch.y, loss=loss)]
     ways += [written.gradient(at, batch.x, batch.y)] if written else []

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from remanence import CrossEntropy, Logistic, SquaredError
 from remanence.attacks.weights import residual, residual_autograd
 from remanence.engine import loss_gradient
-from remanence.engine import mlp as plain_mlp
+from remanence.engine.mlp import mlp_engine
 from remanence.models import centred_mlp, torch_params
 from remanence.training import KnownLoss
 from remanence.types import Params
@@ -83,7 +83,7 @@ def test_the_factor_of_the_multipliers_leaves_the_least() -> None:
 def test_the_gradient_written_out_is_autograds(loss: KnownLoss, hidden: tuple[int, ...]) -> None:
     model, params = net(4 if isinstance(loss, CrossEntropy) else 1, hidden)
     x, y = drawn(5, 6), torch.tensor([0, 1, 1, 0, 1])
-    ours = plain_mlp.of(model, loss, (6,))
+    ours = mlp_engine(model, loss, (6,))
     assert ours is not None
     torch.testing.assert_close(ours.gradient(params, x, y), loss_gradient(model, params, x, y, loss=loss))
 

@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 
 from remanence import DPGD, SGD, Adam, Training, Victim, train_victim
 from remanence.engine import engine_for, memory, on_batches, unroll, unroll_cnn
-from remanence.engine.cnn_reading import rectified
+from remanence.engine.cnn_structure import relu_names
 from remanence.engine.surrogate import Surrogate, SurrogateState
 from remanence.engine.unroll import Dynamics, GenericDynamics, Unrolled, segment_length
 from remanence.engine.unroll_cnn import CNNDynamics
@@ -224,9 +224,9 @@ def test_memory_changes_nothing(batch: int | None, store_tapes: bool, chunk: int
 def test_channels_last_is_the_same_training() -> None:
     made = with_norms(CNNS["resnet"], BATCHED)
     first = cnn(made)
-    order = replace(first.net.order, form=torch.channels_last)
-    start = order.packed(made.initial)
-    last = replace(first, net=replace(first.net, order=order), start=start, update=order.packed(made.final) - start)
+    order = replace(first.net.layout, memory_format=torch.channels_last)
+    start = order.pack(made.initial)
+    last = replace(first, net=replace(first.net, layout=order), start=start, update=order.pack(made.final) - start)
     assert not torch.equal(start, first.start)
     assert_same(gradients(distance_to(made, last)), gradients(distance_to(made, generic(made))))
 
@@ -270,7 +270,7 @@ def test_a_cnn_with_a_surrogate_is_that_of_autograd(
     ours = replace(cnn(made).with_surrogate(Surrogate(), start), store_tapes=store_tapes, chunk=chunk)
     ours.set_progress(0.4)
     inputs, changed = dict[str, Tensor](), deepcopy(made.model)
-    for name in rectified(cnn(made).net.layers):
+    for name in relu_names(cnn(made).net.layers):
         module = made.model.get_submodule(name)
         module.register_forward_hook(lambda _, given, __, name=name: inputs.__setitem__(name, given[0]))
     apply(made.model, made.initial, start)
@@ -356,7 +356,7 @@ def test_free_memory_decides_how_many_steps_form_a_graph(monkeypatch: pytest.Mon
 
 def test_free_memory_decides_what_a_cnn_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     net = cnn(with_norms(CNNS["resnet"], BATCHED))
-    weights, tape = net.start.nbytes, 8 * net.net.held((1, 8, 8), 1)
+    weights, tape = net.start.nbytes, 8 * net.net.tape_values((1, 8, 8), 1)
     work = 8 * weights + 2 * tape
 
     def chosen(free: float, *, batch: int = 1, segment: int | None = None) -> tuple[bool, int | None, int]:
@@ -373,7 +373,7 @@ def test_free_memory_decides_what_a_cnn_stores(monkeypatch: pytest.MonkeyPatch) 
     assert chosen(1.0) == (False, None, 14)
     assert chosen(0.99 * (5 * (tape + weights) + 20 * 2 * weights + work), segment=5) == (False, None, 5)
     for records, chunk in ((10, None), (9, 5), (5, 5), (4, 3), (1, 1)):  # with twice what such a pass works on
-        free = 2.01 * (8 * weights + 2 * 8 * net.net.held((1, 8, 8), records))
+        free = 2.01 * (8 * weights + 2 * 8 * net.net.tape_values((1, 8, 8), records))
         assert chosen(free, batch=10)[1] == chunk
 
 

@@ -5,7 +5,7 @@ from itertools import chain
 
 from torch import nn
 
-from remanence.engine import cnn_reading, mlp
+from remanence.engine import cnn_structure, mlp
 from remanence.models.structure import CNN, MLP, parse
 from remanence.releases import KnowsFinal
 from remanence.search.distances import ByProducts, Distance
@@ -16,7 +16,7 @@ def why_not_smooth(release: KnowsFinal, training: Training, distance: Distance, 
     """Why gates cannot take the place of ReLU's steps or, of so many records, layers not be whitened."""
     structure = parse(release.model, release.shape)
     convolved = not whitened and isinstance(structure, CNN)
-    refusal = cnn_reading.refusal(structure) if convolved else mlp.refusal(structure)
+    refusal = cnn_structure.refusal(structure) if convolved else mlp.refusal(structure)
     net = iter([refusal] if refusal else [])
     if isinstance(structure, MLP):
         net = chain(net, _of_count(structure, count, whitened=whitened))

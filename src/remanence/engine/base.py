@@ -23,7 +23,8 @@ class Engine(Protocol):
 
     def hvp(self, params: Params, x: Tensor, y: Tensor, direction: Params) -> HVP:
         """The derivatives of  <gradient, direction>  with respect to the trained parameters (the Hessian-vector
-        product), the records and, where `y` holds probabilities, these; otherwise None."""
+        product), the records and, where `y` holds probabilities, these, up to a constant for each record, as they sum
+        to one; None otherwise."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""The gradient of a convolutional net with ReLU, written out, and how it changes along a direction.
+"""The closed-form gradient of a CNN with ReLU, and its Hessian-vector product.
 
-All trained weights are one vector, so that a step of the optimiser is one kernel. A frozen BatchNorm is a factor and a
-shift of each channel. It is folded into the convolution in front of it where the kernel is smaller than what it makes.
+All trained weights are one vector, so that a step of the optimizer is one kernel. A frozen BatchNorm is a factor and a
+shift of each channel. It is folded into the convolution before it where the kernel has fewer values than the output.
 """
 
 from collections.abc import Sequence
@@ -12,123 +12,146 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from remanence.engine.cnn_pieces import Piecewise, Rectifier
-from remanence.engine.cnn_reading import in_place_of_kinks, layers_of, norms_of, rectified, refusal
-from remanence.engine.cnn_tape import Layer, Tape, Tensors, Weights, back, back_along, forward, forward_along
-from remanence.engine.cnn_vector import Norms, Order
+from remanence.engine.base import HVP
+from remanence.engine.cnn_activations import Piecewise, Rectifier
+from remanence.engine.cnn_structure import closed_form_layers, norms_by_conv, refusal, relu_names, replace_relus
+from remanence.engine.cnn_tape import Layer, Tape, Tensors, Weights, backward, backward_jvp, forward, forward_jvp
+from remanence.engine.cnn_weights import FrozenNorms, Layout
 from remanence.models.operations import Conv, Linear, Norm, walk
 from remanence.models.structure import CNN, parse
 from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, Loss, SquaredError
 from remanence.types import Params
 
+_LOGITS = ".logits"  # which is no path of a layer
+
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PlainCnn:
+class CNNEngine:
+    """A CNN with ReLU and frozen norms. Methods on vectors take weights and directions as `layout` packs them, and
+    images as `inputs` gives them."""
+
     structure: CNN
     layers: tuple[Layer, ...]
-    order: Order
-    norms: Norms
+    layout: Layout
+    norms: FrozenNorms
     loss: KnownLoss
 
-    def read(self, params: Params, x: Tensor) -> Tensor:
-        """What the first convolution takes in."""
-        return self.structure.inputs(params, x).contiguous(memory_format=self.order.form)
+    def gradient(self, params: Params, x: Tensor, y: Tensor) -> Params:
+        weights = self.layout.pack(params)
+        tape = self.record(weights, self.inputs(params, x), y, records=len(x), weight_grads=True)
+        return self.layout.unpack(self.vector_gradient(weights, tape))
 
-    def tape(self, weights: Tensor, x: Tensor, y: Tensor, *, records: int, pulls: bool) -> Tape:
-        """Forward and back, for the mean loss of `records` of which these are some; with what pulls at the weights."""
-        tape = Tape(at=self._applied(weights))
-        logits = forward(self.layers, tape, x.contiguous(memory_format=self.order.form))
+    def hvp(self, params: Params, x: Tensor, y: Tensor, direction: Params) -> HVP:
+        weights, images = self.layout.pack(params), self.inputs(params, x)
+        tape = self.record(weights, images, y, records=len(x), weight_grads=False)
+        by_weights, by_images, by_labels = self.vector_hvp(
+            weights, self.layout.pack(direction), tape, y, records=len(x)
+        )
+        std = None if self.structure.norm is None else self.structure.norm.std
+        by_x = by_images if std is None else by_images / std.value(params)
+        return self.layout.unpack(by_weights), by_x, by_labels if y.is_floating_point() else None
+
+    def inputs(self, params: Params, x: Tensor) -> Tensor:
+        """What the first convolution takes in, in the memory format of the layout."""
+        return self.structure.inputs(params, x).contiguous(memory_format=self.layout.memory_format)
+
+    def record(self, weights: Tensor, x: Tensor, y: Tensor, *, records: int, weight_grads: bool) -> Tape:
+        """The tape of the forward and backward pass for the mean loss of `records`, of which these are some; with
+        `weight_grads` the gradients of kernels and shifts are on it."""
+        tape = Tape(weights=self._applied(weights))
+        logits = forward(self.layers, tape, x.contiguous(memory_format=self.layout.memory_format))
         tape.inputs[_LOGITS] = logits
-        back(self.layers, tape, self.loss.grad_logits(logits, y) / records, pulls=pulls)
+        backward(self.layers, tape, self.loss.grad_logits(logits, y) / records, weight_grads=weight_grads)
         return tape
 
-    def entering(self, weights: Tensor, x: Tensor) -> Tensors:
-        """What enters each ReLU, on a way forward alone."""
-        tape = Tape(at=self._applied(weights))
-        layers = in_place_of_kinks(self.layers, lambda name: Piecewise(piece=Rectifier(name=name, noted=True)))
-        forward(layers, tape, x.contiguous(memory_format=self.order.form))
-        return {name: tape.inputs[name] for name in rectified(self.layers)}
+    def relu_inputs(self, weights: Tensor, x: Tensor) -> Tensors:
+        """The inputs of each ReLU in a forward pass."""
+        tape = Tape(weights=self._applied(weights))
+        layers = replace_relus(self.layers, lambda name: Piecewise(piece=Rectifier(name=name, recorded=True)))
+        forward(layers, tape, x.contiguous(memory_format=self.layout.memory_format))
+        return {name: tape.inputs[name] for name in relu_names(self.layers)}
 
-    def gradient(self, weights: Tensor, tape: Tape) -> Tensor:
-        """From a tape with pulls, which are taken off it."""
-        found = torch.empty_like(weights)
-        named, at, scales = self.order.named(found), self.order.named(weights), self.norms.scales(weights)
+    def vector_gradient(self, weights: Tensor, tape: Tape) -> Tensor:
+        """The gradient as a vector, from a tape with weight gradients, which are taken off it."""
+        gradient = torch.empty_like(weights)
+        named, at, scales = self.layout.unpack(gradient), self.layout.unpack(weights), self.norms.scales(weights)
         for name in self._folded:
-            pull, weight = tape.pulls[name], f"{name}.weight"
-            torch.mul(pull, _rows(scales[name]), out=named[weight])
-            tape.pulls[name] = (pull * at[weight]).sum((1, 2, 3))
-        self._finish(found, named, tape)
-        return found
+            grad_kernel, weight = tape.grad_kernels[name], f"{name}.weight"
+            torch.mul(grad_kernel, _rows(scales[name]), out=named[weight])
+            tape.grad_kernels[name] = (grad_kernel * at[weight]).sum((1, 2, 3))
+        self._write(gradient, named, tape)
+        return gradient
 
-    def along(
-        self, weights: Tensor, way: Tensor, tape: Tape, y: Tensor, *, records: int
+    def vector_hvp(
+        self, weights: Tensor, direction: Tensor, tape: Tape, y: Tensor, *, records: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """How the gradient by weights, by images and by the shares of their classes changes along `way`, from a tape at
-        `weights`."""
-        along = Tape(at=self._changed(weights, way))
-        moved, logits = forward_along(self.layers, tape, along, None), tape.inputs[_LOGITS]
-        by_images = back_along(self.layers, tape, along, self.loss.hvp_logits(logits, y, moved) / records)
-        found = torch.empty_like(weights)
-        named, at, ways = (self.order.named(each) for each in (found, weights, way))
-        scales, changes = self.norms.scales(weights), self.norms.scales(way)
+        """The derivatives of  <gradient, direction>  with respect to weights, images and the probabilities of their
+        labels, from a tape at `weights`."""
+        tangents = Tape(weights=self._applied_tangent(weights, direction))
+        tangent, logits = forward_jvp(self.layers, tape, tangents, None), tape.inputs[_LOGITS]
+        grad_tangent = self.loss.hvp_logits(logits, y, tangent) / records
+        by_images = backward_jvp(self.layers, tape, tangents, grad_tangent)
+        product = torch.empty_like(weights)
+        named, at, directions = (self.layout.unpack(each) for each in (product, weights, direction))
+        scales, scale_tangents = self.norms.scales(weights), self.norms.scales(direction)
         for name in self._folded:
             weight = f"{name}.weight"
-            change, pull = along.pulls[name].chunk(2)
-            torch.mul(change, _rows(scales[name]), out=named[weight]).addcmul_(pull, _rows(changes[name]))
-            along.pulls[name] = (change * at[weight]).addcmul_(pull, ways[weight]).sum((1, 2, 3))
-        self._finish(found, named, along)
-        return found, by_images, -moved / records
+            change, grad = tangents.grad_kernels[name].chunk(2)
+            torch.mul(change, _rows(scales[name]), out=named[weight]).addcmul_(grad, _rows(scale_tangents[name]))
+            tangents.grad_kernels[name] = (change * at[weight]).addcmul_(grad, directions[weight]).sum((1, 2, 3))
+        self._write(product, named, tangents)
+        return product, by_images, -tangent / records
 
-    def held(self, shape: Sequence[int], records: int) -> int:
-        """Numbers that a tape of so many records of this shape holds, without pulls."""
-        norms = replace(self.norms, mean=self.norms.mean.to("meta"), rate=self.norms.rate.to("meta"))
+    def tape_values(self, shape: Sequence[int], records: int) -> int:
+        """The number of values on a tape of `records` of this shape, without weight gradients."""
+        norms = replace(self.norms, mean=self.norms.mean.to("meta"), inverse_std=self.norms.inverse_std.to("meta"))
         net, like = replace(self, norms=norms), norms.mean
-        weights = like.new_empty(sum(prod(shape) for shape in self.order.shapes.values()))
+        weights = like.new_empty(sum(prod(shape) for shape in self.layout.shapes.values()))
         labels = torch.zeros(records, dtype=torch.int64, device="meta")
-        tape = net.tape(weights, like.new_empty(records, *shape), labels, records=records, pulls=False)
-        return tape.held() + sum(tape.at.kernels[name].numel() for name in self._folded)
+        tape = net.record(weights, like.new_empty(records, *shape), labels, records=records, weight_grads=False)
+        return tape.num_values() + sum(tape.weights.kernels[name].numel() for name in self._folded)
 
     def _applied(self, weights: Tensor) -> Weights:
-        named, scales = self.order.named(weights), self.norms.scales(weights)
-        kernels = {name: named[f"{name}.weight"] for name in self.order.layers}
+        """Kernels with norms folded in, and shifts."""
+        named, scales = self.layout.unpack(weights), self.norms.scales(weights)
+        kernels = {name: named[f"{name}.weight"] for name in self.layout.layers}
         kernels |= {name: kernels[name] * _rows(scales[name]) for name in self._folded}
         return self._with_norms(weights, kernels, scales)
 
-    def _changed(self, weights: Tensor, way: Tensor) -> Weights:
-        """What is applied, along a direction."""
-        at, named = self.order.named(weights), self.order.named(way)
-        scales, changes = self.norms.scales(weights), self.norms.scales(way)
-        kernels = {name: named[f"{name}.weight"] for name in self.order.layers}
+    def _applied_tangent(self, weights: Tensor, direction: Tensor) -> Weights:
+        """The tangent of `_applied` along a direction."""
+        at, named = self.layout.unpack(weights), self.layout.unpack(direction)
+        scales, tangents = self.norms.scales(weights), self.norms.scales(direction)
+        kernels = {name: named[f"{name}.weight"] for name in self.layout.layers}
         for name in self._folded:
-            kernels[name] = (kernels[name] * _rows(scales[name])).addcmul_(at[f"{name}.weight"], _rows(changes[name]))
-        return self._with_norms(way, kernels, changes)
+            kernels[name] = (kernels[name] * _rows(scales[name])).addcmul_(at[f"{name}.weight"], _rows(tangents[name]))
+        return self._with_norms(direction, kernels, tangents)
 
     def _with_norms(self, weights: Tensor, kernels: Params, scales: Params) -> Weights:
-        """Scales and shifts are linear in the weights, so that a direction has them too."""
-        named, shifts = self.order.named(weights), self.norms.shifts(weights)
-        biases = {name: named[f"{name}.bias"] for name in self.order.layers if f"{name}.bias" in named}
-        own = {name: scale for name, scale in scales.items() if name not in kernels}
-        shifts |= {name: _planes(shifts[name]) for name in own}
-        return Weights(kernels=kernels | {name: _planes(scale) for name, scale in own.items()}, shifts=shifts | biases)
+        """Adds scales and shifts of norms; they are linear in the weights, so that this holds for tangents too."""
+        named, shifts = self.layout.unpack(weights), self.norms.shifts(weights)
+        biases = {name: named[f"{name}.bias"] for name in self.layout.layers if f"{name}.bias" in named}
+        unfolded = {name: scale for name, scale in scales.items() if name not in kernels}
+        shifts |= {name: _planes(shifts[name]) for name in unfolded}
+        kernels = kernels | {name: _planes(scale) for name, scale in unfolded.items()}
+        return Weights(kernels=kernels, shifts=shifts | biases)
 
-    def _finish(self, found: Tensor, named: Params, tape: Tape) -> None:
-        """What pulls at kernels that no norm is folded into, at biases, and at the factors and shifts of norms."""
+    def _write(self, vector: Tensor, named: Params, tape: Tape) -> None:
+        """Write the gradients of kernels that no norm is folded into, of biases, and of norms into the vector."""
         norms = list(self.norms.channels)
-        products = [tape.pulls.pop(name) for name in norms]
-        parts = {f"{name}.weight": tape.pulls.pop(name) for name in self.order.layers if name not in norms}
-        parts |= {f"{name}.bias": tape.shifted[name] for name in self.order.layers if f"{name}.bias" in named}
-        first = [part[: len(named[name])] for name, part in parts.items()]  # without the pull behind a change
-        torch._foreach_copy_([named[name] for name in parts], first)
+        grad_scales = [tape.grad_kernels.pop(name) for name in norms]
+        parts = {f"{name}.weight": tape.grad_kernels.pop(name) for name in self.layout.layers if name not in norms}
+        parts |= {f"{name}.bias": tape.grad_shifts[name] for name in self.layout.layers if f"{name}.bias" in named}
+        leading = [part[: len(named[name])] for name, part in parts.items()]  # a tangent may be followed by its value
+        torch._foreach_copy_([named[name] for name in parts], leading)
         if norms:
-            self.norms.pull(found, torch.cat(products), torch.cat([tape.shifted[name] for name in norms]))
+            grad_shifts = torch.cat([tape.grad_shifts[name] for name in norms])
+            self.norms.write_gradient(vector, torch.cat(grad_scales), grad_shifts)
 
     @property
     def _folded(self) -> list[str]:
-        return [name for name in self.norms.channels if name in self.order.layers]
-
-
-_LOGITS = ".logits"  # which is no path of a layer
+        return [name for name in self.norms.channels if name in self.layout.layers]
 
 
 def _rows(channels: Tensor) -> Tensor:
@@ -139,63 +162,73 @@ def _planes(channels: Tensor) -> Tensor:
     return channels.view(1, -1, 1, 1)
 
 
-def of(
+def cnn_engine(
     model: nn.Module,
-    params: Params,
     loss: Loss,
+    params: Params,
     *,
     shape: Sequence[int],
     records: int,
-    form: torch.memory_format = torch.contiguous_format,
-) -> PlainCnn | None:
-    """None where the model is something else, or the loss not one of ours. A norm is folded into a kernel that has
-    fewer numbers than what it makes of so many records of this shape."""
+    memory_format: torch.memory_format | None = None,
+) -> CNNEngine | None:
+    """The closed form for images of `shape`; None where the model has none, the loss is not one of ours, or `params`
+    lack the statistics of norms.
+
+    A norm is folded into a kernel that has fewer values than its output for a batch of `records`. The memory format is
+    channels last on a CUDA device, unless given.
+    """
     structure = parse(model, shape)
     if refusal(structure) or not isinstance(loss, CrossEntropy | Logistic | SquaredError):
         return None
     assert isinstance(structure, CNN)
-    if not _shown(params, structure):
+    if not _has_statistics(params, structure):
         return None
-    order = _order(model, structure, form)
-    layers = [each for each in walk(structure.operations) if isinstance(each, Conv)]
-    light = {each.path for each in layers if prod(order.shapes[each.weight]) < records * prod(each.out_shape)}
-    taken = {conv if conv in light else norm.path: norm for conv, norm in norms_of(structure.operations).items()}
-    return PlainCnn(
+    layout = _layout(model, structure, memory_format or _fastest_format(params))
+    convs = [each for each in walk(structure.operations) if isinstance(each, Conv)]
+    folding = {each.path for each in convs if prod(layout.shapes[each.weight]) < records * prod(each.out_shape)}
+    norms = norms_by_conv(structure.operations)
+    return CNNEngine(
         structure=structure,
-        layers=layers_of(structure.operations, light),
-        order=order,
-        norms=_norms(taken, order, params),
+        layers=closed_form_layers(structure.operations, folding),
+        layout=layout,
+        norms=_norms({conv if conv in folding else norm.path: norm for conv, norm in norms.items()}, layout, params),
         loss=loss,
     )
 
 
-def _shown(params: Params, structure: CNN) -> bool:
+def _fastest_format(params: Params) -> torch.memory_format:
+    like = next(iter(params.values()))
+    return torch.channels_last if like.is_cuda and like.dtype != torch.float64 else torch.contiguous_format
+
+
+def _has_statistics(params: Params, structure: CNN) -> bool:
     """Whether the weights come with the statistics of norms and the buffers that images are normalised by."""
     needed = [] if structure.norm is None else list(structure.norm.buffers)
-    for norm in norms_of(structure.operations).values():
+    for norm in norms_by_conv(structure.operations).values():
         needed += [f"{norm.path}.running_mean", f"{norm.path}.running_var"]
     return all(name in params for name in needed)
 
 
-def _order(model: nn.Module, structure: CNN, form: torch.memory_format) -> Order:
+def _layout(model: nn.Module, structure: CNN, memory_format: torch.memory_format) -> Layout:
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     layers = [each for each in walk(structure.operations) if isinstance(each, Conv | Linear)]
-    norms = [norm.path for norm in norms_of(structure.operations).values()]
+    norms = [norm.path for norm in norms_by_conv(structure.operations).values()]
     names = [*(each.weight for each in layers), *(f"{norm}.weight" for norm in norms)]
     names += [*(f"{norm}.bias" for norm in norms), *(each.bias for each in layers if each.has_bias)]
-    return Order(shapes={name: shapes[name] for name in names}, layers=tuple(each.path for each in layers), form=form)
+    paths = tuple(each.path for each in layers)
+    return Layout(shapes={name: shapes[name] for name in names}, layers=paths, memory_format=memory_format)
 
 
-def _norms(taken: dict[str, Norm], order: Order, params: Params) -> Norms:
-    """`taken` is each norm by the layer that takes it."""
-    like = params[f"{order.layers[0]}.weight"]
-    means, rates = [like.new_empty(0)], [like.new_empty(0)]
-    for norm in taken.values():
+def _norms(norms: dict[str, Norm], layout: Layout, params: Params) -> FrozenNorms:
+    """The norms by the layer that applies them."""
+    like = params[f"{layout.layers[0]}.weight"]
+    means, inverse_stds = [like.new_empty(0)], [like.new_empty(0)]
+    for norm in norms.values():
         means.append(params[f"{norm.path}.running_mean"])
-        rates.append((params[f"{norm.path}.running_var"] + norm.eps).rsqrt())
-    return Norms(
-        channels={name: len(mean) for name, mean in zip(taken, means[1:], strict=True)},
-        first=sum(prod(order.shapes[f"{name}.weight"]) for name in order.layers),
+        inverse_stds.append((params[f"{norm.path}.running_var"] + norm.eps).rsqrt())
+    return FrozenNorms(
+        channels={name: len(mean) for name, mean in zip(norms, means[1:], strict=True)},
+        offset=sum(prod(layout.shapes[f"{name}.weight"]) for name in layout.layers),
         mean=torch.cat(means),
-        rate=torch.cat(rates),
+        inverse_std=torch.cat(inverse_stds),
     )

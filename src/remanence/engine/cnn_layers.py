@@ -1,4 +1,4 @@
-"""Layers with weights."""
+"""Layers with weights: convolutions, linear layers, and frozen norms that are not folded into a convolution."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,122 +18,133 @@ class Convolution:
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
-    first: bool  # the net begins with it
-    joined: bool  # along a direction kernels are joined, not images: they are smaller
+    first: bool  # of the network
+    joined: bool  # directional derivatives concatenate kernels, not images: they are smaller
 
     def forward(self, tape: Tape, x: Tensor) -> Tensor:
         tape.inputs[self.name] = x
-        return self._applied(x, tape.at.kernels[self.name], tape.at.shifts.get(self.name))
+        return self._convolved(x, tape.weights.kernels[self.name], tape.weights.shifts.get(self.name))
 
-    def back(self, tape: Tape, slope: Tensor, *, pulls: bool) -> Tensor:
-        tape.slopes[self.name] = slope
-        if self.first and not pulls:
-            return slope
-        wanted = (not self.first, pulls, pulls and self.name in tape.at.shifts)
-        below, pull, shifted = self._back(slope, tape.inputs[self.name], tape.at.kernels[self.name], wanted)
-        if pulls:
-            tape.pulls[self.name] = pull
+    def backward(self, tape: Tape, grad: Tensor, *, weight_grads: bool) -> Tensor:
+        tape.grad_outputs[self.name] = grad
+        if self.first and not weight_grads:
+            return grad
+        wanted = (not self.first, weight_grads, weight_grads and self.name in tape.weights.shifts)
+        kernel = tape.weights.kernels[self.name]
+        grad_x, grad_kernel, grad_shift = self._backward(grad, tape.inputs[self.name], kernel, wanted)
+        if weight_grads:
+            tape.grad_kernels[self.name] = grad_kernel
         if wanted[2]:
-            tape.shifted[self.name] = shifted
-        return slope if self.first else below
+            tape.grad_shifts[self.name] = grad_shift
+        return grad if self.first else grad_x
 
-    def forward_along(self, tape: Tape, along: Tape, change: Tensor | None) -> Tensor:
-        x, kernel = tape.inputs[self.name], tape.at.kernels[self.name]
-        way, shift = along.at.kernels[self.name], along.at.shifts.get(self.name)
-        if change is None:
-            return self._applied(x, way, shift)
-        along.inputs[self.name] = change
+    def forward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor | None) -> Tensor:
+        x, kernel = tape.inputs[self.name], tape.weights.kernels[self.name]
+        direction, shift = tangents.weights.kernels[self.name], tangents.weights.shifts.get(self.name)
+        if tangent is None:
+            return self._convolved(x, direction, shift)
+        tangents.inputs[self.name] = tangent
         if self.joined:
-            return self._applied(torch.cat([change, x], 1), torch.cat([kernel, way], 1), shift)
-        return self._applied(x, way, shift).add_(self._applied(change, kernel, None))
+            return self._convolved(torch.cat([tangent, x], 1), torch.cat([kernel, direction], 1), shift)
+        return self._convolved(x, direction, shift).add_(self._convolved(tangent, kernel, None))
 
-    def back_along(self, tape: Tape, along: Tape, change: Tensor) -> Tensor:
-        if self.name in tape.at.shifts:
-            along.shifted[self.name] = change.sum((0, 2, 3))
-        below, along.pulls[self.name] = (self._joined if self.joined else self._apart)(tape, along, change)
-        return below
+    def backward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor) -> Tensor:
+        if self.name in tape.weights.shifts:
+            tangents.grad_shifts[self.name] = tangent.sum((0, 2, 3))
+        backward_jvp = self._joined_backward_jvp if self.joined else self._separate_backward_jvp
+        grad_x, tangents.grad_kernels[self.name] = backward_jvp(tape, tangents, tangent)
+        return grad_x
 
-    def _joined(self, tape: Tape, along: Tape, change: Tensor) -> tuple[Tensor, Tensor]:
-        """With the pull behind its change: a kernel that a norm is folded into needs both."""
-        x, slope, kernel = tape.inputs[self.name], tape.slopes[self.name], tape.at.kernels[self.name]
-        both = torch.cat([change, slope], 1), torch.cat([kernel, along.at.kernels[self.name]])
-        below, pulls, _ = self._back(both[0], x, both[1], (True, True, False))
+    def _joined_backward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor) -> tuple[Tensor, Tensor]:
+        """The tangents of the gradients with respect to input and kernel, the latter followed by the gradient itself: a
+        kernel that a norm is folded into needs both."""
+        x, grad, kernel = tape.inputs[self.name], tape.grad_outputs[self.name], tape.weights.kernels[self.name]
+        both = torch.cat([tangent, grad], 1), torch.cat([kernel, tangents.weights.kernels[self.name]])
+        grad_x, grad_kernels, _ = self._backward(both[0], x, both[1], (True, True, False))
         if not self.first:
-            pulls[: len(kernel)] += self._back(slope, along.inputs[self.name], kernel, (False, True, False))[1]
-        return below, pulls
+            added = self._backward(grad, tangents.inputs[self.name], kernel, (False, True, False))[1]
+            grad_kernels[: len(kernel)] += added
+        return grad_x, grad_kernels
 
-    def _apart(self, tape: Tape, along: Tape, change: Tensor) -> tuple[Tensor, Tensor]:
-        x, slope, kernel = tape.inputs[self.name], tape.slopes[self.name], tape.at.kernels[self.name]
-        below = self._back(change, x, kernel, (True, False, False))[0]
-        below += self._back(slope, x, along.at.kernels[self.name], (True, False, False))[0]
+    def _separate_backward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor) -> tuple[Tensor, Tensor]:
+        """The tangents of the gradients with respect to input and kernel."""
+        x, grad, kernel = tape.inputs[self.name], tape.grad_outputs[self.name], tape.weights.kernels[self.name]
+        grad_x = self._backward(tangent, x, kernel, (True, False, False))[0]
+        grad_x += self._backward(grad, x, tangents.weights.kernels[self.name], (True, False, False))[0]
         if not self.first:
-            x, change = torch.cat([x, along.inputs[self.name]]), torch.cat([change, slope])
-        return below, self._back(change, x, kernel, (False, True, False))[1]
+            x, tangent = torch.cat([x, tangents.inputs[self.name]]), torch.cat([tangent, grad])
+        return grad_x, self._backward(tangent, x, kernel, (False, True, False))[1]
 
-    def _applied(self, x: Tensor, kernel: Tensor, shift: Tensor | None) -> Tensor:
+    def _convolved(self, x: Tensor, kernel: Tensor, shift: Tensor | None) -> Tensor:
         return conv2d(x, kernel, shift, self.stride, self.padding, self.dilation)
 
-    def _back(self, slope: Tensor, x: Tensor, kernel: Tensor, wanted: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor]:
-        """To the input, the kernel and the shift, where wanted."""
-        shape = self.stride, self.padding, self.dilation, False, (0, 0), 1
-        found: Any = torch.ops.aten.convolution_backward(slope, x, kernel, [len(kernel)], *shape, wanted)
+    def _backward(
+        self, grad: Tensor, x: Tensor, kernel: Tensor, wanted: Sequence[bool]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients with respect to the input, the kernel and the shift, those that are wanted."""
+        geometry = self.stride, self.padding, self.dilation, False, (0, 0), 1
+        found: Any = torch.ops.aten.convolution_backward(grad, x, kernel, [len(kernel)], *geometry, wanted)
         return found  # type: ignore[no-any-return]
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """A frozen norm: a factor, which is called its kernel, and a shift of each channel."""
+    """A frozen norm as a factor of each channel, which stands on the tape as its kernel, and a shift."""
 
     name: str
 
     def forward(self, tape: Tape, x: Tensor) -> Tensor:
         tape.inputs[self.name] = x
-        return tape.at.shifts[self.name].addcmul(x, tape.at.kernels[self.name])
+        return tape.weights.shifts[self.name].addcmul(x, tape.weights.kernels[self.name])
 
-    def back(self, tape: Tape, slope: Tensor, *, pulls: bool) -> Tensor:
-        tape.slopes[self.name] = slope
-        if pulls:
-            tape.pulls[self.name] = (slope * tape.inputs[self.name]).sum((0, 2, 3))
-            tape.shifted[self.name] = slope.sum((0, 2, 3))
-        return slope * tape.at.kernels[self.name]
+    def backward(self, tape: Tape, grad: Tensor, *, weight_grads: bool) -> Tensor:
+        tape.grad_outputs[self.name] = grad
+        if weight_grads:
+            tape.grad_kernels[self.name] = (grad * tape.inputs[self.name]).sum((0, 2, 3))
+            tape.grad_shifts[self.name] = grad.sum((0, 2, 3))
+        return grad * tape.weights.kernels[self.name]
 
-    def forward_along(self, tape: Tape, along: Tape, change: Tensor | None) -> Tensor:
-        assert change is not None
-        along.inputs[self.name] = change
-        moved = along.at.shifts[self.name].addcmul(tape.inputs[self.name], along.at.kernels[self.name])
-        return moved.addcmul_(change, tape.at.kernels[self.name])
+    def forward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor | None) -> Tensor:
+        assert tangent is not None
+        tangents.inputs[self.name] = tangent
+        direction, shift = tangents.weights.kernels[self.name], tangents.weights.shifts[self.name]
+        return shift.addcmul(tape.inputs[self.name], direction).addcmul_(tangent, tape.weights.kernels[self.name])
 
-    def back_along(self, tape: Tape, along: Tape, change: Tensor) -> Tensor:
-        x, slope = tape.inputs[self.name], tape.slopes[self.name]
-        along.pulls[self.name] = (change * x).addcmul_(slope, along.inputs[self.name]).sum((0, 2, 3))
-        along.shifted[self.name] = change.sum((0, 2, 3))
-        return (change * tape.at.kernels[self.name]).addcmul_(slope, along.at.kernels[self.name])
+    def backward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor) -> Tensor:
+        x, grad = tape.inputs[self.name], tape.grad_outputs[self.name]
+        tangents.grad_kernels[self.name] = (tangent * x).addcmul_(grad, tangents.inputs[self.name]).sum((0, 2, 3))
+        tangents.grad_shifts[self.name] = tangent.sum((0, 2, 3))
+        return (tangent * tape.weights.kernels[self.name]).addcmul_(grad, tangents.weights.kernels[self.name])
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Dense:
+    """A linear layer."""
+
     name: str
 
     def forward(self, tape: Tape, x: Tensor) -> Tensor:
         tape.inputs[self.name] = x
-        return linear(x, tape.at.kernels[self.name], tape.at.shifts.get(self.name))
+        return linear(x, tape.weights.kernels[self.name], tape.weights.shifts.get(self.name))
 
-    def back(self, tape: Tape, slope: Tensor, *, pulls: bool) -> Tensor:
-        tape.slopes[self.name] = slope
-        if pulls:
-            tape.pulls[self.name], tape.shifted[self.name] = slope.T @ tape.inputs[self.name], slope.sum(0)
-        return slope @ tape.at.kernels[self.name]
+    def backward(self, tape: Tape, grad: Tensor, *, weight_grads: bool) -> Tensor:
+        tape.grad_outputs[self.name] = grad
+        if weight_grads:
+            tape.grad_kernels[self.name], tape.grad_shifts[self.name] = grad.T @ tape.inputs[self.name], grad.sum(0)
+        return grad @ tape.weights.kernels[self.name]
 
-    def forward_along(self, tape: Tape, along: Tape, change: Tensor | None) -> Tensor:
-        assert change is not None
-        along.inputs[self.name] = change
-        moved = linear(tape.inputs[self.name], along.at.kernels[self.name], along.at.shifts.get(self.name))
-        return moved.addmm(change, tape.at.kernels[self.name].T)
+    def forward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor | None) -> Tensor:
+        assert tangent is not None
+        tangents.inputs[self.name] = tangent
+        direction, shift = tangents.weights.kernels[self.name], tangents.weights.shifts.get(self.name)
+        return linear(tape.inputs[self.name], direction, shift).addmm(tangent, tape.weights.kernels[self.name].T)
 
-    def back_along(self, tape: Tape, along: Tape, change: Tensor) -> Tensor:
-        slope = tape.slopes[self.name]
-        along.pulls[self.name] = (change.T @ tape.inputs[self.name]).addmm(slope.T, along.inputs[self.name])
-        along.shifted[self.name] = change.sum(0)
-        return (change @ tape.at.kernels[self.name]).addmm(slope, along.at.kernels[self.name])
+    def backward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor) -> Tensor:
+        grad = tape.grad_outputs[self.name]
+        tangents.grad_kernels[self.name] = (tangent.T @ tape.inputs[self.name]).addmm(
+            grad.T, tangents.inputs[self.name]
+        )
+        tangents.grad_shifts[self.name] = tangent.sum(0)
+        return (tangent @ tape.weights.kernels[self.name]).addmm(grad, tangents.weights.kernels[self.name])

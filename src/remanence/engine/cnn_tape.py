@@ -1,4 +1,12 @@
-"""What a layer does in its four passes, what these leave, and layers in turn or beside each other."""
+"""The four passes of a layer, and the tape of what they compute.
+
+A network is differentiated in closed form by a forward pass, a backward pass, and the directional derivative (the
+Jacobian-vector product) of each along a direction of the weights: the last of these is the derivative of
+<gradient, direction>  with respect to weights and images. Autograd computes it by going back through the backward pass,
+where the gradient of a kernel is a convolution with a filter as large as the image. Here a convolution runs forward,
+back to its input and back to its kernel, and in no other form. The directional derivative of each is a sum of two
+convolutions, as the derivative of a product is; where they share an output they are one, with the channels of both.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +20,7 @@ Tensors: TypeAlias = dict[str, Tensor]  # by layer
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Weights:
-    """As they are applied; or a direction."""
+    """Kernels and shifts as they are applied, or their tangents along a direction."""
 
     kernels: Tensors
     shifts: Tensors
@@ -21,55 +29,63 @@ class Weights:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tape:
-    """What the passes leave: on the tape of a direction, the changes."""
+    """What the passes compute for each layer; on the tape of tangents, the directional derivatives of these."""
 
-    at: Weights
+    weights: Weights
     inputs: Tensors = field(default_factory=dict)
-    signs: Tensors = field(default_factory=dict)  # positive where a slope passes; of a gate the share that does
-    places: Tensors = field(default_factory=dict)  # of maxima
-    slopes: Tensors = field(default_factory=dict)  # by what a layer puts out
-    pulls: Tensors = field(default_factory=dict)  # on kernels
-    shifted: Tensors = field(default_factory=dict)  # pulls on shifts
+    gates: Tensors = field(default_factory=dict)  # positive where ReLU is open; the derivative of a surrogate
+    argmax: Tensors = field(default_factory=dict)  # indices of maxima
+    grad_outputs: Tensors = field(default_factory=dict)
+    grad_kernels: Tensors = field(default_factory=dict)
+    grad_shifts: Tensors = field(default_factory=dict)
 
-    def held(self) -> int:
-        """Numbers in what it holds besides weights; layers share outputs and inputs."""
-        own = (self.inputs, self.signs, self.places, self.slopes, self.pulls)
-        return sum({id(t): t.numel() for tensors in own for t in tensors.values()}.values())
+    def num_values(self) -> int:
+        """The number of values on the tape besides weights; layers share outputs and inputs."""
+        recorded = (self.inputs, self.gates, self.argmax, self.grad_outputs, self.grad_kernels)
+        return sum({id(t): t.numel() for tensors in recorded for t in tensors.values()}.values())
 
 
 class Layer(Protocol):
+    """A layer with its passes; `tape` holds values, `tangents` their directional derivatives."""
+
     def forward(self, tape: Tape, x: Tensor) -> Tensor: ...
-    def back(self, tape: Tape, slope: Tensor, *, pulls: bool) -> Tensor: ...
-    def forward_along(self, tape: Tape, along: Tape, change: Tensor | None) -> Tensor:
-        """The change of the output from that of the input; None: the input is that of the net, which stays."""
+    def backward(self, tape: Tape, grad: Tensor, *, weight_grads: bool) -> Tensor:
+        """The gradient with respect to the input from that with respect to the output; with `weight_grads` those with
+        respect to the weights go onto the tape."""
         ...
 
-    def back_along(self, tape: Tape, along: Tape, change: Tensor) -> Tensor:
-        """The change of the slope by the input from that of the slope by the output."""
+    def forward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor | None) -> Tensor:
+        """The tangent of the output from that of the input; None: the input is that of the network, which is fixed."""
+        ...
+
+    def backward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor) -> Tensor:
+        """The tangent of the gradient with respect to the input from that with respect to the output."""
         ...
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Beside:
-    """The sum of two ways; one without layers is the input itself."""
+class ResidualSum:
+    """The sum of two branches; one without layers is the input itself."""
 
-    inner: tuple[Layer, ...]  # begins and ends with a convolution, so that what it gives is nobody else's
+    inner: tuple[Layer, ...]  # starts and ends with a convolution, so that its output may be overwritten
     shortcut: tuple[Layer, ...]
 
     def forward(self, tape: Tape, x: Tensor) -> Tensor:
         return forward(self.inner, tape, x).add_(forward(self.shortcut, tape, x))
 
-    def back(self, tape: Tape, slope: Tensor, *, pulls: bool) -> Tensor:
-        below = back(self.inner, tape, slope, pulls=pulls)
-        return below.add_(back(self.shortcut, tape, slope, pulls=pulls))
+    def backward(self, tape: Tape, grad: Tensor, *, weight_grads: bool) -> Tensor:
+        below = backward(self.inner, tape, grad, weight_grads=weight_grads)
+        return below.add_(backward(self.shortcut, tape, grad, weight_grads=weight_grads))
 
-    def forward_along(self, tape: Tape, along: Tape, change: Tensor | None) -> Tensor:
-        assert change is not None
-        return forward_along(self.inner, tape, along, change).add_(forward_along(self.shortcut, tape, along, change))
+    def forward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor | None) -> Tensor:
+        assert tangent is not None
+        inner = forward_jvp(self.inner, tape, tangents, tangent)
+        return inner.add_(forward_jvp(self.shortcut, tape, tangents, tangent))
 
-    def back_along(self, tape: Tape, along: Tape, change: Tensor) -> Tensor:
-        return back_along(self.inner, tape, along, change).add_(back_along(self.shortcut, tape, along, change))
+    def backward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor) -> Tensor:
+        inner = backward_jvp(self.inner, tape, tangents, tangent)
+        return inner.add_(backward_jvp(self.shortcut, tape, tangents, tangent))
 
 
 def forward(layers: Sequence[Layer], tape: Tape, x: Tensor) -> Tensor:
@@ -78,20 +94,20 @@ def forward(layers: Sequence[Layer], tape: Tape, x: Tensor) -> Tensor:
     return x
 
 
-def back(layers: Sequence[Layer], tape: Tape, slope: Tensor, *, pulls: bool) -> Tensor:
+def backward(layers: Sequence[Layer], tape: Tape, grad: Tensor, *, weight_grads: bool) -> Tensor:
     for layer in reversed(layers):
-        slope = layer.back(tape, slope, pulls=pulls)
-    return slope
+        grad = layer.backward(tape, grad, weight_grads=weight_grads)
+    return grad
 
 
-def forward_along(layers: Sequence[Layer], tape: Tape, along: Tape, change: Tensor | None) -> Tensor:
+def forward_jvp(layers: Sequence[Layer], tape: Tape, tangents: Tape, tangent: Tensor | None) -> Tensor:
     for layer in layers:
-        change = layer.forward_along(tape, along, change)
-    assert change is not None
-    return change
+        tangent = layer.forward_jvp(tape, tangents, tangent)
+    assert tangent is not None
+    return tangent
 
 
-def back_along(layers: Sequence[Layer], tape: Tape, along: Tape, change: Tensor) -> Tensor:
+def backward_jvp(layers: Sequence[Layer], tape: Tape, tangents: Tape, tangent: Tensor) -> Tensor:
     for layer in reversed(layers):
-        change = layer.back_along(tape, along, change)
-    return change
+        tangent = layer.backward_jvp(tape, tangents, tangent)
+    return tangent

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from remanence.engine.base import Engine, on_batches
 from remanence.engine.chooser import engine_for
 from remanence.engine.cuda import changed_by, copied, replayed, set_lr, torch_optimizer
-from remanence.engine.mlp import PlainMlp
+from remanence.engine.mlp import MLPEngine
 from remanence.errors import BadInput
 from remanence.progress import SOON, track
 from remanence.seeds import derive_seed
@@ -31,14 +31,12 @@ def train(training: Training, model: nn.Module, initial: Params, data: Data, *, 
     """The final weights of `model`; `seed` shuffles mini-batches and samples the noise of DP-GD."""
     engine, schedule = engine_for(model, training, data.shape), training.lr_schedule
     # on the CPU a pure step is as fast, or faster where the network is small
-    if _has_closed_form(training, engine, len(data)) and (
-        not isinstance(schedule, tuple) or data.x.device.type == "cuda"
-    ):
-        assert isinstance(engine, PlainMlp)
-        closed_form = _of_objective(training, engine)
+    fast = not isinstance(schedule, tuple) or data.x.device.type == "cuda"
+    if fast and (closed_form := _closed_form(training, engine, len(data))):
+        descended = _of_objective(training, closed_form)
 
         def gradient(params: Params) -> Params:
-            return _with_decay(training, params, closed_form.gradient(params, data.x, data.y), stacked=False)
+            return _with_decay(training, params, descended.gradient(params, data.x, data.y), stacked=False)
 
         return train_full_batch(gradient, initial, training.optimizer, epochs=training.epochs, schedule=schedule)
     gradient_of_batch = on_batches(engine.gradient, data.x, data.y)
@@ -54,23 +52,18 @@ def train_each(training: Training, model: nn.Module, initial: Sequence[Params], 
     if len(initial) == 1:  # an ensemble of one takes longer
         return [train(training, model, initial[0], data[0])]
     engine, sizes = engine_for(model, training, data[0].shape), {len(each) for each in data}
-    if (
-        len(sizes) > 1
-        or not _has_closed_form(training, engine, *sizes)
-        or not isinstance(engine, PlainMlp)
-        or engine.structure.record_norm is not None
-    ):
+    closed_form = _closed_form(training, engine, max(sizes))
+    if closed_form is None or closed_form.structure.record_norm is not None or len(sizes) > 1:
         raise BadInput(
             "train_each() is for MLPs with ReLU without standardised inputs, full batches of equal sizes and a loss of "
             "ours, without DP-GD and `clip`: train the others one by one",
             code="unsupported-training",
         )
-    assert isinstance(engine, PlainMlp)
-    closed_form = _of_objective(training, engine)
+    descended = _of_objective(training, closed_form)
     x, y = torch.stack([each.x.flatten(1) for each in data]), torch.stack([each.y for each in data])
 
     def gradient(params: Params) -> Params:
-        return _with_decay(training, params, closed_form.gradients(params, x, y), stacked=True)
+        return _with_decay(training, params, descended.stacked_gradient(params, x, y), stacked=True)
 
     stacked = {name: torch.stack([each[name] for each in initial]) for name in initial[0]}
     final = train_full_batch(
@@ -123,13 +116,13 @@ def train_full_batch(
     return params
 
 
-def _has_closed_form(training: Training, engine: Engine, records: int) -> bool:
-    """Whether the training is one of full batches whose gradient has a closed form."""
+def _closed_form(training: Training, engine: Engine, records: int) -> MLPEngine | None:
+    """The engine of a training by full batches whose gradient has a closed form; None for others."""
     full_batch = training.batch_size is None or training.batch_size >= records
-    return isinstance(engine, PlainMlp) and full_batch and training.clip is None
+    return engine if isinstance(engine, MLPEngine) and full_batch and training.clip is None else None
 
 
-def _of_objective(training: Training, engine: PlainMlp) -> PlainMlp:
+def _of_objective(training: Training, engine: MLPEngine) -> MLPEngine:
     """The engine of what the steps descend: the log of the loss where the learning rate follows the loss."""
     if not isinstance(training.lr_schedule, ByLoss):
         return engine

@@ -1,4 +1,5 @@
-"""The gradient of an MLP with ReLU, written out: for small nets autograd takes several times as long as the work."""
+"""The closed-form gradient of an MLP with ReLU: for small networks autograd takes several times as long as the
+arithmetic."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,13 +14,13 @@ from remanence.models.structure import CNN, MLP, Structure, Unsupported, parse
 from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, LogOf, Loss, SquaredError
 from remanence.types import Params
 
-Gate: TypeAlias = Callable[[Tensor], Tensor]  # from what enters a ReLU to its slope there
+Derivative: TypeAlias = Callable[[Tensor], Tensor]  # from pre-activations to what stands for ReLU's derivative there
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class PlainMlp:
-    """An MLP with ReLU as it was recognised, and the loss on its logits."""
+class MLPEngine:
+    """An MLP with ReLU, as it was recognised, and the loss on its logits."""
 
     structure: MLP
     loss: KnownLoss | LogOf
@@ -31,49 +32,53 @@ class PlainMlp:
 
     @property
     def biased(self) -> tuple[bool, ...]:
+        """Whether each linear layer has a bias."""
         return tuple(layer.has_bias for layer in self.structure.layers)
 
     def gradient(self, params: Params, x: Tensor, y: Tensor) -> Params:
-        return self._of_read(params, self.read(params, x), y)
+        return self._from_inputs(params, self.inputs(params, x), y)
+
+    def stacked_gradient(self, params: Params, x: Tensor, y: Tensor) -> Params:
+        """The gradients of several models: weights, flat records (models, records, features) and labels (models,
+        records) have a leading dimension."""
+        if (norm := self.structure.flat_norm) is not None:
+            x = x if norm.mean is None else x - params[norm.mean.name].view(len(x), 1, -1)
+            x = x if norm.std is None else x / params[norm.std.name].view(len(x), 1, -1)
+        return self._from_inputs(params, x, y)
 
     def hvp(self, params: Params, x: Tensor, y: Tensor, direction: Params) -> HVP:
         return hvp_by_autograd(self.gradient, params, x, y, direction)
 
-    def gradients(self, params: Params, x: Tensor, y: Tensor) -> Params:
-        """Those of a stack of models: weights, flat records and labels have a leading dimension."""
-        if (norm := self.structure.flat_norm) is not None:
-            x = x if norm.mean is None else x - params[norm.mean.name].view(len(x), 1, -1)
-            x = x if norm.std is None else x / params[norm.std.name].view(len(x), 1, -1)
-        return self._of_read(params, x, y)
-
-    def _of_read(self, params: Params, below: Tensor, y: Tensor) -> Params:
-        first = self.names[0]
-        delta, grads = self.above(params, _linear(below, params[f"{first}.weight"], params.get(f"{first}.bias")), y)
-        grads[f"{first}.weight"] = delta.mT @ below
-        return {name: grads[name] for name in params if name in grads}
-
-    def read(self, params: Params, x: Tensor) -> Tensor:
-        """What the first linear layer takes in."""
+    def inputs(self, params: Params, x: Tensor) -> Tensor:
+        """What the first linear layer takes in, shape (records, features)."""
         return self.structure.inputs(params, x)
 
-    def above(self, params: Params, out: Tensor, y: Tensor, gate: Gate | None = None) -> tuple[Tensor, Params]:
-        """From what the first layer puts out: the slope by it, and all gradients but that of the first weight. With a
-        `gate` the way back is as if ReLU had that slope."""
-        inputs, slopes = [out], list[Tensor]()
+    def backward(
+        self, params: Params, outputs: Tensor, y: Tensor, derivative: Derivative | None = None
+    ) -> tuple[Tensor, Params]:
+        """The gradient with respect to the `outputs` (records, width) of the first layer, and the gradients of all
+        parameters but the first weight. `derivative` takes the place of ReLU's, which is whether its input is
+        positive."""
+        values, derivatives = [outputs], list[Tensor]()
         for name in self.names[1:]:
-            slopes.append(inputs[-1] > 0 if gate is None else gate(inputs[-1]))
-            inputs[-1] = inputs[-1].relu()
-            inputs.append(_linear(inputs[-1], params[f"{name}.weight"], params.get(f"{name}.bias")))
-        delta, grads = self.loss.grad_logits(inputs.pop(), y) / out.shape[-2], {}
-        for place in reversed(range(len(self.names))):
-            name = self.names[place]
-            if self.biased[place]:
+            derivatives.append(values[-1] > 0 if derivative is None else derivative(values[-1]))
+            values[-1] = values[-1].relu()
+            values.append(_linear(values[-1], params[f"{name}.weight"], params.get(f"{name}.bias")))
+        delta, grads = self.loss.grad_logits(values.pop(), y) / outputs.shape[-2], {}
+        for index in reversed(range(len(self.names))):
+            name = self.names[index]
+            if self.biased[index]:
                 grads[f"{name}.bias"] = delta.sum(-2)
-            if place:
-                below = inputs[place - 1]
-                grads[f"{name}.weight"] = delta.mT @ below
-                delta = (delta @ params[f"{name}.weight"]) * slopes[place - 1]
+            if index:
+                grads[f"{name}.weight"] = delta.mT @ values[index - 1]
+                delta = (delta @ params[f"{name}.weight"]) * derivatives[index - 1]
         return delta, grads
+
+    def _from_inputs(self, params: Params, inputs: Tensor, y: Tensor) -> Params:
+        weight, bias = f"{self.names[0]}.weight", f"{self.names[0]}.bias"
+        delta, grads = self.backward(params, _linear(inputs, params[weight], params.get(bias)), y)
+        grads[weight] = delta.mT @ inputs
+        return {name: grads[name] for name in params if name in grads}
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -82,13 +87,13 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return x @ weight.mT if bias is None else torch.baddbmm(bias[:, None], x, weight.mT)
 
 
-def of(model: nn.Module, loss: Loss, shape: Sequence[int]) -> PlainMlp | None:
+def mlp_engine(model: nn.Module, loss: Loss, shape: Sequence[int]) -> MLPEngine | None:
     """The closed form for records of `shape`; None where the model has none, or the loss is not one of ours."""
     structure = parse(model, shape)
     if refusal(structure) or not isinstance(loss, CrossEntropy | Logistic | SquaredError):
         return None
     assert isinstance(structure, MLP)
-    return PlainMlp(structure=structure, loss=loss)
+    return MLPEngine(structure=structure, loss=loss)
 
 
 def refusal(structure: Structure) -> str | None:

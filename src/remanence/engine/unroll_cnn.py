@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from remanence.engine import cnn as closed_form
-from remanence.engine.cnn import PlainCnn
-from remanence.engine.cnn_pieces import Gated
-from remanence.engine.cnn_reading import in_place_of_kinks, rectified
+from remanence.engine.chooser import engine_for
+from remanence.engine.cnn import CNNEngine
+from remanence.engine.cnn_activations import SurrogateRectifier
+from remanence.engine.cnn_structure import relu_names, replace_relus
 from remanence.engine.cnn_tape import Tape
 from remanence.engine.memory import USABLE_FRACTION, free_memory
 from remanence.engine.surrogate import Surrogate, SurrogateState
@@ -37,7 +37,7 @@ _TAPES = 2  # times the values of a tape: itself, the derivatives of inputs, and
 class CNNDynamics:
     """`Dynamics` of a convolutional net with ReLU, its weights in one vector."""
 
-    net: PlainCnn
+    net: CNNEngine
     initial: Params
     start: Tensor  # the initial weights, flat
     update: Tensor  # the victim's weights less the initial ones, flat
@@ -57,32 +57,29 @@ class CNNDynamics:
         shape: Sequence[int],
     ) -> "CNNDynamics | None":
         """None where the net is not one of convolutions and ReLU, or gradients are clipped one by one."""
-        like = next(iter(initial.values()))
-        fast = like.is_cuda and like.dtype != torch.float64
-        form = torch.channels_last if fast else torch.contiguous_format
         if training.privacy or not isinstance(training.optimizer, SGD | Adam | AdamW | RMSProp):
             return None  # others may treat each layer by itself
         batch = min(training.batch_size or records, records)
-        net = closed_form.of(model, initial, training.loss, shape=shape, records=batch, form=form)
-        if net is None:
+        net = engine_for(model, training, shape, frozen=initial, records=batch)
+        if not isinstance(net, CNNEngine):
             return None
-        start = net.order.packed(initial)
-        return cls(net=net, initial=initial, start=start, update=net.order.packed(final) - start)
+        start = net.layout.pack(initial)
+        return cls(net=net, initial=initial, start=start, update=net.layout.pack(final) - start)
 
     def with_surrogate(self, surrogate: Surrogate, x: Tensor) -> "CNNDynamics":
         """With a surrogate scaled by the pre-activations of records `x` at the initial weights."""
         state = SurrogateState.initial(surrogate, self._scales(x))
-        betas = dict(zip(rectified(self.net.layers), state.beta, strict=True))
-        layers = in_place_of_kinks(self.net.layers, lambda name: Gated(name=name, steepness=betas[name]))
+        betas = dict(zip(relu_names(self.net.layers), state.beta, strict=True))
+        layers = replace_relus(self.net.layers, lambda name: SurrogateRectifier(name=name, beta=betas[name]))
         return replace(self, net=replace(self.net, layers=layers), surrogate=state)
 
     @torch.no_grad()
     def _scales(self, x: Tensor) -> Tensor:
         """The root mean square of the input of each ReLU, or one where it is zero; record by record, as memory for all
         of `x` at once may not be there."""
-        (inputs,), squares = self.inputs(x), self.start.new_zeros(len(tuple(rectified(self.net.layers))))
+        (inputs,), squares = self.inputs(x), self.start.new_zeros(len(tuple(relu_names(self.net.layers))))
         for record in inputs.split(1):
-            for index, entering in enumerate(self.net.entering(self.start, record).values()):
+            for index, entering in enumerate(self.net.relu_inputs(self.start, record).values()):
                 squares[index] += entering.square().mean() / len(x)
         return squares.sqrt().masked_fill(squares == 0, 1.0)
 
@@ -94,7 +91,7 @@ class CNNDynamics:
         return {_VECTOR: self.start}
 
     def inputs(self, x: Tensor) -> Inputs:
-        return (self.net.read(self.initial, x),)
+        return (self.net.inputs(self.initial, x),)
 
     def project(self, x: Tensor) -> Tensor:
         return x
@@ -130,7 +127,7 @@ class CNNDynamics:
         return replace(self, store_tapes=store_tapes, chunk=chunk if chunk < batch else None), chosen
 
     def _tape_bytes(self, shape: Sequence[int], records: int) -> int:
-        return self.start.element_size() * self.net.held(shape, records)
+        return self.start.element_size() * self.net.tape_values(shape, records)
 
     def _workspace_bytes(self, shape: Sequence[int], records: int) -> int:
         """At most what the backward pass through a step takes besides the stored tapes of others."""
@@ -146,15 +143,15 @@ class CNNDynamics:
 
     def gradient_of_chunk(self, weights: Tensor, x: Tensor, y: Tensor, records: int) -> tuple[Tensor, Tape | None]:
         """The part of these records in the gradient, and the tape where it is stored."""
-        tape = self.net.tape(weights, x, y, records=records, pulls=True)
-        return self.net.gradient(weights, tape), tape if self.store_tapes else None
+        tape = self.net.record(weights, x, y, records=records, weight_grads=True)
+        return self.net.vector_gradient(weights, tape), tape if self.store_tapes else None
 
     def hvp_of_chunk(
         self, weights: Tensor, direction: Tensor, x: Tensor, y: Tensor, records: int, tape: Tape | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Derivatives of <direction, gradient> by weights, records and label probabilities."""
-        tape = tape or self.net.tape(weights, x, y, records=records, pulls=False)
-        return self.net.along(weights, direction, tape, y, records=records)
+        tape = tape or self.net.record(weights, x, y, records=records, weight_grads=False)
+        return self.net.vector_hvp(weights, direction, tape, y, records=records)
 
 
 class _Gradient(torch.autograd.Function):

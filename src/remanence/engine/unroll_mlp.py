@@ -17,8 +17,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from remanence.engine import mlp as closed_form
-from remanence.engine.mlp import PlainMlp
+from remanence.engine.chooser import engine_for
+from remanence.engine.mlp import MLPEngine
 from remanence.engine.surrogate import SurrogateState
 from remanence.engine.unroll import Inputs, Products
 from remanence.training import SGD, Training
@@ -32,7 +32,7 @@ _DECAY = "decay"  # c: a weight without a gradient, which weight decay acts on a
 class SpanDynamics:
     """`Dynamics` of an MLP with ReLU that is trained by SGD, in the span of its records."""
 
-    net: PlainMlp
+    net: MLPEngine
     initial: Params
     update: Params  # the victim's weights less the initial ones, or less what decay left of them
     surrogate: SurrogateState | None = None  # None: ReLU's own derivative
@@ -50,8 +50,8 @@ class SpanDynamics:
         shape: Sequence[int],
     ) -> "SpanDynamics | None":
         """None where the net is no MLP with ReLU, the optimizer not SGD, or the records as many as their features."""
-        net = None if training.privacy or training.clip is not None else closed_form.of(model, training.loss, shape)
-        if net is None or not isinstance(training.optimizer, SGD):
+        net = engine_for(model, training, shape)
+        if training.clip is not None or not isinstance(training.optimizer, SGD) or not isinstance(net, MLPEngine):
             return None
         if records >= initial[f"{net.names[0]}.weight"].shape[1]:
             return None
@@ -89,7 +89,7 @@ class SpanDynamics:
 
     def inputs(self, x: Tensor) -> Inputs:
         """X W_0', X X' and, to compare updates, X."""
-        flat = self.net.read(self.initial, x)
+        flat = self.net.inputs(self.initial, x)
         flat = flat if self.basis is None else flat @ self.basis.T
         return flat @ self.initial[self.first].T, flat @ flat.T, flat
 
@@ -97,7 +97,7 @@ class SpanDynamics:
         """Records without what lies outside the basis."""
         if self.basis is None:
             return x
-        flat = self.net.read(self.initial, x)
+        flat = self.net.inputs(self.initial, x)
         return x - self.net.structure.to_records(self.initial, flat - flat @ self.basis.T @ self.basis)
 
     def gradient(self, weights: Params, inputs: Inputs, y: Tensor, batch: Tensor | None) -> Params:
@@ -107,7 +107,7 @@ class SpanDynamics:
         out = weights[_DECAY] * out + gram @ weights[self.first]
         if self.net.biased[0]:
             out = out + weights[f"{self.net.names[0]}.bias"]
-        delta, grads = self.net.above(weights, out, y, self.surrogate and self.surrogate.derivative)
+        delta, grads = self.net.backward(weights, out, y, self.surrogate and self.surrogate.derivative)
         if batch is not None:
             delta = torch.zeros_like(weights[self.first]).index_copy(0, batch, delta)
         return grads | {self.first: delta, _DECAY: torch.zeros_like(weights[_DECAY])}

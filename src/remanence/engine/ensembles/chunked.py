@@ -1,4 +1,4 @@
-"""Many models that differ in one training record, trained at once."""
+"""Ensembles of models that differ in one training record, trained at once in chunks of a fixed size."""
 
 import warnings
 from itertools import chain
@@ -8,36 +8,35 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from remanence.engine.cuda import precision
-from remanence.engine.ensembles import cnn as shared_cnn
-from remanence.engine.ensembles import mlp as shared_mlp
+from remanence.engine.ensembles import cnn, mlp
 from remanence.engine.generic import GenericEngine
 from remanence.models import activations
 from remanence.seeds import derive_seed
 from remanence.training.training import Training
 from remanence.types import Data, Params
 
-CPU_CHUNK, CPU_CONV_CHUNK, DEVICE_CHUNK = 128, 16, 2048  # models at once: beyond them there is no more to gain
+CPU_CHUNK, CPU_CONV_CHUNK, DEVICE_CHUNK = 128, 16, 2048  # models at once: larger chunks gain nothing
 CPU_MEMORY = 256 << 20
 
 
 def chunk_size(model: nn.Module, fixed: Data) -> int:
-    """How many models are trained at once, the same for shadows and victims of one recipe on one device.
+    """The number of models that are trained at once, the same for shadows and victims of one recipe on one device.
 
-    Other shapes run through other kernels, which round otherwise, and a reconstructor would take that for signal. So
-    the size follows from the device's whole memory, not from what happens to be free.
+    Other shapes run through other kernels, which round differently, and a reconstructor would take that for signal. So
+    the size follows from the device's total memory, not from what happens to be free.
     """
-    most, memory = CPU_CHUNK if shared_mlp.layers_of(model, fixed.shape) else CPU_CONV_CHUNK, CPU_MEMORY
+    maximum, memory = CPU_CHUNK if mlp.layers_of(model, fixed.shape) else CPU_CONV_CHUNK, CPU_MEMORY
     if fixed.x.device.type == "cuda":
-        most, memory = DEVICE_CHUNK, torch.cuda.get_device_properties(fixed.x.device).total_memory // 4
+        maximum, memory = DEVICE_CHUNK, torch.cuda.get_device_properties(fixed.x.device).total_memory // 4
     values = activations(model, fixed.shape) * (len(fixed) + 1)
     weights = sum(p.numel() for p in model.parameters())
-    # bytes per model: values, inputs and their slopes; weights, gradients and what the optimiser keeps
-    held = 16 * values + 24 * weights
-    return int(max(1, min(most, memory // held)))
+    # bytes per model: activations, inputs and their gradients; weights, gradients and the optimizer's state
+    size = 16 * values + 24 * weights
+    return int(max(1, min(maximum, memory // size)))
 
 
 def chunks(model: nn.Module, fixed: Data, targets: Data) -> list[Data]:
-    """The targets cut for `train_chunk`."""
+    """The targets, split for `train_chunk`."""
     size = chunk_size(model, fixed)
     return [targets.take(slice(start, start + size)) for start in range(0, len(targets), size)]
 
@@ -52,52 +51,53 @@ def train_chunk(
     seed: int,
     noise_seed: int,
 ) -> Params:
-    """For each target the weights after training on `fixed` and that target; the stack is the leading dimension.
+    """For each target the weights after training on `fixed` and that target, stacked: each has the leading dimension
+    (targets, ...).
 
-    `seed` shuffles mini-batches, the same for all models; `noise_seed` draws the noise of DP-GD, each model's own.
-
-    `initial` is one start for all or a stack of them, one for each target. A short chunk is padded with its first
-    target, so that every chunk has the same shape.
+    `seed` shuffles mini-batches, the same for all models; `noise_seed` samples the noise of DP-GD, for each model by
+    itself. `initial` holds the initial weights of all models, or a stack of them, one for each target. A short chunk is
+    padded with its first target, so that every chunk has the same shape.
     """
-    places = torch.arange(chunk_size(model, fixed), device=targets.x.device)
-    places = places.where(places < len(targets), 0)
-    starts = stack(model, initial, places)
+    indices = torch.arange(chunk_size(model, fixed), device=targets.x.device)
+    indices = indices.where(indices < len(targets), 0)
+    stacked = stack(model, initial, indices)
     with precision(tf32=training.tf32):
-        stacked = _train(training, model, starts, fixed, targets.take(places), seed=seed, noise_seed=noise_seed)
-    return {name: p[: len(targets)] for name, p in stacked.items()}
+        final = _train(training, model, stacked, fixed, targets.take(indices), seed=seed, noise_seed=noise_seed)
+    return {name: p[: len(targets)] for name, p in final.items()}
 
 
 def _train(
-    training: Training, model: nn.Module, starts: Params, fixed: Data, targets: Data, *, seed: int, noise_seed: int
+    training: Training, model: nn.Module, initial: Params, fixed: Data, targets: Data, *, seed: int, noise_seed: int
 ) -> Params:
-    """Halved as often as the device's memory asks for."""
-    engines, given = (shared_mlp, shared_cnn), (training, model, fixed.shape, len(fixed) + 1)
-    shared = next((engine for engine in engines if engine.can_share(*given)), None)
-    train = shared.train_sharing if shared else train_by_vmap
+    """Train an ensemble, halved as often as the device's memory requires."""
+    train = train_by_vmap
+    for ensemble in (mlp, cnn):
+        if ensemble.applies(training, model, fixed.shape, len(fixed) + 1):
+            train = ensemble.train_ensemble
+            break
     try:
-        return train(training, model, starts, fixed, targets, seed=seed, noise_seed=noise_seed)
+        return train(training, model, initial, fixed, targets, seed=seed, noise_seed=noise_seed)
     except torch.OutOfMemoryError:
         if len(targets) == 1:
             raise
     warnings.warn(
         f"{len(targets)} models at once do not fit into the device's memory: they are trained in halves, which round "
-        "otherwise than models trained at once",
+        "differently from models trained at once",
         stacklevel=2,
     )
     torch.cuda.empty_cache()
     middle, halves = len(targets) // 2, []
     for i, half in enumerate((slice(0, middle), slice(middle, None))):
-        part = {name: p[half] for name, p in starts.items()}
-        own_noise = derive_seed(noise_seed, i)
-        halves.append(_train(training, model, part, fixed, targets.take(half), seed=seed, noise_seed=own_noise))
-    return {name: torch.cat([part[name] for part in halves]) for name in starts}
+        part = {name: p[half] for name, p in initial.items()}
+        seed_of_half = derive_seed(noise_seed, i)
+        halves.append(_train(training, model, part, fixed, targets.take(half), seed=seed, noise_seed=seed_of_half))
+    return {name: torch.cat([part[name] for part in halves]) for name in initial}
 
 
 def train_by_vmap(
-    training: Training, model: nn.Module, starts: Params, fixed: Data, targets: Data, *, seed: int, noise_seed: int
+    training: Training, model: nn.Module, initial: Params, fixed: Data, targets: Data, *, seed: int, noise_seed: int
 ) -> Params:
-    """Any model and any batch size, more slowly."""
-
+    """Train an ensemble of any model with any batch size, more slowly than the specialised ones."""
     engine = GenericEngine(model=model, loss=training.loss, privacy=training.privacy)
 
     def one(params: Params, x: Tensor, y: Tensor, batch: Tensor | None) -> Params:
@@ -110,13 +110,13 @@ def train_by_vmap(
 
     count = len(fixed) + 1
     batches = training.batches(count, seed)
-    return training.descend(gradient, starts, batches, records=count, noise_seed=noise_seed, stacked=True)
+    return training.descend(gradient, initial, batches, records=count, noise_seed=noise_seed, stacked=True)
 
 
-def stack(model: nn.Module, initial: Params, places: Tensor) -> Params:
-    """The start of each place: the common one, or its row."""
-    single = {name: p.ndim for name, p in chain(model.named_parameters(), model.named_buffers())}
+def stack(model: nn.Module, initial: Params, indices: Tensor) -> Params:
+    """The initial weights of the models at `indices`: the common ones, or rows of a stack."""
+    ndim = {name: p.ndim for name, p in chain(model.named_parameters(), model.named_buffers())}
     return {
-        name: (p[places] if p.ndim > single[name] else p.expand(len(places), *p.shape)).contiguous()
+        name: (p[indices] if p.ndim > ndim[name] else p.expand(len(indices), *p.shape)).contiguous()
         for name, p in initial.items()
     }

@@ -1,7 +1,7 @@
-"""A stack of convolutional nets that share their training set but for one record each.
+"""An ensemble of CNNs that share their training set except for one record each.
 
-The stack stands in the channels: the first convolution of K models is one convolution of the shared records with all
-their filters, the later ones are grouped, and the linear layers are batched products. Autograd does the rest.
+The models lie in the channels: the first convolution of K models is one convolution of the common records with all
+their filters, later ones are grouped, and linear layers are batched products. Autograd computes the gradients.
 """
 
 from collections.abc import Sequence
@@ -11,23 +11,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, cross_entropy, unfold
 
-from remanence.engine.ensembles.mlp import shares_records
+from remanence.engine.ensembles.mlp import supports
 from remanence.models.operations import Activation, Conv, Flatten, Linear, Operation
 from remanence.models.structure import CNN, parse
 from remanence.training.clipping import clip_factors
 from remanence.training.training import Training
 from remanence.types import Data, Params
 
-_PATCHES = 1 << 28  # numbers: what the patches of a block of records may hold while gradients are measured
+_MAX_PATCH_VALUES = 1 << 28  # in the patches of a block of records, while the norms of gradients are computed
 
 
-def can_share(training: Training, model: nn.Module, shape: Sequence[int], records: int) -> bool:
-    """Whether records are shared by convolutions, then a flatten, then linear layers, with biases and activations."""
-    return shares_records(training, records) and operations_of(model, shape) is not None
+def applies(training: Training, model: nn.Module, shape: Sequence[int], records: int) -> bool:
+    """Whether this module can train the model."""
+    return supports(training, records) and operations_of(model, shape) is not None
 
 
 def operations_of(model: nn.Module, shape: Sequence[int]) -> Sequence[Operation] | None:
-    """The operations of a network without branches, norms and pooling, every layer with a bias; None for another."""
+    """The operations of a network of convolutions, a flatten and linear layers, with biases and activations; None for
+    another network."""
     structure = parse(model, shape)
     if not isinstance(structure, CNN) or structure.norm or not isinstance(structure.operations[0], Conv):
         return None
@@ -41,10 +42,10 @@ def _plain(operation: Operation) -> bool:
     return isinstance(operation, Activation | Flatten) or (isinstance(operation, Linear) and operation.has_bias)
 
 
-def train_sharing(
-    training: Training, model: nn.Module, starts: Params, fixed: Data, targets: Data, *, seed: int, noise_seed: int
+def train_ensemble(
+    training: Training, model: nn.Module, initial: Params, fixed: Data, targets: Data, *, seed: int, noise_seed: int
 ) -> Params:
-    """For each target the weights after training on `fixed` and that target, from its row of the stack `starts`."""
+    """For each target the weights after training on `fixed` and that target, from its row of the stack `initial`."""
     operations = operations_of(model, fixed.shape)
     assert operations is not None
     models, count = len(targets), len(fixed) + 1
@@ -60,12 +61,12 @@ def train_sharing(
         return {name: g / count for name, g in total.items()}
 
     return training.descend(
-        gradient, starts, training.batches(count, seed), records=count, noise_seed=noise_seed, stacked=True
+        gradient, initial, training.batches(count, seed), records=count, noise_seed=noise_seed, stacked=True
     )
 
 
 def _gradient(training: Training, operations: Sequence[Operation], params: Params, x: Tensor, labels: Tensor) -> Params:
-    """Of the summed loss, each record's part cut to the norm that the training asks for."""
+    """The gradients of the summed loss, the contribution of each record clipped where the training is private."""
     params = {name: p.detach().requires_grad_() for name, p in params.items()}
     with torch.enable_grad():
         outputs, inputs = _forward(operations, params, x)
@@ -74,14 +75,14 @@ def _gradient(training: Training, operations: Sequence[Operation], params: Param
             total = losses.sum()
         else:
             deltas = torch.autograd.grad(losses.sum(), outputs, retain_graph=True)
-            squares = _squares(operations, [x.detach() for x in inputs], deltas, models=len(labels))
+            squares = _squared_norms(operations, [x.detach() for x in inputs], deltas, models=len(labels))
             total = (losses * clip_factors(squares, training.privacy.clip)).sum()
         return dict(zip(params, torch.autograd.grad(total, list(params.values())), strict=True))
 
 
 def _forward(operations: Sequence[Operation], params: Params, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """What each layer with weights puts out and takes in: (records, models * channels, height, width), with no models
-    for records that all share, and after the flattening (models, records, features)."""
+    """The outputs and inputs of each layer with weights: (records, models * channels, height, width), without models
+    for records that are common to all, and after the flattening (models, records, features)."""
     models = len(next(iter(params.values())))
     outputs, inputs, out = [], [], x
     for layer in operations:
@@ -102,28 +103,29 @@ def _forward(operations: Sequence[Operation], params: Params, x: Tensor) -> tupl
     return outputs, inputs
 
 
-def _squares(
+def _squared_norms(
     operations: Sequence[Operation], inputs: list[Tensor], deltas: tuple[Tensor, ...], *, models: int
 ) -> Tensor:
-    """The squared norm (models, records) of each record's gradient."""
+    """The squared norm of each record's gradient, shape (models, records)."""
     weighted = [layer for layer in operations if isinstance(layer, Conv | Linear)]
     squares = []
     for layer, x, delta in zip(weighted, inputs, deltas, strict=True):
         if isinstance(layer, Linear):  # the gradient is the outer product of delta and input
             squares.append(delta.square().sum(2) * (1 + x.square().sum(2)))
         else:
-            squares.append(_conv_squares(layer, x, delta, models).T)
+            squares.append(_conv_squared_norms(layer, x, delta, models).T)
     return torch.stack(squares).sum(0)
 
 
-def _conv_squares(layer: Conv, x: Tensor, delta: Tensor, models: int) -> Tensor:
-    """Records in blocks: the gradient of each is its deltas times its patches."""
-    groups, places = x.shape[1] // layer.in_shape[0], delta.shape[2] * delta.shape[3]
-    block = max(1, _PATCHES // (x.shape[1] * prod(layer.kernel_size) * places))
+def _conv_squared_norms(layer: Conv, x: Tensor, delta: Tensor, models: int) -> Tensor:
+    """The squared norms for a convolution, shape (records, models), in blocks of records: the gradient of each is its
+    deltas times its patches."""
+    groups, positions = x.shape[1] // layer.in_shape[0], delta.shape[2] * delta.shape[3]
+    block = max(1, _MAX_PATCH_VALUES // (x.shape[1] * prod(layer.kernel_size) * positions))
     squares = []
-    for some, by in zip(x.split(block), delta.split(block), strict=True):
+    for some, deltas in zip(x.split(block), delta.split(block), strict=True):
         patches = unfold(some, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
-        by = by.reshape(len(by), models, -1, places)
-        grads = by @ patches.view(len(some), groups, -1, places).mT
-        squares.append(grads.square().sum((2, 3)) + by.sum(3).square().sum(2))
+        deltas = deltas.reshape(len(deltas), models, -1, positions)
+        grads = deltas @ patches.view(len(some), groups, -1, positions).mT
+        squares.append(grads.square().sum((2, 3)) + deltas.sum(3).square().sum(2))
     return torch.cat(squares)

@@ -1,11 +1,11 @@
-"""A stack of MLPs that share their training set but for one record each.
+"""An ensemble of MLPs that share their training set except for one record each.
 
-The fixed set is common, so the first layer of K models is one product of their stacked weights with the fixed
-records, and its gradient another; each model's own record adds a rank-one term. What lies between is small: one kernel
-where there is one for it (fused.py), else autograd.
+The fixed set is common, so that the first layer of K models is one product of their stacked weights with the fixed
+records, and its gradient another; each model's record adds a rank-one term. The middle stage between them is small: one
+Triton kernel where there is one for it (fused.py), else autograd.
 
-The models differ by what one record has done, a thousandth of a weight or less, and TF32 keeps a thousandth of each
-factor. So with TF32 only the differences to the stack's mean are multiplied in it: decision 0009.
+The models differ by what one record did to them, a thousandth of a weight or less, and TF32 rounds each factor to a
+thousandth. So with TF32 only the differences from the ensemble's mean are multiplied in it: docs/decisions/0009.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from remanence.types import Data, Params
 @final
 @dataclass(frozen=True, kw_only=True)
 class Layers:
-    """The names of the linear layers and the activation after each but the last."""
+    """The paths of the linear layers, and the activation after each but the last."""
 
     names: tuple[str, ...]
     activations: tuple[nn.Module, ...]
@@ -38,7 +38,7 @@ class Layers:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Records:
-    """Flat records as the stack sees them: labels and squared norms are (models or 1, records)."""
+    """Flat records (records, features) with labels and squared norms, (models or 1, records)."""
 
     x: Tensor
     labels: Tensor
@@ -48,7 +48,8 @@ class Records:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Centre:
-    """What the first layer of the stack's mean puts out (width, records), the loss's slope there, and its gradient."""
+    """The mean model of the ensemble: the products of its first layer with the fixed records (width, records), the
+    gradient with respect to these, and the gradient of its first weight (width, features)."""
 
     products: Tensor
     deltas: Tensor
@@ -56,73 +57,76 @@ class Centre:
 
 
 def layers_of(model: nn.Module, shape: Sequence[int]) -> Layers | None:
-    """The layers of an MLP with biases that takes records as they are; None for another network."""
-    mlp = parse(model, shape)
-    if not isinstance(mlp, MLP) or mlp.normalised or any(mlp.norms):
+    """The layers of an MLP with biases whose inputs are not normalised; None for another network."""
+    structure = parse(model, shape)
+    if not isinstance(structure, MLP) or structure.normalised or any(structure.norms):
         return None
-    if not all(layer.has_bias for layer in mlp.layers) or any(True for _ in model.buffers()):
+    if not all(layer.has_bias for layer in structure.layers) or any(True for _ in model.buffers()):
         return None
-    return Layers(names=tuple(layer.path for layer in mlp.layers), activations=mlp.activations)
+    return Layers(names=tuple(layer.path for layer in structure.layers), activations=structure.activations)
 
 
-def can_share(training: Training, model: nn.Module, shape: Sequence[int], records: int) -> bool:
-    return shares_records(training, records) and layers_of(model, shape) is not None
+def applies(training: Training, model: nn.Module, shape: Sequence[int], records: int) -> bool:
+    """Whether this module can train the model."""
+    return supports(training, records) and layers_of(model, shape) is not None
 
 
-def shares_records(training: Training, records: int) -> bool:
-    """Full batches, and a loss that is known here."""
+def supports(training: Training, records: int) -> bool:
+    """Whether a training is by full batches and cross-entropy."""
     full_batch = training.batch_size is None or training.batch_size >= records
     return full_batch and isinstance(training.loss, CrossEntropy)
 
 
-def train_sharing(
-    training: Training, model: nn.Module, starts: Params, fixed: Data, targets: Data, *, seed: int, noise_seed: int
+def train_ensemble(
+    training: Training, model: nn.Module, initial: Params, fixed: Data, targets: Data, *, seed: int, noise_seed: int
 ) -> Params:
-    """For each target the weights after training on `fixed` and that target, from its row of the stack `starts`."""
+    """For each target the weights after training on `fixed` and that target, from its row of the stack `initial`."""
     layers = layers_of(model, fixed.shape)
     assert layers is not None
-    shared, own = _records(fixed, stacked=False), _records(targets, stacked=True)
+    common, per_model = _records(fixed, stacked=False), _records(targets, stacked=True)
     clip = training.privacy.clip if training.privacy else None
 
     def gradient(params: Params, _: Tensor | None) -> Params:
-        return _gradient(layers, params, shared, own, clip, centred=training.tf32 and training.centred)
+        return _gradient(layers, params, common, per_model, clip, centred=training.tf32 and training.centred)
 
     count = len(fixed) + 1
     batches = training.batches(count, seed)
-    return training.descend(gradient, starts, batches, records=count, noise_seed=noise_seed, stacked=True)
+    return training.descend(gradient, initial, batches, records=count, noise_seed=noise_seed, stacked=True)
 
 
 def _records(data: Data, *, stacked: bool) -> Records:
     x = data.x.flatten(1)
-    place = 1 if stacked else 0
-    return Records(x=x, labels=data.y.unsqueeze(place), squares=x.square().sum(1).unsqueeze(place))
+    axis = 1 if stacked else 0
+    return Records(x=x, labels=data.y.unsqueeze(axis), squares=x.square().sum(1).unsqueeze(axis))
 
 
 def _gradient(
-    layers: Layers, params: Params, shared: Records, own: Records, clip: float | None, *, centred: bool
+    layers: Layers, params: Params, common: Records, per_model: Records, clip: float | None, *, centred: bool
 ) -> Params:
-    first, scale = f"{layers.names[0]}.weight", 1 / (len(shared.x) + 1)
-    weight = moved = params[first]  # (K, width, features)
+    """The gradients of all models, from the common records and the one record of each."""
+    first, scale = f"{layers.names[0]}.weight", 1 / (len(common.x) + 1)
+    weight = difference = params[first]  # (models, width, features)
     centre = None
     with precision(tf32=False):
         if centred:
             mean = {name: p.mean(0, keepdim=True) for name, p in params.items()}
-            centre, moved = _centre(layers, mean, shared, clip, scale), weight - mean[first]
-        by_own, own_small = middle(layers, params, vecdot(weight, own.x[:, None, :])[:, :, None], own, clip, scale)
-    products = (moved.flatten(0, 1) @ shared.x.T).view(*weight.shape[:2], len(shared.x))  # one for the whole stack
+            centre, difference = _centre(layers, mean, common, clip, scale), weight - mean[first]
+        products = vecdot(weight, per_model.x[:, None, :])[:, :, None]
+        deltas_per_model, grads_per_model = middle(layers, params, products, per_model, clip, scale)
+    products = (difference.flatten(0, 1) @ common.x.T).view(*weight.shape[:2], len(common.x))  # one for all models
     with precision(tf32=False):
-        by_shared, small = middle(layers, params, products, shared, clip, scale, centre)
-    by_first = (by_shared.flatten(0, 1) @ shared.x).view_as(weight).addcmul_(by_own, own.x[:, None, :])
+        deltas, grads = middle(layers, params, products, common, clip, scale, centre)
+    grad_first = (deltas.flatten(0, 1) @ common.x).view_as(weight).addcmul_(deltas_per_model, per_model.x[:, None, :])
     if centre:
-        by_first += centre.gradient
-    found = {first: by_first, **{name: g + own_small[name] for name, g in small.items()}}
-    return {name: found[name] for name in params}
+        grad_first += centre.gradient
+    total = {first: grad_first, **{name: g + grads_per_model[name] for name, g in grads.items()}}
+    return {name: total[name] for name in params}
 
 
-def _centre(layers: Layers, mean: Params, shared: Records, clip: float | None, scale: float) -> Centre:
-    products = mean[f"{layers.names[0]}.weight"] @ shared.x.T
-    deltas, _ = plain_middle(layers, mean, products, shared, clip, scale)
-    return Centre(products=products[0], deltas=deltas[0], gradient=deltas[0] @ shared.x)
+def _centre(layers: Layers, mean: Params, common: Records, clip: float | None, scale: float) -> Centre:
+    products = mean[f"{layers.names[0]}.weight"] @ common.x.T
+    deltas, _ = autograd_middle(layers, mean, products, common, clip, scale)
+    return Centre(products=products[0], deltas=deltas[0], gradient=deltas[0] @ common.x)
 
 
 def middle(
@@ -134,10 +138,10 @@ def middle(
     scale: float,
     centre: Centre | None = None,
 ) -> tuple[Tensor, Params]:
-    """The gradient of the summed loss times `scale` with respect to the first products (K, width, records), which may
-    be overwritten, and to all parameters but the first weights; each record's gradient is cut to the norm `clip`.
+    """The gradient of the summed loss times `scale` with respect to the first products (models, width, records), which
+    may be overwritten, and to all parameters but the first weights; each record's gradient is clipped to `clip`.
 
-    With a `centre` the products are given, and their gradient is returned, as what they are beyond the centre's.
+    With a `centre` the products are given, and their gradient is returned, as differences from the centre's.
     """
     if products.device.type == "cuda" and products.dtype == torch.float32:
         from remanence.engine.ensembles import fused
@@ -145,15 +149,15 @@ def middle(
         if fused.can_fuse(layers.activations, products, params[f"{layers.names[-1]}.weight"]):
             return fused.middle(layers.names, layers.activations[0], params, products, records, clip, scale, centre)
     if centre is None:
-        return plain_middle(layers, params, products, records, clip, scale)
-    deltas, grads = plain_middle(layers, params, products.add_(centre.products), records, clip, scale)
+        return autograd_middle(layers, params, products, records, clip, scale)
+    deltas, grads = autograd_middle(layers, params, products.add_(centre.products), records, clip, scale)
     return deltas - centre.deltas, grads
 
 
-def plain_middle(
+def autograd_middle(
     layers: Layers, params: Params, products: Tensor, records: Records, clip: float | None, scale: float
 ) -> tuple[Tensor, Params]:
-    """`middle` through autograd."""
+    """`middle` by autograd, without a centre."""
     values, inputs = [products + params[f"{layers.names[0]}.bias"][:, :, None]], []
     with torch.enable_grad():
         values[0].requires_grad_()
@@ -167,8 +171,8 @@ def plain_middle(
         # a layer's gradient for one record is the outer product of its delta and its input
         squares = [records.squares, *(a.square().sum(1) for a in inputs)]
         norms = [d.square().sum(1) * (1 + s) for d, s in zip(deltas, squares, strict=True)]
-        kept = clip_factors(torch.stack(norms).sum(0), scale * clip)[:, None, :]
-        deltas = tuple(d * kept for d in deltas)
+        factors = clip_factors(torch.stack(norms).sum(0), scale * clip)[:, None, :]
+        deltas = tuple(d * factors for d in deltas)
     grads = {f"{name}.bias": d.sum(2) for name, d in zip(layers.names, deltas, strict=True)}
     for name, delta, a in zip(layers.names[1:], deltas[1:], inputs, strict=True):
         grads[f"{name}.weight"] = delta @ a.mT

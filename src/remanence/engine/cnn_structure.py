@@ -1,12 +1,12 @@
-"""A convolutional net with ReLU and frozen BatchNorm as layers whose passes are written out."""
+"""From a recognised CNN to the layers of its closed form."""
 
 from collections.abc import Callable, Container, Iterator, Sequence
 
 from torch import nn
 
+from remanence.engine.cnn_activations import Flattening, GlobalAverage, MaxPooling, Piecewise, Rectifier
 from remanence.engine.cnn_layers import Convolution, Dense, Scaling
-from remanence.engine.cnn_pieces import Flat, Maximum, Mean, Piecewise, Rectifier
-from remanence.engine.cnn_tape import Beside, Layer
+from remanence.engine.cnn_tape import Layer, ResidualSum
 from remanence.models.operations import Activation, Add, Conv, Flatten, GlobalMean, Linear, MaxPool, Norm, Operation
 from remanence.models.structure import MLP, Structure, Unsupported
 
@@ -42,7 +42,7 @@ def _refusals(operations: Sequence[Operation]) -> Iterator[str]:
 
 
 def _refusals_of_branches(operation: Add) -> Iterator[str]:
-    """A branch must begin and end with a convolution, so that what it puts out is overwritten by nobody else."""
+    """A branch must begin and end with a convolution, so that its output may be overwritten."""
     for branch in (operation.inner, operation.shortcut):
         yield from _refusals(branch)
         if branch and not (isinstance(branch[0], Conv) and isinstance(branch[-1], Conv | Norm)):
@@ -51,67 +51,70 @@ def _refusals_of_branches(operation: Add) -> Iterator[str]:
         yield "the net adds a value to itself"
 
 
-def norms_of(operations: Sequence[Operation]) -> dict[str, Norm]:
+def norms_by_conv(operations: Sequence[Operation]) -> dict[str, Norm]:
     """The frozen norm after each convolution that has one, by the path of the convolution."""
     found, before = dict[str, Norm](), operations[:1]
     for operation in operations:
         if isinstance(operation, Add):
-            found |= norms_of(operation.inner) | norms_of(operation.shortcut)
+            found |= norms_by_conv(operation.inner) | norms_by_conv(operation.shortcut)
         elif isinstance(operation, Norm) and isinstance(before[0], Conv):
             found[before[0].path] = operation
         before = [operation]
     return found
 
 
-def layers_of(operations: Sequence[Operation], light: Container[str], *, first: bool = True) -> tuple[Layer, ...]:
-    """The layers of a network that is not refused, norms folded into the convolutions before them that are `light`."""
+def closed_form_layers(
+    operations: Sequence[Operation], folding: Container[str], *, first: bool = True
+) -> tuple[Layer, ...]:
+    """The layers of a network that is not refused; norms are folded into the convolutions in `folding`."""
     found, before = list[Layer](), ""
     for operation in operations:
         match operation:
             case Norm():
-                found += [] if before in light else [Scaling(name=operation.path)]
+                found += [] if before in folding else [Scaling(name=operation.path)]
             case Conv():
-                found.append(_convolution(operation, first=first and not found, joined=operation.path in light))
+                found.append(_convolution(operation, first=first and not found, joined=operation.path in folding))
             case Linear():
                 found.append(Dense(name=operation.path))
             case Activation():
                 found.append(Piecewise(piece=Rectifier(name=operation.name)))
             case MaxPool():
-                found.append(Piecewise(piece=Maximum.from_operation(operation)))
+                found.append(Piecewise(piece=MaxPooling.from_operation(operation)))
             case GlobalMean():
-                found.append(Piecewise(piece=Mean(name=operation.name)))
+                found.append(Piecewise(piece=GlobalAverage(name=operation.name)))
             case Flatten():
-                found.append(Piecewise(piece=Flat(name=operation.name)))
+                found.append(Piecewise(piece=Flattening(name=operation.name)))
             case Add():
-                branches = (layers_of(each, light, first=False) for each in (operation.inner, operation.shortcut))
-                found.append(Beside(**dict(zip(("inner", "shortcut"), branches, strict=True))))
+                inner = closed_form_layers(operation.inner, folding, first=False)
+                shortcut = closed_form_layers(operation.shortcut, folding, first=False)
+                found.append(ResidualSum(inner=inner, shortcut=shortcut))
         before = operation.path if isinstance(operation, Conv) else ""
     return tuple(found)
 
 
 def _convolution(conv: Conv, *, first: bool, joined: bool) -> Convolution:
-    shape = {"stride": conv.stride, "padding": conv.padding, "dilation": conv.dilation}
-    return Convolution(name=conv.path, first=first, joined=joined, **shape)
+    geometry = {"stride": conv.stride, "padding": conv.padding, "dilation": conv.dilation}
+    return Convolution(name=conv.path, first=first, joined=joined, **geometry)
 
 
-def rectified(layers: Sequence[Layer]) -> Iterator[str]:
-    """The names of what is a ReLU."""
+def relu_names(layers: Sequence[Layer]) -> Iterator[str]:
+    """The names of the ReLUs in turn."""
     for layer in layers:
-        if isinstance(layer, Beside):
-            yield from rectified((*layer.inner, *layer.shortcut))
+        if isinstance(layer, ResidualSum):
+            yield from relu_names((*layer.inner, *layer.shortcut))
         elif isinstance(layer, Piecewise) and isinstance(layer.piece, Rectifier):
             yield layer.piece.name
 
 
-def in_place_of_kinks(layers: Sequence[Layer], made: Callable[[str], Layer]) -> tuple[Layer, ...]:
-    """With what is made for the name of each ReLU."""
+def replace_relus(layers: Sequence[Layer], make: Callable[[str], Layer]) -> tuple[Layer, ...]:
+    """The layers with `make(name)` in place of each ReLU."""
 
-    def exchanged(layer: Layer) -> Layer:
-        if isinstance(layer, Beside):
-            inner, shortcut = (in_place_of_kinks(way, made) for way in (layer.inner, layer.shortcut))
-            return Beside(inner=inner, shortcut=shortcut)
+    def replaced(layer: Layer) -> Layer:
+        if isinstance(layer, ResidualSum):
+            inner, shortcut = (replace_relus(branch, make) for branch in (layer.inner, layer.shortcut))
+            return ResidualSum(inner=inner, shortcut=shortcut)
         if isinstance(layer, Piecewise) and isinstance(layer.piece, Rectifier):
-            return made(layer.piece.name)
+            return make(layer.piece.name)
         return layer
 
-    return tuple(map(exchanged, layers))
+    return tuple(map(replaced, layers))
