@@ -19,8 +19,9 @@ import tokenize
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from result_rows import RESULTS, Row, read_results, read_rows, row
+
 from remanence_recipes import RECIPES
-from results import RESULTS, Row, read_rows
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), RESULTS / "README.md"])
@@ -32,8 +33,8 @@ HEADLINES = (  # what was released, the file, its experiment, the record count, 
         "weights alone, 500 CIFAR-10 images, weight decay",
         "buzaglo2023/figure2_binary_vs_multiclass",
         "ten classes",
-        "share found, Equilibrium",
-        "mean SSIM, Equilibrium",
+        "share found, Stationarity",
+        "mean SSIM, Stationarity",
     ),
     (
         "an MLP and its initial weights, 100 images",
@@ -119,50 +120,56 @@ def decisions() -> str:
 
 def results(paper: str) -> str:
     def cells(row: Row) -> tuple[str, ...]:
-        name = f"[{row.file.split('/')[1]}]({row.file}.json): {row.experiment}"
-        run = f"{row.seconds:,.0f} s, {row.device}, seed {row.seed}, `{row.commit[:7]}`"
-        return name, row.quantity, row.printed_text, row.ours, row.interval, row.chance, row.status, row.budget, run
+        result, name = row.result, row.file.partition("/")[2]
+        device = result.hardware.device.removeprefix("NVIDIA ").removesuffix(" CPU")
+        run = f"{result.seconds:,.0f} s, {device}, seed {result.seed}, `{(result.commit or '')[:7]}`"
+        experiment = f"[{name}]({row.file}.json): {result.label}"
+        return experiment, *_numbers(row), row.status, row.budget, run
 
     header = ("experiment", "quantity", "printed", "ours", "95 % interval", "chance", "status", "budget", "run")
     return table(header, (cells(row) for row in read_rows() if row.file.startswith(f"{paper}/")))
 
 
+def _numbers(row: Row) -> tuple[str, ...]:
+    return row.quantity.name, row.printed, row.quantity.ours, row.interval, row.chance
+
+
 def claims() -> str:
-    """Every number that a paper prints beside ours."""
-    rows = [row for row in read_rows() if row.printed is not None]
+    """Every number that a paper prints, and ours."""
+    rows = [row for row in read_rows() if row.printed]
     counts = ", ".join(
         f"{sum(row.status == status for row in rows)} {status}"
         for status in ("beaten", "reproduced", "smaller", "missed")
     )
+
+    def cells(row: Row) -> tuple[str, ...]:
+        name, *numbers = _numbers(row)
+        where = row.claim.where if row.claim else ""
+        return f"`{row.file.replace('/', '.')}`", row.result.label, f"{name} ({where})", *numbers, row.status
+
     header = ("recipe", "experiment", "quantity", "printed", "ours", "95 % interval", "chance", "status")
-    lines = (
-        (
-            f"`{row.file.replace('/', '.')}`",
-            row.experiment,
-            f"{row.quantity} ({row.where})",
-            row.printed_text,
-            row.ours,
-            row.interval,
-            row.chance,
-            row.status,
-        )
-        for row in rows
-    )
-    return f"{len(rows)} printed numbers: {counts}.\n\n{table(header, lines)}"
+    return f"{len(rows)} printed numbers: {counts}.\n\n{table(header, (cells(row) for row in rows))}"
 
 
 def headlines() -> str:
     """A few results for the README, with the attack's page."""
-    everything = list(read_rows(all_measures=True))
+    files = dict(read_results())
 
-    def line(release: str, file: str, experiment: str, found: str, score: str) -> tuple[str, ...]:
-        rows = {row.quantity: row for row in everything if (row.file, row.experiment) == (file, experiment)}
-        first, second = rows[found], rows[score]
+    def line(release: str, file: str, label: str, found: str, score: str) -> tuple[str, ...]:
+        result = next(result for result in files[file] if result.label == label)
+        first, second = row(file, result, found), row(file, result, score)
         attack = f"[`{first.attack}`](docs/methods/{first.page}.md)"
         name = re.sub(r"mean |,.*", "", score)
         shown = {"mse": "MSE", "psnr": "PSNR, dB", "normalised_ssim": "SSIM, normalised"}.get(name, name)
-        count = first.ours if " of " in first.ours else f"{float(first.ours):.0%}"
-        return release, attack, count, f"{shown}: {second.ours} ({second.chance})", second.printed_text or "no number"
+        ours = first.quantity.ours
+        count = ours if " of " in ours else f"{float(ours):.0%}"
+        return (
+            release,
+            attack,
+            count,
+            f"{shown}: {second.quantity.ours} ({second.chance})",
+            second.printed or "no number",
+        )
 
     header = ("what was released", "attack", "found (chance 1 %)", "mean score (chance)", "the paper prints")
     return table(header, (line(*each) for each in HEADLINES))

@@ -10,9 +10,9 @@ from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+from result_rows import read_results
 
-from remanence.experiments.results import AttackSummary
-from results import read_results
+from remanence.experiments.results import Result
 
 DOCS = Path(__file__).parent
 OURS, CHANCE, PRINTED = "#1f5fa8", "#8a8a8a", "#c8502d"
@@ -26,18 +26,32 @@ def save(figure: Any, path: Path) -> None:
     plt.close(figure)
 
 
-def attacks(file: str) -> dict[str, AttackSummary]:
-    """The attacks of a file, by the label of the experiment."""
-    return {result.label: result.attack for result in dict(read_results())[file] if result.attack}
+def results(file: str, label: str = "") -> list[Result]:
+    """The results of a file whose label begins with `label`."""
+    return [result for result in dict(read_results())[file] if result.label.startswith(label)]
+
+
+def score(result: Result, metric: str) -> Any:
+    """Mean and interval of a metric."""
+    assert result.attack is not None
+    return result.attack.scores.metrics[metric]
+
+
+def null(result: Result, level: str, metric: str) -> float:
+    """The mean of a metric at a null level."""
+    assert result.attack is not None
+    mean = getattr(result.attack.nulls, level).metrics[metric].mean
+    assert isinstance(mean, float)
+    return mean
 
 
 def shadows() -> None:
     """RecoNN's error against the number of shadow models."""
-    results = attacks("balle2022/shadows")
-    x = [float(label.split()[0].replace(",", "")) for label in results]
+    banks = results("balle2022/shadows")
+    x = [int(bank.label.split()[0].replace(",", "")) for bank in banks]
     figure, axes = plt.subplots()
-    axes.loglog(x, [r.scores.metrics["mse"].mean for r in results.values()], "o-", color=OURS, label="RecoNN, ours")
-    neighbour = [r.nulls.nearest_neighbour.metrics["mse"].mean for r in results.values()]
+    axes.loglog(x, [score(bank, "mse").mean for bank in banks], "o-", color=OURS, label="RecoNN, ours")
+    neighbour = [null(bank, "nearest_neighbour", "mse") for bank in banks]
     axes.loglog(x, neighbour, "--", color=CHANCE, label="nearest neighbour")
     axes.plot([59000], [0.0089], "s", color=PRINTED, label="printed (Balle et al. 2022)")
     axes.set(xlabel="shadow models", ylabel="mean squared error", title="One unknown record of 10,001, MNIST")
@@ -46,17 +60,15 @@ def shadows() -> None:
 
 
 def privacy() -> None:
-    """Records found under differential privacy."""
-    results = {label: r for label, r in attacks("balle2022/dp_mnist").items() if label.startswith("epsilon")}
-    x = [float(label.split()[1]) for label in results]
-    found = [r.scores.found.fraction for r in results.values()]
+    """Records found under differential privacy, and the limit for any attack."""
+    points = [(float(result.label.split()[1]), result.attack) for result in results("balle2022/dp_mnist", "epsilon")]
+    x = [epsilon for epsilon, _ in points]
+    found = [attack.scores.found.fraction for _, attack in points if attack]
     figure, axes = plt.subplots()
-    y = [each.value for each in found]
-    axes.fill_between(x, [f.low for f in found], [f.high for f in found], color=OURS, alpha=0.2)
-    axes.semilogx(x, y, "o-", color=OURS, label="found by RecoNN")
-    axes.semilogx(
-        x, [r.limit.bound for r in results.values() if r.limit], "--", color=PRINTED, label="limit for any attack"
-    )
+    axes.fill_between(x, [each.low for each in found], [each.high for each in found], color=OURS, alpha=0.2)
+    axes.semilogx(x, [each.value for each in found], "o-", color=OURS, label="found by RecoNN")
+    limits = [attack.limit.bound for _, attack in points if attack and attack.limit]
+    axes.semilogx(x, limits, "--", color=PRINTED, label="limit for any attack")
     axes.axhline(0.01, color=CHANCE, linestyle=":", label="chance")
     axes.set(xlabel="epsilon (delta 1e-5)", ylabel="fraction of records", title="DP-GD on MNIST")
     axes.legend()
@@ -64,17 +76,16 @@ def privacy() -> None:
 
 
 def images() -> None:
-    """SimuDy with the published search against the number of images."""
-    results = {label: r for label, r in attacks("tian2025/scaling").items() if label.startswith("MLP, images")}
-    x = [int(label.split()[-1]) for label in results]
+    """SimuDy against the number of images, unwhitened and whitened."""
+    metric, sets = "normalised_ssim", results("tian2025/scaling", "MLP, images")
+    x = [int(each.label.split()[-1]) for each in sets]
+    scores = [score(each, metric) for each in sets]
     figure, axes = plt.subplots()
-    metric = [r.scores.metrics["normalised_ssim"] for r in results.values()]
-    axes.fill_between(x, [m.low for m in metric], [m.high for m in metric], color=OURS, alpha=0.2)
-    axes.plot(x, [m.mean for m in metric], "o-", color=OURS, label="SimuDy, unwhitened")
-    (whitened,) = (r.scores.metrics["normalised_ssim"].mean for r in attacks("tian2025/mlp_500").values())
+    axes.fill_between(x, [each.low for each in scores], [each.high for each in scores], color=OURS, alpha=0.2)
+    axes.plot(x, [each.mean for each in scores], "o-", color=OURS, label="SimuDy, unwhitened")
+    whitened = score(results("tian2025/mlp_500")[0], metric).mean
     axes.plot([500], [whitened], "^", color=OURS, label="SimuDy, whitened with a surrogate derivative")
-    chance = [r.nulls.unrelated.metrics["normalised_ssim"].mean for r in results.values()]
-    axes.plot(x, chance, "--", color=CHANCE, label="unrelated images")
+    axes.plot(x, [null(each, "unrelated", metric) for each in sets], "--", color=CHANCE, label="unrelated images")
     axes.plot([100], [0.3374], "s", color=PRINTED, label="printed (Tian et al. 2025)")
     axes.set(xlabel="training images", ylabel="mean SSIM (normalised)", title="MLP 3072-1000-1000-10, fine-tuned")
     axes.legend(fontsize=6)
@@ -82,13 +93,13 @@ def images() -> None:
 
 
 def weights_alone() -> None:
-    """Records found from the weights alone against their number."""
-    measures = dict(read_results())["buzaglo2023/figure6_cifar100"][0].measures
+    """Fraction of records found from the weights alone against their number."""
+    measures = results("buzaglo2023/figure6_cifar100", "found")[0].measures
     figure, axes = plt.subplots()
-    for attack, colour, label in (("Equilibrium", OURS, "Stationarity"), ("KKT", PRINTED, "KKT, shortened")):
-        mine = [m for m in measures if m.name.endswith((attack, label.split(",")[0]))]
-        x = [int(m.name.split(", ")[1].split()[0].replace(",", "")) for m in mine]
-        axes.plot(x, [m.value for m in mine], "o-", color=colour, label=label)
+    for attack, label, colour in (("Stationarity", "Stationarity", OURS), ("KKT", "KKT, shortened", PRINTED)):
+        mine = [measure for measure in measures if measure.name.endswith(attack)]
+        x = [int(measure.name.split(", ")[1].split()[0]) for measure in mine]
+        axes.plot(x, [measure.value for measure in mine], "o-", color=colour, label=label)
     axes.axhline(0.01, color=CHANCE, linestyle=":", label="chance")
     axes.set(xlabel="CIFAR-100 training images", ylabel="fraction found", title="Weights alone, with weight decay")
     axes.legend()
@@ -139,12 +150,10 @@ def architecture() -> None:
 
 def strip(run: Path) -> None:
     """Truth, reconstruction and the nearest record of the attacker, for two releases of the demo."""
-    from safetensors.torch import load_file
-
     from remanence.experiments.folder import read_run
 
-    pictures = load_file(run / "images.safetensors")
-    labels = [result.label for result in read_run(run).results]
+    found = read_run(run)
+    pictures, labels = found.images, [result.label for result in found.results]
     blocks = (
         ("gradient of a batch", "one federated gradient"),
         ("trained weights alone", "a published model: weights alone"),
