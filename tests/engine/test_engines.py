@@ -65,7 +65,7 @@ def random_params(model: nn.Module, seed: int = 0) -> Params:
     generator = torch.Generator().manual_seed(seed)
     shapes = {name: t.shape for name, t in (*model.named_parameters(), *model.named_buffers()) if t.is_floating_point()}
     values = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
-    positive = ("running_var", "spread", "std")
+    positive = ("running_var", "std")
     return {n: 0.1 + p.abs() if n.endswith(positive) else 0.3 * p for n, p in values.items()}
 
 

@@ -56,7 +56,7 @@ def with_norms(net: Net, training: Training) -> Victim:
     initial = {name: p.double() for name, p in initial_params(model, seed=0).items()}
     noise = {name: 0.3 * torch.randn(p.shape, generator=generator, dtype=torch.float64) for name, p in initial.items()}
     initial |= {name: p + noise[name] for name, p in initial.items() if p.ndim == 1 and not name.endswith("var")}
-    initial |= {name: p + noise[name].abs() for name, p in initial.items() if name.endswith(("var", "spread"))}
+    initial |= {name: p + noise[name].abs() for name, p in initial.items() if name.endswith(("var", "std"))}
     return train_victim(model, training, initial, data.take([]), data, seed=0)
 
 

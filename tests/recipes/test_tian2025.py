@@ -108,7 +108,7 @@ def test_the_start_is_pretrained_on_other_images() -> None:
     assert torch.equal(before, torch.get_rng_state())
     assert all(torch.equal(p, again[name]) for name, p in one.items())
     kept = {name for name, p in one.items() if torch.equal(p, initial[name])}
-    assert kept == {"0.mean", "0.spread"}  # BatchNorm's statistics are those of the images
+    assert kept == {"0.mean", "0.std"}  # BatchNorm's statistics are those of the images
 
 
 def test_a_new_head_changes_nothing_else() -> None:

@@ -35,7 +35,7 @@ def _start(module: nn.Module, path: str, name: str, tensor: Tensor, count: int, 
     if isinstance(module, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
         return _draw(count, tensor, _fan_in(module), generator)
     if isinstance(module, nn.BatchNorm2d | Centre | Standardise):
-        return torch.full((count, *tensor.shape), float(name in ("weight", "running_var", "spread")))
+        return torch.full((count, *tensor.shape), float(name in ("weight", "running_var", "std")))
     raise BadInput(
         "initial_params() knows Linear, Conv2d, ConvTranspose2d and BatchNorm2d, "
         f"got {type(module).__name__} at `{path}`: pass the initial weights yourself"

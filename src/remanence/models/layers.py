@@ -25,12 +25,12 @@ class Standardise(nn.Module):
     """Images less the mean of each channel, over its spread: numbers of `Params` that are shown and never trained."""
 
     mean: Tensor
-    spread: Tensor
+    std: Tensor
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(channels, 1, 1))
-        self.register_buffer("spread", torch.ones(channels, 1, 1))
+        self.register_buffer("std", torch.ones(channels, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x - self.mean) / self.spread
+        return (x - self.mean) / self.std

@@ -34,7 +34,7 @@ from remanence.models.operations import (
     Normalisation,
     Operation,
 )
-from remanence.models.tracing import NotRecognised, Trace, is_elementwise, out_of_place
+from remanence.models.tracing import NotRecognised, Trace, is_elementwise, name_of, out_of_place
 
 
 def operations_between(trace: Trace, start: fx.Node, end: fx.Node) -> tuple[Operation, ...]:
@@ -70,7 +70,7 @@ def _source(trace: Trace, node: fx.Node) -> fx.Node:
     """The one tensor that a node without branches takes in."""
     sources = trace.sources(node)
     if len(sources) != 1:
-        raise NotRecognised(f"the net has an operation `{node.name}` ({_said(node)}) of {len(sources)} tensors")
+        raise NotRecognised(f"the net has an operation `{name_of(node)}` ({_said(node)}) of {len(sources)} tensors")
     return sources[0]
 
 
@@ -94,7 +94,7 @@ def _recognised(trace: Trace, node: fx.Node) -> list[Operation]:
     """The operations of one node; none where it leaves its input as it is."""
     source = _source(trace, node)
     if _overwrites(trace, node) and len(source.users) > 1:
-        raise NotRecognised(f"`{node.name}` overwrites in place what another layer takes in")
+        raise NotRecognised(f"`{name_of(node)}` overwrites in place what another layer takes in")
     if node.op == "call_module":
         return _from_module(trace, node, trace.module(node), trace.record_shape(source))
     return _from_function(trace, node, source)
@@ -152,7 +152,7 @@ def _from_function(trace: Trace, node: fx.Node, source: fx.Node) -> list[Operati
         return _averaged(trace, node)
     if target == "contiguous":
         return []
-    raise NotRecognised(f"the net has an operation `{node.name}` ({_said(node)})")
+    raise NotRecognised(f"the net has an operation `{name_of(node)}` ({_said(node)})")
 
 
 def _name(trace: Trace, node: fx.Node) -> str:
@@ -182,7 +182,7 @@ def _functional_linear(trace: Trace, node: fx.Node, shape: tuple[int, ...]) -> L
         or names[0] != f"{path}.weight"
         or (bias is not None and names[1] != f"{path}.bias")
     ):
-        raise NotRecognised(f"`{node.name}` takes weights that are not `weight` and `bias` of one layer")
+        raise NotRecognised(f"`{name_of(node)}` takes weights that are not `weight` and `bias` of one layer")
     return _linear(path, trace.values[weight], bias is not None, shape)
 
 
@@ -244,7 +244,7 @@ def _reshaped(trace: Trace, node: fx.Node, shape: tuple[int, ...]) -> list[Opera
     if made == shape:
         return []
     if made != (prod(shape),):
-        raise NotRecognised(f"`{node.name}` makes records of shape {made} out of {shape}, which is no flattening")
+        raise NotRecognised(f"`{name_of(node)}` makes records of shape {made} out of {shape}, which is no flattening")
     return [Flatten(name=_name(trace, node))]
 
 
@@ -258,13 +258,13 @@ def _normalisation(trace: Trace, node: fx.Node) -> Normalisation:
     """A subtraction or division by a buffer."""
     one, other = node.args[0], node.args[1] if len(node.args) > 1 else None
     if one not in trace.dependent or not isinstance(other, fx.Node) or len(node.args) != 2 or node.kwargs:
-        raise NotRecognised(f"the net has an operation `{node.name}` with a constant: register it as a buffer")
+        raise NotRecognised(f"the net has an operation `{name_of(node)}` with a constant: register it as a buffer")
     held = other
     while held.op == "call_method" and held.target in ("view", "reshape", "unsqueeze"):
         (held,) = held.all_input_nodes
     names = {name for name, _ in trace.model.named_buffers()} & set(trace.model.state_dict(keep_vars=True))
     if held.op != "get_attr" or str(held.target) not in names:
-        raise NotRecognised(f"the net has an operation `{node.name}` with what is no buffer of its state dict")
+        raise NotRecognised(f"the net has an operation `{name_of(node)}` with what is no buffer of its state dict")
     constant = Constant(name=str(held.target), shape=tuple(trace.values[other].shape))
     if node.target in DIFFERENCES:
         return Normalisation(mean=constant, std=None)

@@ -168,7 +168,7 @@ def _first_linear(model: nn.Module, shape: tuple[int, ...]) -> FirstLinear | Uns
 def _check_parameters(model: nn.Module, operations: Sequence[Operation]) -> None:
     """Refuse a network with parameters that are used twice, or by nothing that is recognised."""
     used, held = parameter_names(operations), {name for name, _ in model.named_parameters()}
-    if twice := sorted({name for name in used if used.count(name) > 1}):
+    if twice := [name for name in used if used.count(name) > 1]:
         raise NotRecognised(f"the net uses `{twice[0]}` twice")
     if shared := sorted(set(used) - held):
         raise NotRecognised(f"`{shared[0]}` is shared by two layers of the net")

@@ -57,8 +57,13 @@ class Trace:
         """The shape of one record's value at this node."""
         shape = tuple(self.values[node].shape)
         if not shape or shape[0] != _BATCH:
-            raise NotRecognised(f"`{node.name}` mixes the records of a batch")
+            raise NotRecognised(f"`{name_of(node)}` mixes the records of a batch")
         return shape[1:]
+
+
+def name_of(node: fx.Node) -> str:
+    """The path of a module, or the name that the trace gives to a function."""
+    return str(node.target) if node.op == "call_module" else node.name
 
 
 def trace(model: nn.Module, shape: tuple[int, ...]) -> Trace:
@@ -82,7 +87,8 @@ def trace(model: nn.Module, shape: tuple[int, ...]) -> Trace:
         try:
             values[node] = _evaluated(model, node, values, shape, first=not nodes)
         except Exception as error:  # a shape that does not fit, or an operation without a meta implementation
-            failure = f"`{node.name}` does not take records of shape {shape}: {str(error).partition(chr(10))[0]}"
+            said = str(error).partition("\n")[0]
+            failure = f"`{name_of(node)}` does not take what records of shape {shape} become: {said}"
             break
         nodes.append(node)
         if node is nodes[0] or any(n in dependent for n in node.all_input_nodes):

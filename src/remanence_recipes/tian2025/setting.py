@@ -48,7 +48,7 @@ class Images:
     def shown(self, params: Params) -> Params:
         """With the numbers of the net's first layer, which are not trained."""
         shift, scale = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.spread))
-        return params | {"0.mean": shift, "0.spread": scale}
+        return params | {"0.mean": shift, "0.std": scale}
 
 
 CIFAR = Images(name="cifar10", mean=(0.4914, 0.4822, 0.4465), spread=(0.2023, 0.1994, 0.2010))

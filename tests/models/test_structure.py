@@ -1,0 +1,94 @@
+"""One parser for networks as users bring them: each comes out as the one of ours that it equals."""
+
+import pytest
+import torch
+from networks import CNNS, IMAGES, MLPS, REFUSED, SHAPE, Equal, Net, ResNet
+from torch import nn
+
+from remanence import Data, Training
+from remanence.engine import engine_for
+from remanence.engine.cnn import CNNEngine
+from remanence.engine.mlp import MLPEngine
+from remanence.models import CNN, MLP, Unsupported, apply, apply_operations, first_linear, parse
+
+EQUAL = MLPS | CNNS
+
+
+def records(shape: tuple[int, ...], count: int = 6) -> Data:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(count, *shape, generator=generator, dtype=torch.float64)
+    return Data(x=x, y=torch.arange(count) % 10, num_classes=10)
+
+
+@pytest.mark.parametrize("equal", EQUAL.values(), ids=EQUAL)
+def test_logits_and_gradients_are_those_of_the_network_that_it_equals(equal: Equal) -> None:
+    theirs, ours = equal.params()
+    data = records(equal.shape)
+    torch.testing.assert_close(apply(equal.theirs, theirs, data.x), apply(equal.ours, ours, data.x))
+    engines = [engine_for(model, Training(), equal.shape) for model in (equal.theirs, equal.ours)]
+    assert type(engines[0]) is type(engines[1])
+    found, expected = (e.gradient(p, data.x, data.y) for e, p in zip(engines, (theirs, ours), strict=True))
+    torch.testing.assert_close(equal.rename(found), {name: expected[name] for name in equal.rename(found)})
+    assert len(found) == len(expected)
+
+
+@pytest.mark.parametrize("equal", MLPS.values(), ids=MLPS)
+def test_an_mlp_has_the_closed_form(equal: Equal) -> None:
+    structure = parse(equal.theirs, equal.shape)
+    assert isinstance(structure, MLP)
+    assert isinstance(engine_for(equal.theirs, Training(), equal.shape), MLPEngine)
+
+
+@pytest.mark.parametrize("equal", CNNS.values(), ids=CNNS)
+def test_the_operations_of_a_cnn_compute_what_the_model_does(equal: Equal) -> None:
+    theirs, _ = equal.params()
+    structure, x = parse(equal.theirs, equal.shape), records(equal.shape).x
+    assert isinstance(structure, CNN)
+    torch.testing.assert_close(apply_operations(structure.operations, theirs, x), apply(equal.theirs, theirs, x))
+
+
+def test_a_resnet_of_classes_has_the_closed_form_with_the_same_gradient() -> None:
+    equal, data = CNNS["torchvision-like ResNet"], records(IMAGES)
+    gradients = []
+    for model, params in zip((equal.theirs, equal.ours), equal.params(), strict=True):
+        engine = engine_for(model, Training(), IMAGES, frozen=params, records=6)
+        assert isinstance(engine, CNNEngine)
+        gradients.append(engine.gradient(params, data.x, data.y))
+    found = equal.rename(gradients[0])
+    torch.testing.assert_close(found, {name: gradients[1][name] for name in found})
+    assert found.keys() == gradients[1].keys()
+
+
+@pytest.mark.parametrize(("model", "reason"), REFUSED.values(), ids=REFUSED)
+def test_what_is_not_recognised_comes_with_a_reason(model: nn.Module, reason: str) -> None:
+    found = parse(model, SHAPE)
+    assert isinstance(found, Unsupported)
+    assert reason in found.reason
+
+
+def test_the_first_layer_is_recognised_whatever_follows() -> None:
+    for name in ("a branch on values", "softmax", "layer norm", "an activation at the end"):
+        first = first_linear(REFUSED[name][0], SHAPE)
+        assert not isinstance(first, Unsupported), name
+        assert first.layer.in_features == 64
+        assert len(first.before) == 1
+    assert isinstance(first_linear(nn.Sequential(nn.LSTM(8, 4)), (8,)), Unsupported)
+
+
+def test_the_answer_follows_the_mode_and_the_layers_of_the_model() -> None:
+    model = ResNet()
+    assert isinstance(parse(model.train(), IMAGES), Unsupported)
+    assert isinstance(parse(model.eval(), IMAGES), CNN)
+    assert parse(model, IMAGES) is parse(model, IMAGES)
+    model.relu = nn.Softmax(dim=1)  # type: ignore[assignment]
+    assert isinstance(parse(model, IMAGES), Unsupported)
+
+
+def test_parsing_changes_nothing() -> None:
+    model, before = Net(), torch.get_rng_state()
+    state = {name: p.clone() for name, p in model.state_dict().items()}
+    parse(model, SHAPE)
+    assert torch.equal(before, torch.get_rng_state())
+    assert model.state_dict().keys() == state.keys()
+    assert all(torch.equal(p, state[name]) for name, p in model.state_dict().items())
+    assert {name for name, _ in model.named_modules()} == {"", "out", "hidden", "relu"}
