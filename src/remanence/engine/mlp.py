@@ -3,6 +3,7 @@ arithmetic."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias, final
 
 import torch
@@ -25,12 +26,12 @@ class MLPEngine:
     structure: MLP
     loss: KnownLoss | LogOf
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The paths of the linear layers."""
         return tuple(layer.path for layer in self.structure.layers)
 
-    @property
+    @cached_property
     def biased(self) -> tuple[bool, ...]:
         """Whether each linear layer has a bias."""
         return tuple(layer.has_bias for layer in self.structure.layers)
@@ -59,15 +60,16 @@ class MLPEngine:
         """The gradient with respect to the `outputs` (records, width) of the first layer, and the gradients of all
         parameters but the first weight. `derivative` takes the place of ReLU's, which is whether its input is
         positive."""
+        names, biased = self.names, self.biased
         values, derivatives = [outputs], list[Tensor]()
-        for name in self.names[1:]:
+        for name in names[1:]:
             derivatives.append(values[-1] > 0 if derivative is None else derivative(values[-1]))
             values[-1] = values[-1].relu()
             values.append(_linear(values[-1], params[f"{name}.weight"], params.get(f"{name}.bias")))
         delta, grads = self.loss.grad_logits(values.pop(), y) / outputs.shape[-2], {}
-        for index in reversed(range(len(self.names))):
-            name = self.names[index]
-            if self.biased[index]:
+        for index in reversed(range(len(names))):
+            name = names[index]
+            if biased[index]:
                 grads[f"{name}.bias"] = delta.sum(-2)
             if index:
                 grads[f"{name}.weight"] = delta.mT @ values[index - 1]
@@ -75,7 +77,8 @@ class MLPEngine:
         return delta, grads
 
     def _from_inputs(self, params: Params, inputs: Tensor, y: Tensor) -> Params:
-        weight, bias = f"{self.names[0]}.weight", f"{self.names[0]}.bias"
+        first = self.structure.layers[0]
+        weight, bias = first.weight, first.bias
         delta, grads = self.backward(params, _linear(inputs, params[weight], params.get(bias)), y)
         grads[weight] = delta.mT @ inputs
         return {name: grads[name] for name in params if name in grads}

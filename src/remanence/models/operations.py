@@ -111,7 +111,8 @@ class Constant:
     shape: tuple[int, ...]
 
     def value(self, params: Params) -> Tensor:
-        return params[self.name].reshape(self.shape)
+        value = params[self.name]
+        return value if value.shape == self.shape else value.reshape(self.shape)
 
 
 @final
