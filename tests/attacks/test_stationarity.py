@@ -4,12 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from remanence import CrossEntropy, Logistic, SquaredError
 from remanence.attacks.weights import residual, residual_autograd
-from remanence.engine import loss_gradient
-from remanence.engine.mlp import mlp_engine
 from remanence.models import centred_mlp, torch_params
-from remanence.training import KnownLoss
 from remanence.types import Params
 
 HIDDEN = [(9,), (9, 8), (9, 8, 7)]
@@ -76,29 +72,3 @@ def test_the_factor_of_the_multipliers_leaves_the_least() -> None:
     torch.testing.assert_close(fitted.objective, at.objective)
     torch.testing.assert_close(fitted.weights, at.weights)
     assert all(other.objective > at.objective for other in beside)
-
-
-@pytest.mark.parametrize("loss", [CrossEntropy(), Logistic(), SquaredError()], ids=repr)
-@pytest.mark.parametrize("hidden", HIDDEN)
-def test_the_gradient_written_out_is_autograds(loss: KnownLoss, hidden: tuple[int, ...]) -> None:
-    model, params = net(4 if isinstance(loss, CrossEntropy) else 1, hidden)
-    x, y = drawn(5, 6), torch.tensor([0, 1, 1, 0, 1])
-    ours = mlp_engine(model, loss, (6,))
-    assert ours is not None
-    torch.testing.assert_close(ours.gradient(params, x, y), loss_gradient(model, params, x, y, loss=loss))
-
-
-@pytest.mark.parametrize("loss", [CrossEntropy(), Logistic(), SquaredError()], ids=repr)
-def test_slopes_change_along_a_direction_as_autograd_says(loss: KnownLoss) -> None:
-    outputs = 4 if isinstance(loss, CrossEntropy) else 1
-    logits, direction, y = drawn(5, outputs).requires_grad_(), drawn(5, outputs).flip(0), torch.tensor([0, 1, 1, 0, 1])
-    (ours,) = torch.autograd.grad(loss.grad_logits(logits, y), logits, direction)
-    torch.testing.assert_close(loss.hvp_logits(logits, y, direction), ours)
-
-
-def test_slopes_keep_their_digits_where_the_loss_is_nearly_zero() -> None:
-    logits = torch.tensor([[40.0, 0.0, 1.0]])
-    slopes = CrossEntropy().grad_logits(logits, torch.tensor([0]))
-    exact = CrossEntropy().grad_logits(logits.double(), torch.tensor([0]))
-    assert slopes[0, 0] < 0
-    torch.testing.assert_close(slopes.double(), exact, rtol=1e-5, atol=0)

@@ -8,11 +8,11 @@ from optimisers import OPTIMIZERS
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from remanence import SGD, Adam, AdamW, CrossEntropy, Data, Logistic, RMSProp, Training
+from remanence import SGD, Adam, AdamW, CrossEntropy, Data, Logistic, RMSProp, SquaredError, Training
 from remanence.data import Split
 from remanence.engine import engine_for, on_batches, train
 from remanence.models import initial_params, mlp
-from remanence.training import Optimizer
+from remanence.training import KnownLoss, Optimizer
 from remanence.training.losses import LogOf
 from remanence.types import Params
 
@@ -123,3 +123,23 @@ def test_the_gradient_of_the_log_is_that_of_the_loss_over_it(loss: CrossEntropy 
     far = log_of.grad_logits(logits + 1e4 * own, labels)
     assert far.isfinite().all()
     assert float(far.abs().amax(1).mean()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("loss", [CrossEntropy(), Logistic(), SquaredError()], ids=repr)
+def test_derivatives_with_respect_to_logits_are_those_of_autograd(loss: KnownLoss) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shape = (5, 4 if isinstance(loss, CrossEntropy) else 1)
+    logits, direction = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
+    labels = torch.tensor([0, 1, 1, 0, 1])
+    logits.requires_grad_()
+    (expected,) = torch.autograd.grad(5 * loss(logits, labels), logits)
+    torch.testing.assert_close(loss.grad_logits(logits, labels), expected)
+    (expected,) = torch.autograd.grad(loss.grad_logits(logits, labels), logits, direction)
+    torch.testing.assert_close(loss.hvp_logits(logits, labels, direction), expected)
+
+
+def test_a_gradient_that_is_nearly_zero_is_exact() -> None:
+    logits = torch.tensor([[40.0, 0.0, 1.0]])
+    single, double = (CrossEntropy().grad_logits(each, torch.tensor([0])) for each in (logits, logits.double()))
+    assert single[0, 0] < 0
+    torch.testing.assert_close(single.double(), double, rtol=1e-5, atol=0)
