@@ -67,7 +67,7 @@ def test_what_a_client_sends_in_blocks(activation: Activation) -> None:
     batch = unit_vectors(2, features=6)
     given = {"activation": activation, "rows": 40, "seed": 3}
     model, at = (getattr(gradient_of(batch.x, batch.y, **given), name) for name in ("model", "at"))
-    rows = torch.cat([block.gradient for block in gradient_in_blocks(batch.x, batch.y, **given, block=16)()])
+    rows = torch.cat([block.grad_rows for block in gradient_in_blocks(batch.x, batch.y, **given, block=16)()])
 
     def value(weight: Tensor) -> Tensor:
         return SquaredError()(apply(model, at | {"1.weight": weight}, batch.x), batch.y)
