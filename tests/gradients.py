@@ -65,7 +65,7 @@ def some_digits(digits: Data, start: int, count: int, *, classes: int = 10) -> D
 def sent_to(batch: Data, activation: Activation, *, dtype: torch.dtype = torch.float64, seed: int = 0) -> Gradient:
     """Raw pixels, the rows scaled to them."""
     model = mlp(batch.shape, 1, hidden=(ROWS,), activation=activation)
-    at = server_params(model, seed=seed, spread=float(1 / batch.x.flatten(1).norm(dim=1).mean()))
+    at = server_params(model, seed=seed, row_std=float(1 / batch.x.flatten(1).norm(dim=1).mean()))
     return release_of(model, {name: p.to(dtype) for name, p in at.items()}, batch)
 
 

@@ -50,7 +50,7 @@ def without_decay(loss: KnownLoss, *, epochs: int) -> Victim:
     """The rate follows the loss."""
     data = private(2 if isinstance(loss, Logistic) else 5)
     model = centred_mlp(data.shape, 1 if isinstance(loss, Logistic) else 5, hidden=(40,))
-    initial = {name: p.double() for name, p in torch_params(model, seed=0, first=1e-4).items()}
+    initial = {name: p.double() for name, p in torch_params(model, seed=0, first_std=1e-4).items()}
     initial["1.mean"] = data.x.mean(0).flatten()
     training = Training(optimizer=SGD(lr=0.1, momentum=0.9), epochs=epochs, lr_schedule=ByLoss(), loss=loss)
     return train_victim(model, training, initial, data.take(slice(0, 0)), data, seed=0)

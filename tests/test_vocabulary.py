@@ -70,6 +70,7 @@ CLEAN = (
     "remanence/data",
     "remanence/diagnostics",
     "remanence/execution",
+    "remanence/models",
     "remanence/metrics",
     "remanence/progress.py",
     "remanence/engine",

@@ -25,7 +25,7 @@ def test_one_record_is_exact_whatever_the_net_behind(
 def test_one_record_is_exact_under_a_squared_error(digits: Data) -> None:
     batch = some_digits(digits, 5, 1, classes=2)
     model = mlp(batch.shape, 1, hidden=(20,), activation=nn.ReLU)
-    release = release_of(model, server_params(model, seed=0, spread=0.3), batch, loss=SquaredError())
+    release = release_of(model, server_params(model, seed=0, row_std=0.3), batch, loss=SquaredError())
     assert_exact(FirstLayer().run(release, seed=0), batch, within=1e-10)
 
 

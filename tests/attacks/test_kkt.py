@@ -236,7 +236,7 @@ def test_weights_that_were_not_trained_to_rest_get_a_caveat() -> None:
 def test_the_papers_net_has_its_number_of_weights_and_starts_as_it_did() -> None:
     model = centred_mlp((3, 32, 32), 10)
     assert sum(p.numel() for p in model.parameters()) == 4_083_000
-    params = torch_params(centred_mlp((3, 32, 32), 10, hidden=(50, 50)), seed=0, first=1e-4)
+    params = torch_params(centred_mlp((3, 32, 32), 10, hidden=(50, 50)), seed=0, first_std=1e-4)
     assert params["2.weight"].std() == pytest.approx(1e-4, rel=0.05)
     assert params["2.bias"].abs().max() < 1e-3
     assert params["4.weight"].abs().max() == pytest.approx(50**-0.5, rel=0.01)

@@ -124,7 +124,7 @@ def test_records_of_different_length_come_in_their_own_scale() -> None:
 def test_the_spread_of_the_rows_is_the_unit_of_the_records() -> None:
     batch = replace(unit_vectors(), x=0.1 * unit_vectors().x)
     model = mlp(batch.shape, 1, hidden=(ROWS,), activation=SquareAndCube)
-    release = release_of(model, server_params(model, seed=0, spread=10.0), batch)
+    release = release_of(model, server_params(model, seed=0, row_std=10.0), batch)
     found, expected = PAPERS.run(release, seed=0), PAPERS.run(planted(SquareAndCube), seed=0)
     assert torch.allclose(found.x, expected.x, atol=1e-9)
     assert_exact(Stein().run(release, seed=0), batch)
@@ -287,7 +287,7 @@ def test_a_release_without_a_gradient_is_refused() -> None:
 
 def test_the_server_sends_normal_rows_an_even_head_and_an_offset() -> None:
     model = mlp((30,), 1, hidden=(2000,))
-    at = server_params(model, seed=0, spread=0.5, offset=7.0)
+    at = server_params(model, seed=0, row_std=0.5, offset=7.0)
     assert {name: p.shape for name, p in at.items()} == {name: p.shape for name, p in model.named_parameters()}
     assert all(p.dtype == torch.float64 for p in at.values())
     assert float(at["1.weight"].std()) == pytest.approx(0.5, rel=0.02)
@@ -296,7 +296,7 @@ def test_the_server_sends_normal_rows_an_even_head_and_an_offset() -> None:
     assert not at["1.bias"].any()
     assert at["3.weight"].unique().tolist() == pytest.approx([1 / 2000])
     assert at["3.bias"].tolist() == [7.0]
-    again, other = server_params(model, seed=0, spread=0.5, offset=7.0), server_params(model, seed=1)
+    again, other = server_params(model, seed=0, row_std=0.5, offset=7.0), server_params(model, seed=1)
     assert torch.equal(at["1.weight"], again["1.weight"])
     assert not torch.equal(at["1.weight"] / 0.5, other["1.weight"])
 

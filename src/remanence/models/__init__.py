@@ -1,12 +1,12 @@
-"""Architectures as plain functions, and the weights they start from.
+"""Architectures as plain functions, their initial weights, and the parser that recognises networks.
 
-A model here is only its architecture: it is built on the meta device, holds no numbers and draws none from the global
-generator. The numbers are `Params`, passed in by whoever calls the model.
+A model here is only its architecture: it is built on the meta device, holds no values and samples none from the global
+generator. The values are `Params`, which whoever calls the model passes in.
 """
 
 from remanence.models.cnns import cnn
 from remanence.models.decoders import Doubling, Image, deconv, mirror, patchgan
-from remanence.models.functional import activations, apply, apply_operations, outputs
+from remanence.models.functional import activations, apply, apply_operations
 from remanence.models.init import initial_params, initial_stack, server_params, server_rows, torch_params
 from remanence.models.layers import Centre, Standardise
 from remanence.models.mlps import centred_mlp, mlp
@@ -34,7 +34,6 @@ __all__ = [
     "initial_stack",
     "mirror",
     "mlp",
-    "outputs",
     "parse",
     "patchgan",
     "resnet",

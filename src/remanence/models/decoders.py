@@ -1,4 +1,4 @@
-"""Nets that make images, and the one that judges them."""
+"""Networks that generate images, and a discriminator of them."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -13,14 +13,18 @@ from remanence.models.operations import Conv
 
 
 def deconv(inputs: int, shape: Sequence[int], *, hidden: Sequence[int] = ()) -> nn.Sequential:
-    """Numbers to images by two transposed convolutions: Balle et al., table VI (226,189,699 parameters on CIFAR-10).
+    """A decoder of vectors into images by two transposed convolutions: Balle et al., table VI (226,189,699
+    parameters on CIFAR-10).
 
-    The table's "64 x 64" is read as 64 channels of 8x8, which the two strides of 2 bring to 32x32. `hidden` puts
-    linear layers in front, which the table does not have.
+    The table's "64 x 64" is taken for 64 channels of 8x8, which the two strides of 2 bring to 32x32. `hidden` are the
+    widths of linear layers before them, which the table does not have.
     """
     if len(shape) != 3 or shape[1] % 4 or shape[2] % 4:
         raise BadInput(
-            f"deconv() makes images (channels, height, width) with sides that 4 divides, got {tuple(shape)}: use mlp()"
+            f"`shape` of deconv() must be (channels, height, width) with sides that 4 divides, got {tuple(shape)}: use "
+            "mlp()",
+            code="shape-mismatch",
+            argument="shape",
         )
     channels, height, width = shape[0], shape[1] // 4, shape[2] // 4
     widths = [inputs, *hidden, 64 * height * width]
@@ -36,7 +40,7 @@ def deconv(inputs: int, shape: Sequence[int], *, hidden: Sequence[int] = ()) -> 
 
 @final
 class Image(nn.Module):
-    """A vector as an image, with the channels of a place side by side, which convolutions read fastest."""
+    """A vector as an image in channels-last memory format, in which convolutions are fastest."""
 
     def __init__(self, channels: int, height: int, width: int) -> None:
         super().__init__()
@@ -55,7 +59,7 @@ class Doubling(nn.ConvTranspose2d):
         super().__init__(fan_in, fan_out, 5, stride=2, padding=2, output_padding=1)
 
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
-        """An even place of the output sees the taps 4, 2, 0 of a 5-tap filter, an odd one 3 and 1."""
+        """Even positions of the output are sums of the taps 4, 2, 0 of a 5-tap filter, odd ones of 3 and 1."""
         if x.is_cuda:
             return super().forward(x.contiguous(), output_size)
         turned = pad(self.weight, (0, 1, 0, 1)).flip(2, 3).unflatten(3, (3, 2)).unflatten(2, (3, 2)).flip(3, 5)
@@ -75,7 +79,7 @@ def mirror(convolutions: Sequence[Conv], *, width: int = 64) -> nn.Sequential:
 
 
 def _transposed(conv: Conv, fan_in: int, fan_out: int) -> nn.ConvTranspose2d:
-    """The way back to the images that `conv` took in; what its stride left over at the edge is padded."""
+    """The transposed convolution to the inputs of `conv`; what its stride leaves out at the edge is padded."""
     sides = conv.in_shape[1:]
     (kernel, pad, stride), two = (tuple(pair) for pair in (conv.kernel_size, conv.padding, conv.stride)), range(2)
     lost = [(sides[i] + 2 * pad[i] - kernel[i]) % stride[i] for i in two]
@@ -85,11 +89,15 @@ def _transposed(conv: Conv, fan_in: int, fan_out: int) -> nn.ConvTranspose2d:
 
 
 def patchgan(shape: Sequence[int]) -> nn.Sequential:
-    """Images to one verdict for each of a few overlapping patches: the discriminator of Balle et al., table VII."""
+    """A discriminator with one logit for each of a few overlapping patches of an image: Balle et al., table VII."""
     if len(shape) != 3 or min(shape[1:]) < 24:
-        raise BadInput(f"patchgan() needs images (channels, height, width) of at least 24x24, got {tuple(shape)}")
-    # The paper gives neither padding nor normalisation. A padding of 1 leaves 2x2 verdicts on 32x32; without
-    # normalisation a verdict does not depend on the rest of the batch.
+        raise BadInput(
+            f"`shape` of patchgan() must be (channels, height, width) of at least 24x24, got {tuple(shape)}",
+            code="out-of-range",
+            argument="shape",
+        )
+    # The paper gives neither padding nor normalisation. A padding of 1 leaves 2x2 logits on 32x32; without
+    # normalisation a logit does not depend on the other images of the batch.
     widths = [(shape[0], 64, 2), (64, 128, 2), (128, 256, 2), (256, 512, 1)]
     with torch.device("meta"):
         layers: list[nn.Module] = []

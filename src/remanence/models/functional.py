@@ -1,7 +1,6 @@
-"""What a net makes of records with given weights."""
+"""Networks applied to records with given weights."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 
 import torch
@@ -27,12 +26,14 @@ from remanence.types import Params
 
 
 def apply(model: nn.Module, params: Params, x: Tensor) -> Tensor:
-    """The logits of `model` with the weights `params`."""
+    """The logits of `model` with the weights `params` for records `x`."""
     for layer in model.modules():
         if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
             raise BadInput(
-                "a BatchNorm in training mode makes what a record gives depend on the others of its batch: freeze it "
-                "with `model.eval()`, its statistics among the weights"
+                "`model` has a BatchNorm in training mode, with which the output for a record depends on the others of "
+                "its batch: freeze it with `model.eval()`, its statistics among the weights",
+                code="unsupported-model",
+                argument="model",
             )
     logits: Tensor = functional_call(model, params, (x,))
     return logits
@@ -73,21 +74,12 @@ def _applied(operation: Operation, params: Params, x: Tensor) -> Tensor:
 
 
 def activations(model: nn.Module, shape: Sequence[int]) -> int:
-    """How many numbers the layers of `model` put out for one record."""
-    return outputs(model, shape).total()
-
-
-def outputs(model: nn.Module, shape: Sequence[int]) -> Counter[str]:
-    """How many each of them does."""
-    counted = Counter[str]()
-
-    def counts(path: str) -> Callable[[nn.Module, object, Tensor], None]:
-        return lambda _layer, _inputs, output: counted.update({path: output.numel()})
-
+    """The number of values that the layers of `model` put out for one record of `shape`; views are not counted."""
+    sizes = list[int]()
     with torch.device("meta"):
         copy = deepcopy(model).to("meta")
-    for path, layer in copy.named_modules():
-        if not list(layer.children()) and not isinstance(layer, nn.Flatten):  # a view holds nothing
-            layer.register_forward_hook(counts(path))
+    for layer in copy.modules():
+        if not list(layer.children()) and not isinstance(layer, nn.Flatten):
+            layer.register_forward_hook(lambda _layer, _inputs, output: sizes.append(output.numel()))
     copy(torch.empty(1, *shape, device="meta"))
-    return counted
+    return sum(sizes)

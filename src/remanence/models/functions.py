@@ -31,14 +31,14 @@ DIFFERENCES = {operator.sub, operator.isub, torch.sub, "sub"}
 QUOTIENTS = {operator.truediv, operator.itruediv, torch.div, "div"}
 RESHAPES = {torch.flatten, torch.reshape, "flatten", "view", "reshape"}
 DROPOUTS = {F.dropout, F.dropout1d, F.dropout2d, F.alpha_dropout}
-_IN_PLACE = {operator.iadd, operator.isub, operator.itruediv, F.relu_, torch.relu_}
+_MUTATING = {operator.iadd, operator.isub, operator.itruediv, F.relu_, torch.relu_}
 _POOL = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
 
 
 def overwrites(target: Any, kwargs: dict[str, Any]) -> bool:
     """Whether this function changes its first argument in place."""
     named = isinstance(target, str) and target.endswith("_")
-    return named or target in _IN_PLACE or bool(kwargs.get("inplace"))
+    return named or target in _MUTATING or bool(kwargs.get("inplace"))
 
 
 def pooling(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The weights that nets start from."""
+"""Initial weights of networks: haiku's and torch's defaults, and those of a server that reads a batch."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -10,108 +10,128 @@ from torch.nn.functional import pad
 
 from remanence.errors import BadInput
 from remanence.models.layers import Centre, Standardise
+from remanence.models.operations import Linear
+from remanence.models.structure import MLP, parse
 from remanence.types import Params
 
 
 def initial_params(model: nn.Module, *, seed: int) -> Params:
-    """Truncated normal weights with sigma = 1/sqrt(fan_in), cut at two sigma, and zero biases: haiku's default.
+    """Initial weights by haiku's default: normal with standard deviation 1/sqrt(fan_in), truncated at two standard
+    deviations, and zero biases.
 
-    A BatchNorm starts as the identity: mean 0, variance 1, scale 1 and shift 0. So do `Centre` and `Standardise`.
+    BatchNorm, `Centre` and `Standardise` are initialised as the identity: mean 0, variance 1, scale 1 and shift 0.
     """
     return {name: p[0] for name, p in initial_stack(model, 1, seed=seed).items()}
 
 
 def initial_stack(model: nn.Module, count: int, *, seed: int) -> Params:
-    """`count` independent draws of `initial_params`, stacked."""
+    """`count` independent samples of `initial_params`, stacked along a leading dimension."""
     generator = torch.Generator().manual_seed(seed)
     params: Params = {}
     for path, module in model.named_modules():
         for name, tensor in chain(module.named_parameters(recurse=False), module.named_buffers(recurse=False)):
-            params[f"{path}.{name}" if path else name] = _start(module, path, name, tensor, count, generator)
+            params[f"{path}.{name}" if path else name] = _initial(module, path, name, tensor, count, generator)
     return params
 
 
-def _start(module: nn.Module, path: str, name: str, tensor: Tensor, count: int, generator: torch.Generator) -> Tensor:
+def _initial(module: nn.Module, path: str, name: str, tensor: Tensor, count: int, generator: torch.Generator) -> Tensor:
     if isinstance(module, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
-        return _draw(count, tensor, _fan_in(module), generator)
-    if isinstance(module, nn.BatchNorm2d | Centre | Standardise):
+        return _truncated_normal(count, tensor, _fan_in(module), generator)
+    if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | Centre | Standardise):
         return torch.full((count, *tensor.shape), float(name in ("weight", "running_var", "std")))
-    raise BadInput(
-        "initial_params() knows Linear, Conv2d, ConvTranspose2d and BatchNorm2d, "
-        f"got {type(module).__name__} at `{path}`: pass the initial weights yourself"
-    )
+    raise _unknown_layer("initial_params", module, path)
 
 
-def torch_params(model: nn.Module, *, seed: int, first: float | None = None) -> Params:
-    """torch's default, uniform within 1/sqrt(fan_in); with `first` the first layer is normal with that deviation."""
+def torch_params(model: nn.Module, *, seed: int, first_std: float | None = None) -> Params:
+    """Initial weights by torch's default, uniform within 1/sqrt(fan_in); with `first_std` those of the first layer are
+    normal with that standard deviation."""
     generator = torch.Generator().manual_seed(seed)
     params: Params = {name: torch.zeros(buffer.shape) for name, buffer in model.named_buffers()}
     layers = [(path, layer) for path, layer in model.named_modules() if list(layer.parameters(recurse=False))]
-    for place, (path, layer) in enumerate(layers):
+    for index, (path, layer) in enumerate(layers):
         if not isinstance(layer, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
-            raise BadInput(f"torch_params() knows Linear and convolutions, got {type(layer).__name__} at `{path}`")
+            raise _unknown_layer("torch_params", layer, path)
         for name, tensor in layer.named_parameters(recurse=False):
-            if first is not None and place == 0:
-                drawn = first * torch.randn(tensor.shape, generator=generator)
+            if first_std is not None and index == 0:
+                values = first_std * torch.randn(tensor.shape, generator=generator)
             else:
-                drawn = (2 * torch.rand(tensor.shape, generator=generator) - 1) / sqrt(_fan_in(layer))
-            params[f"{path}.{name}"] = drawn
+                values = (2 * torch.rand(tensor.shape, generator=generator) - 1) / sqrt(_fan_in(layer))
+            params[f"{path}.{name}"] = values
     return params
 
 
-def server_params(model: nn.Module, *, seed: int, spread: float = 1.0, offset: float = 30.0) -> Params:
-    """What the server of Wang, Lee, Lei (2023) sends: normal rows without biases, 1/m in the head, and an output bias
-    that keeps every residual away from zero. Their records have norm one; for others a `spread` of one over their norm
-    does the same. In deeper nets (their algorithm 2) the layers before pass x and -x on, and the rows take both.
+def server_params(model: nn.Module, *, seed: int, row_std: float = 1.0, offset: float = 30.0) -> Params:
+    """The weights that the server of Wang, Lee, Lei (2023) sends: normal rows without biases, 1/m in the head, and an
+    output bias that keeps every residual away from zero.
+
+    Their records have norm one; for others a `row_std` of one over their norm does the same. In deeper networks (their
+    algorithm 2) the layers before the last two pass x and -x on, and the rows take both.
     """
-    names = {id(p): name for name, p in model.named_parameters()}
-    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
-    if len(layers) < 2:
-        raise BadInput(f"the server's weights are for two linear layers or more, got {len(layers)}")
-    *before, wide, head = layers
-    if head.out_features != 1:
-        raise BadInput(
-            f"the server's weights are for one output, got {head.out_features}: with several, and equal weights in the "
-            "head, the residuals of cross-entropy cancel"
-        )
-    params = {
-        names[id(layer.bias)]: torch.zeros(layer.bias.shape, dtype=torch.float64)
-        for layer in layers
-        if layer.bias is not None
-    }
+    *before, wide, head = layers = _server_layers(model)
+    params = {layer.bias: torch.zeros(layer.out_features, dtype=torch.float64) for layer in layers if layer.has_bias}
     for layer in before:
-        params[names[id(layer.weight)]] = torch.eye(*layer.weight.shape, dtype=torch.float64)
-    rows = torch.cat(list(server_rows(wide.out_features, layers[0].in_features, seed=seed)))
+        params[layer.weight] = torch.eye(layer.out_features, layer.in_features, dtype=torch.float64)
+    features = layers[0].in_features
+    rows = torch.cat(list(server_rows(wide.out_features, features, seed=seed)))
     if before:
-        narrow = min(layer.out_features for layer in before)
-        if narrow < 2 * rows.shape[1]:
-            raise BadInput(f"the layers before the last two must be {2 * rows.shape[1]} wide or wider, got {narrow}")
-        first = params[names[id(before[0].weight)]]
-        first[rows.shape[1] : 2 * rows.shape[1]] = -torch.eye(rows.shape[1], dtype=torch.float64)
-        rows = pad(torch.cat([rows, -rows], dim=1), (0, wide.in_features - 2 * rows.shape[1]))
-    params[names[id(wide.weight)]] = spread * rows
-    params[names[id(head.weight)]] = torch.full(head.weight.shape, 1 / head.in_features, dtype=torch.float64)
-    if head.bias is not None:
-        params[names[id(head.bias)]].fill_(offset)
+        narrowest = min(layer.out_features for layer in before)
+        if narrowest < 2 * features:
+            raise _unsupported(f"the layers before the last two must have width {2 * features} or more", narrowest)
+        params[before[0].weight][features : 2 * features] = -torch.eye(features, dtype=torch.float64)
+        rows = pad(torch.cat([rows, -rows], dim=1), (0, wide.in_features - 2 * features))
+    params[wide.weight] = row_std * rows
+    params[head.weight] = torch.full((1, head.in_features), 1 / head.in_features, dtype=torch.float64)
+    if head.has_bias:
+        params[head.bias].fill_(offset)
     return params
+
+
+def _server_layers(model: nn.Module) -> tuple[Linear, ...]:
+    """The linear layers in the order of the forward pass; records are taken as flat."""
+    widths = {layer.in_features for layer in model.modules() if isinstance(layer, nn.Linear)}
+    found = [structure for width in widths if isinstance(structure := parse(model, (width,)), MLP)]
+    layers = found[0].layers if found else ()
+    if len(layers) < 2:
+        raise _unsupported("`model` must be an MLP of two linear layers or more", len(layers))
+    if layers[-1].out_features != 1:
+        raise _unsupported(
+            "`model` must have one output: with several, and equal weights in the head, the residuals of cross-entropy "
+            "cancel",
+            layers[-1].out_features,
+        )
+    return layers
 
 
 def server_rows(rows: int, features: int, *, seed: int, block: int = 4096) -> Iterator[Tensor]:
-    """The normal rows of `server_params`, a block at a time: the seed gives them again, and they need not be kept."""
+    """The normal rows of `server_params` (rows, features), a block at a time: the seed gives them again, and they need
+    not be stored."""
     generator = torch.Generator().manual_seed(seed)
     for start in range(0, rows, block):
         yield torch.randn(min(block, rows - start), features, generator=generator, dtype=torch.float64)
 
 
 def _fan_in(module: nn.Linear | nn.Conv2d | nn.ConvTranspose2d) -> int:
-    """Of one output; a transposed convolution keeps its inputs in the first dimension of its weight."""
+    """The number of inputs of one output; a transposed convolution has them in the first dimension of its weight."""
     weight = module.weight[:, 0] if isinstance(module, nn.ConvTranspose2d) else module.weight[0]
     return weight.numel()
 
 
-def _draw(count: int, parameter: Tensor, fan_in: int, generator: torch.Generator) -> Tensor:
-    drawn = torch.zeros(count, *parameter.shape)
+def _truncated_normal(count: int, parameter: Tensor, fan_in: int, generator: torch.Generator) -> Tensor:
+    values = torch.zeros(count, *parameter.shape)
     if parameter.ndim > 1:
         sigma = 1 / sqrt(fan_in)
-        nn.init.trunc_normal_(drawn, std=sigma, a=-2 * sigma, b=2 * sigma, generator=generator)
-    return drawn
+        nn.init.trunc_normal_(values, std=sigma, a=-2 * sigma, b=2 * sigma, generator=generator)
+    return values
+
+
+def _unknown_layer(function: str, module: nn.Module, path: str) -> BadInput:
+    return BadInput(
+        f"`model` of {function}() must consist of Linear, Conv2d, ConvTranspose2d and frozen norms, got "
+        f"{type(module).__name__} at `{path}`: pass the initial weights yourself",
+        code="unsupported-model",
+        argument="model",
+    )
+
+
+def _unsupported(expected: str, got: int) -> BadInput:
+    return BadInput(f"{expected}, got {got}: use another network", code="unsupported-model", argument="model")

@@ -1,4 +1,4 @@
-"""Layers of numbers that are shown with the weights and never trained."""
+"""Input normalisation by buffers, which are released with the weights and never trained."""
 
 from typing import final
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 @final
 class Centre(nn.Module):
-    """Takes a mean off flat records: a number of `Params` that is shown with the weights and never trained."""
+    """Subtracts a mean from flat records."""
 
     mean: Tensor
 
@@ -22,7 +22,7 @@ class Centre(nn.Module):
 
 @final
 class Standardise(nn.Module):
-    """Images less the mean of each channel, over its spread: numbers of `Params` that are shown and never trained."""
+    """Subtracts the mean of each channel of images and divides by its standard deviation."""
 
     mean: Tensor
     std: Tensor

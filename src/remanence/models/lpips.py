@@ -2,8 +2,8 @@
 
 Zhang, Isola, Efros, Shechtman, Wang, "The Unreasonable Effectiveness of Deep Features as a Perceptual Metric" (CVPR
 2018), version 0.1 on AlexNet: features after each of the five convolutions, normalised over the channels, squared
-differences weighted by a learnt head, averaged over positions and summed over layers. With the head's weights drawn
-into the features that is one squared Euclidean distance, so `embed` serves pairs and all pairs alike.
+differences weighted by a learnt head, averaged over positions and summed over layers. With the head's weights
+multiplied into the features that is one squared Euclidean distance, so `embed` serves pairs and all pairs alike.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from remanence.errors import BadInput
 from remanence.types import Params
 
 FILE = "lpips-alexnet.safetensors"
-_FLOOR = 1e-10  # of a squared norm: the slope of the root is infinite at 0, where black patches lie
+_FLOOR = 1e-10  # of a squared norm: the derivative of the root is infinite at 0, where black patches lie
 # AlexNet halves a side five times over: 28 pixels leave nothing for its third layer and 32 leave one position. Smaller
 # images are enlarged to this side, so values on CIFAR-10 are not those of the original run at 32x32.
 _SIDE = 64
@@ -73,7 +73,8 @@ def load_lpips(like: Tensor) -> Lpips:
         looked = " and ".join(str(path.parent) for path in paths)
         raise BadInput(
             f"LPIPS needs the file {FILE}, got none in {looked}: put it into `$REMANENCE_DATA` (float32 tensors "
-            "conv1.weight to conv5.bias of AlexNet and head1.weight to head5.weight of LPIPS 0.1), or do without LPIPS"
+            "conv1.weight to conv5.bias of AlexNet and head1.weight to head5.weight of LPIPS 0.1), or do without LPIPS",
+            code="missing-file",
         )
     return _read(path).to(like)
 
@@ -83,13 +84,16 @@ def _read(path: Path) -> Lpips:
     try:
         weights = load_file(path)
     except SafetensorError as error:
-        raise BadInput(f"{path} must be a safetensors file, got {error}: fetch it again") from error
+        raise BadInput(
+            f"{path} must be a safetensors file, got {error}: download it again", code="damaged-file"
+        ) from error
     found = {name: tuple(p.shape) for name, p in weights.items()}
     wrong = sorted(name for name in SHAPES.keys() | found.keys() if SHAPES.get(name) != found.get(name))
     if wrong:
         raise BadInput(
             f"{path} must hold the tensors of LPIPS on AlexNet, got `{wrong[0]}` of shape {found.get(wrong[0])} "
-            f"instead of {SHAPES.get(wrong[0])}: fetch the file again"
+            f"instead of {SHAPES.get(wrong[0])}: download the file again",
+            code="damaged-file",
         )
     return Lpips(weights=weights)
 
@@ -98,7 +102,8 @@ def _prepared(x: Tensor) -> Tensor:
     """Three channels, at least 64 pixels a side, standardised as the network was trained."""
     if x.ndim != 4 or x.shape[1] not in (1, 3):
         raise BadInput(
-            f"LPIPS needs images of 1 or 3 channels, got records of shape {tuple(x.shape[1:])}: use another metric"
+            f"LPIPS needs images of 1 or 3 channels, got records of shape {tuple(x.shape[1:])}: use another metric",
+            code="shape-mismatch",
         )
     short = min(x.shape[2:])
     if short < _SIDE:

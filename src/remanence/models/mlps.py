@@ -1,4 +1,4 @@
-"""Linear layers with an activation between them."""
+"""Multilayer perceptrons: linear layers with an activation between each two."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -17,7 +17,7 @@ def mlp(
     hidden: Sequence[int] = (10,),
     activation: Callable[[], nn.Module] = nn.ELU,
 ) -> nn.Sequential:
-    """Flatten, then linear layers with `activation` between them: Balle et al., table IV, by default."""
+    """An MLP of `hidden` layers and an activation after each; by default that of Balle et al., table IV."""
     widths = [prod(shape), *hidden]
     with torch.device("meta"):
         layers: list[nn.Module] = [nn.Flatten()]
@@ -27,10 +27,11 @@ def mlp(
 
 
 def centred_mlp(shape: Sequence[int], outputs: int, *, hidden: Sequence[int] = (1000, 1000)) -> nn.Sequential:
-    """A mean is taken off, then linear layers with ReLU, a bias in the first alone: Buzaglo et al. 2023."""
+    """An MLP with ReLU that subtracts a mean from its records and has a bias in its first layer alone: Buzaglo et al.
+    2023."""
     widths = [prod(shape), *hidden]
     with torch.device("meta"):
         layers: list[nn.Module] = [nn.Flatten(), Centre(widths[0])]
-        for place, (fan_in, fan_out) in enumerate(pairwise(widths)):
-            layers += [nn.Linear(fan_in, fan_out, bias=place == 0), nn.ReLU()]
+        for index, (fan_in, fan_out) in enumerate(pairwise(widths)):
+            layers += [nn.Linear(fan_in, fan_out, bias=index == 0), nn.ReLU()]
         return nn.Sequential(*layers, nn.Linear(widths[-1], outputs, bias=False))

@@ -34,7 +34,7 @@ from remanence.models.operations import (
     Normalisation,
     Operation,
 )
-from remanence.models.tracing import NotRecognised, Trace, is_elementwise, name_of, out_of_place
+from remanence.models.tracing import NotRecognised, Trace, is_elementwise, name_of, without_mutation
 
 
 def operations_between(trace: Trace, start: fx.Node, end: fx.Node) -> tuple[Operation, ...]:
@@ -127,27 +127,29 @@ def _from_module(trace: Trace, node: fx.Node, module: nn.Module, shape: tuple[in
         case _DropoutNd():
             return _dropped(path, training=module.training and module.p > 0)
     if is_elementwise(module):
-        return [Activation(name=_name(trace, node), module=out_of_place(module))]
+        return [Activation(name=_name(trace, node), module=without_mutation(module))]
     said = type(module).__name__ if list(module.children()) else repr(module)
     raise NotRecognised(f"the net has a layer `{path}`, {said}")
 
 
 def _from_function(trace: Trace, node: fx.Node, source: fx.Node) -> list[Operation]:
-    target, shape, rest = node.target, trace.record_shape(source), node.args[1:]
+    target, shape, further = node.target, trace.record_shape(source), node.args[1:]
     if target in ACTIVATIONS:
-        module = ACTIVATIONS[target](*rest, **{name: value for name, value in node.kwargs.items() if name != "inplace"})
-        return [Activation(name=_name(trace, node), module=out_of_place(module))]
+        module = ACTIVATIONS[target](
+            *further, **{name: value for name, value in node.kwargs.items() if name != "inplace"}
+        )
+        return [Activation(name=_name(trace, node), module=without_mutation(module))]
     if target in RESHAPES:
         return _reshaped(trace, node, shape)
     if target in DROPOUTS:
-        given = dict(zip(("p", "training"), rest, strict=False)) | dict(node.kwargs)
+        given = dict(zip(("p", "training"), further, strict=False)) | dict(node.kwargs)
         return _dropped(node.name, training=bool(given.get("training", True)))
     if target in DIFFERENCES or target in QUOTIENTS:
         return [_normalisation(trace, node)]
     if target is F.linear:
         return [_functional_linear(trace, node, shape)]
     if target is F.max_pool2d:
-        return [_max_pool(_name(trace, node), **pooling(rest, node.kwargs))]
+        return [_max_pool(_name(trace, node), **pooling(further, node.kwargs))]
     if target in (F.adaptive_avg_pool2d, F.avg_pool2d, torch.mean, "mean"):
         return _averaged(trace, node)
     if target == "contiguous":

@@ -1,4 +1,4 @@
-"""ResNets and VGGs for small images, their BatchNorm frozen."""
+"""ResNets and VGGs for small images, with frozen BatchNorm."""
 
 from collections.abc import Callable, Sequence
 from typing import final
@@ -22,23 +22,28 @@ def resnet(
     width: int,
     activation: Callable[[], nn.Module] = nn.ReLU,
 ) -> nn.Sequential:
-    """Stages of residual blocks, each but the first with half the side and twice the width; BatchNorm is frozen."""
+    """A ResNet of groups of residual blocks; each group but the first halves the sides and doubles the width. Its
+    BatchNorm is frozen."""
     if len(shape) != 3:
-        raise BadInput(f"resnet() needs images (channels, height, width), got {tuple(shape)}: use mlp()")
+        raise BadInput(
+            f"`shape` of resnet() must be (channels, height, width), got {tuple(shape)}: use mlp()",
+            code="shape-mismatch",
+            argument="shape",
+        )
     with torch.device("meta"):
         layers: list[nn.Module] = [nn.Conv2d(shape[0], width, 3, padding=1, bias=False), _norm(width), activation()]
         fan_in = width
-        for stage, count in enumerate(blocks):
-            fan_out = width << stage
+        for group, count in enumerate(blocks):
+            fan_out = width << group
             for i in range(count):
-                layers.append(Residual(fan_in, fan_out, stride=2 if stage and not i else 1, activation=activation))
+                layers.append(Residual(fan_in, fan_out, stride=2 if group and not i else 1, activation=activation))
                 fan_in = fan_out
         return nn.Sequential(*layers, *_pooled(fan_in, num_classes)).eval()
 
 
 @final
 class Residual(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape changes."""
+    """The sum of two 3x3 convolutions and a shortcut, which is a 1x1 convolution where the shape changes."""
 
     def __init__(self, fan_in: int, fan_out: int, *, stride: int, activation: Callable[[], nn.Module]) -> None:
         super().__init__()
@@ -67,18 +72,21 @@ def vgg(
     width: int = 64,
     activation: Callable[[], nn.Module] = nn.ReLU,
 ) -> nn.Sequential:
-    """VGG-16 for small images (Simonyan, Zisserman 2015): a mean and one linear layer at the end (14,724,042 parameters
-    on CIFAR-10), BatchNorm frozen. `blocks` counts the convolutions between poolings: (1, 1, 2, 2, 2) is VGG-11."""
-    least = 1 << len(blocks)
-    if len(shape) != 3 or min(shape[1:]) < least:
+    """VGG-16 for small images (Simonyan, Zisserman 2015), with global average pooling, one linear layer at the end and
+    frozen BatchNorm (14,724,042 parameters on CIFAR-10). `blocks` counts the convolutions between poolings: (1, 1, 2,
+    2, 2) is VGG-11."""
+    side = 1 << len(blocks)
+    if len(shape) != 3 or min(shape[1:]) < side:
         raise BadInput(
-            f"vgg() of {len(blocks)} stages needs images (channels, height, width) of at least {least}x{least}, got "
-            f"{tuple(shape)}: use fewer stages, or mlp()"
+            f"`shape` of vgg() with {len(blocks)} poolings must be (channels, height, width) of at least "
+            f"{side}x{side}, got {tuple(shape)}: use fewer `blocks`, or mlp()",
+            code="out-of-range",
+            argument="shape",
         )
     with torch.device("meta"):
         layers, fan_in = list[nn.Module](), shape[0]
-        for stage, count in enumerate(blocks):
-            for fan_out in [width << min(stage, 3)] * count:
+        for group, count in enumerate(blocks):
+            for fan_out in [width << min(group, 3)] * count:
                 layers += [nn.Conv2d(fan_in, fan_out, 3, padding=1, bias=False), _norm(fan_out), activation()]
                 fan_in = fan_out
             layers.append(nn.MaxPool2d(2))
@@ -90,7 +98,7 @@ def _pooled(fan_in: int, num_classes: int) -> tuple[nn.Module, ...]:
 
 
 def _norm(width: int) -> nn.BatchNorm2d:
-    """It counts no batches, as it never sees one in training: its statistics are numbers of `Params` like others."""
+    """A BatchNorm that counts no batches, as it is never in training mode; its statistics are part of `Params`."""
     norm = nn.BatchNorm2d(width)
     norm.num_batches_tracked = None
     return norm

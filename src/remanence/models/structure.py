@@ -133,11 +133,11 @@ _CACHE: WeakKeyDictionary[nn.Module, dict[Any, Any]] = WeakKeyDictionary()
 
 def _remembered(model: nn.Module, shape: tuple[int, ...], make: Any) -> Any:
     state = tuple((id(module), module.training) for module in model.modules()), tuple(map(id, model.parameters()))
-    own = _CACHE.setdefault(model, {})
+    answers = _CACHE.setdefault(model, {})
     key = make.__name__, shape, state
-    if key not in own:
-        own[key] = make(model, shape)
-    return own[key]
+    if key not in answers:
+        answers[key] = make(model, shape)
+    return answers[key]
 
 
 def _parsed(model: nn.Module, shape: tuple[int, ...]) -> Structure:

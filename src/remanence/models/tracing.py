@@ -118,7 +118,7 @@ def is_elementwise(module: nn.Module) -> bool:
     if any(True for held in (module.children(), module.parameters(), module.buffers()) for _ in held):
         return False
     z = torch.tensor([[-0.7, 0.4], [1.3, 0.2]], dtype=torch.float64)
-    forward = out_of_place(module).forward  # under a trace `module(z)` would be a node of the graph
+    forward = without_mutation(module).forward  # under a trace `module(z)` would be a node of the graph
     try:
         together = forward(z)
         alone = torch.stack([forward(value) for value in z.flatten()]).view_as(z)
@@ -127,7 +127,7 @@ def is_elementwise(module: nn.Module) -> bool:
     return isinstance(together, Tensor) and torch.allclose(alone, together)
 
 
-def out_of_place(module: nn.Module) -> nn.Module:
+def without_mutation(module: nn.Module) -> nn.Module:
     """The module itself, or a copy that does not overwrite its input."""
     if getattr(module, "inplace", False):
         module = copy(module)

@@ -106,7 +106,7 @@ def image_cell(
 def sent_by_server(norm: float | None, model: nn.Module, seed: int) -> Params:
     """Rows for pre-activations of order one: the server does not see the images, but knows how bright images are."""
     width = next(layer.in_features for layer in model.modules() if isinstance(layer, nn.Linear))
-    return server_params(model, seed=seed, spread=1 / (norm or 0.5 * width**0.5))
+    return server_params(model, seed=seed, row_std=1 / (norm or 0.5 * width**0.5))
 
 
 def _pairs(scale: Scale, name: str, digits: tuple[int, int], seed: int) -> Split:

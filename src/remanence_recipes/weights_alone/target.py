@@ -185,7 +185,7 @@ class Target:
     def _start(self, model: nn.Module, private: Data, seed: int) -> Params:
         first = SMALL_FIRST if self.small_first else None
         initial = {
-            n: p.to(private.x) for n, p in torch_params(model, seed=derive_seed(seed, "start"), first=first).items()
+            n: p.to(private.x) for n, p in torch_params(model, seed=derive_seed(seed, "start"), first_std=first).items()
         }
         return initial | {"1.mean": private.x.mean(0).flatten()}  # shown, as the paper takes it for known
 

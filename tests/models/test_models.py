@@ -3,10 +3,11 @@ from itertools import pairwise
 
 import pytest
 import torch
+from refusals import refused
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, max_pool2d
 
-from remanence import BadInput, Data, Training
+from remanence import Data, Training
 from remanence.engine import train
 from remanence.models import (
     Doubling,
@@ -20,6 +21,8 @@ from remanence.models import (
     patchgan,
     resnet,
     resnet18,
+    server_params,
+    torch_params,
     vgg,
 )
 from remanence.types import Params
@@ -187,20 +190,40 @@ def test_a_batchnorm_starts_as_the_identity_and_its_statistics_stay() -> None:
 def test_a_batchnorm_in_training_mode_is_refused() -> None:
     model = resnet((1, 6, 6), 3, blocks=(1,), width=4)
     params = initial_params(model, seed=0)
-    with pytest.raises(BadInput, match=r"freeze it with `model.eval\(\)`"):
+    with refused("unsupported-model", "model"):
         apply(model.train(), params, torch.rand(2, 1, 6, 6))
 
 
 def test_unknown_layers_and_small_images_are_refused() -> None:
-    with pytest.raises(BadInput, match="BatchNorm1d"):
-        initial_params(nn.Sequential(nn.BatchNorm1d(3)), seed=0)
-    with pytest.raises(BadInput, match="10x10"):
-        cnn((1, 8, 8), 10)
-    with pytest.raises(BadInput, match=r"sides that 4 divides, got \(1, 30, 28\)"):
-        deconv(5, (1, 30, 28))
-    with pytest.raises(BadInput, match="24x24"):
-        patchgan((3, 16, 16))
-    with pytest.raises(BadInput, match=r"resnet\(\) needs images"):
-        resnet18((64,), 10)
-    with pytest.raises(BadInput, match=r"of 5 stages needs images .* of at least 32x32, got \(3, 32, 28\)"):
-        vgg((3, 32, 28), 10)
+    for initialise in (initial_params, torch_params):
+        with refused("unsupported-model", "model"):
+            initialise(nn.Sequential(nn.LayerNorm(3)), seed=0)
+    for make in (
+        lambda: cnn((1, 8, 8), 10),
+        lambda: patchgan((3, 16, 16)),
+        lambda: vgg((3, 32, 28), 10),
+    ):
+        with refused("out-of-range", "shape"):
+            make()
+    for make in (lambda: deconv(5, (1, 30, 28)), lambda: resnet18((64,), 10)):
+        with refused("shape-mismatch", "shape"):
+            make()
+
+
+def test_the_servers_weights_follow_the_forward_pass_not_the_order_of_attributes() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head, self.rows = nn.Linear(7, 1), nn.Linear(4, 7)
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.head(self.rows(x).tanh())
+            return logits
+
+    found, expected = (server_params(net, seed=3) for net in (Net(), mlp((4,), 1, hidden=(7,))))
+    names = {"rows": "1", "head": "3"}
+    renamed = {f"{names[path]}.{leaf}": p for name, p in found.items() for path, _, leaf in [name.partition(".")]}
+    torch.testing.assert_close(renamed, expected)
+    for other in (mlp((4,), 2), mlp((4,), 1, hidden=()), mlp((4,), 1, hidden=(7, 9)), cnn((1, 12, 12), 1)):
+        with refused("unsupported-model", "model"):
+            server_params(other, seed=0)
