@@ -47,7 +47,7 @@ def null(result: Result, level: str, metric: str) -> float:
 
 def shadows() -> None:
     """RecoNN's error against the number of shadow models."""
-    banks = results("balle2022/shadows")
+    banks = results("ablations/reconn_shadows")
     x = [int(bank.label.split()[0].replace(",", "")) for bank in banks]
     figure, axes = plt.subplots()
     axes.loglog(x, [score(bank, "mse").mean for bank in banks], "o-", color=OURS, label="RecoNN, ours")

@@ -80,6 +80,8 @@ CLEAN = (
     "remanence/shadow",
     "remanence/training",
     "remanence/types.py",
+    "remanence_recipes/ablations/reconn.py",
+    "remanence_recipes/balle2022",
 )  # files and folders that hold to it
 FILES = sorted(
     {f for entry in CLEAN for f in ((ROOT / entry).rglob("*.py") if (ROOT / entry).is_dir() else [ROOT / entry])}

@@ -2,7 +2,8 @@
 
 from remanence.experiments import Recipe
 from remanence_recipes import demo
-from remanence_recipes.balle2022 import cifar, membership, tables, transfer, zero_gradients
+from remanence_recipes.ablations import reconn
+from remanence_recipes.balle2022 import on_cifar10, on_mnist
 from remanence_recipes.buzaglo2023 import cifar100, classes, figures, gallery, margins, span, threshold
 from remanence_recipes.federated import counts, exact, searches
 from remanence_recipes.haim2022 import binary
@@ -11,21 +12,19 @@ from remanence_recipes.tian2025 import linear, mlps, resnets, scaling, unknowns
 from remanence_recipes.wang2023 import activations, clients, depth, embeddings, images, limits, planted, query_point
 
 RECIPES: dict[str, Recipe] = {
-    "balle2022.mnist": tables.mnist,
-    "balle2022.table3": tables.table3,
-    "balle2022.figure10_membership": membership.figure10_membership,
-    "balle2022.figure11_transfer": transfer.figure11_transfer,
-    "balle2022.figure12_pretrained": tables.figure12_pretrained,
-    "balle2022.figure13_gallery": tables.figure13_gallery,
-    "balle2022.figure14_dp": cifar.figure14_dp,
-    "balle2022.figure15_epochs": tables.figure15_epochs,
-    "balle2022.figure16_zero_gradients": zero_gradients.figure16_zero_gradients,
-    "balle2022.cifar10": cifar.cifar10,
-    "balle2022.dp_mnist": tables.dp_mnist,
-    "balle2022.glm": tables.glm,
-    "balle2022.notebook": tables.notebook,
-    "balle2022.settings": tables.settings,
-    "balle2022.shadows": tables.shadows,
+    "balle2022.glm": on_mnist.glm,
+    "balle2022.mnist": on_mnist.mnist,
+    "balle2022.table3": on_mnist.table3,
+    "balle2022.notebook": on_mnist.notebook,
+    "balle2022.cifar10": on_cifar10.cifar10,
+    "balle2022.figure10_membership": on_mnist.figure10_membership,
+    "balle2022.figure11_transfer": on_mnist.figure11_transfer,
+    "balle2022.figure12_pretrained": on_mnist.figure12_pretrained,
+    "balle2022.figure13_gallery": on_mnist.figure13_gallery,
+    "balle2022.figure14_dp": on_cifar10.figure14_dp,
+    "balle2022.dp_mnist": on_mnist.dp_mnist,
+    "balle2022.figure15_epochs": on_mnist.figure15_epochs,
+    "balle2022.figure16_zero_gradients": on_cifar10.figure16_zero_gradients,
     "mnemonist2023.table3": reading.table3,
     "mnemonist2023.figure1_initialisations": reading.figure1_initialisations,
     "mnemonist2023.figure5_storage": rows.figure5_storage,
@@ -72,5 +71,7 @@ RECIPES: dict[str, Recipe] = {
     "federated.first_layer": exact.first_layer,
     "federated.from_the_tensor": exact.from_the_tensor,
     "federated.labels": counts.labels,
+    "ablations.reconn_settings": reconn.settings,
+    "ablations.reconn_shadows": reconn.shadows,
     "demo.digits": demo.digits,
 }
