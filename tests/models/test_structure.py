@@ -9,7 +9,8 @@ from remanence import Data, Training
 from remanence.engine import engine_for
 from remanence.engine.cnn import CNNEngine
 from remanence.engine.mlp import MLPEngine
-from remanence.models import CNN, MLP, Unsupported, apply, apply_operations, first_linear, parse
+from remanence.models import CNN, MLP, Unsupported, apply, apply_operations, first_linear, mlp, parse, replace_relu
+from remanence.models.operations import Activation
 
 EQUAL = MLPS | CNNS
 
@@ -80,6 +81,11 @@ def test_the_answer_follows_the_mode_and_the_layers_of_the_model() -> None:
     assert isinstance(parse(model.train(), IMAGES), Unsupported)
     assert isinstance(parse(model.eval(), IMAGES), CNN)
     assert parse(model, IMAGES) is parse(model, IMAGES)
+    for slope in (0.1, 0.2, 0.3):  # memory of one that is gone may be that of the next
+        model.relu = nn.LeakyReLU(slope)  # type: ignore[assignment]
+        found = parse(model, IMAGES)
+        assert isinstance(found, CNN)
+        assert next(each.module for each in found.operations if isinstance(each, Activation)) is model.relu
     model.relu = nn.Softmax(dim=1)  # type: ignore[assignment]
     assert isinstance(parse(model, IMAGES), Unsupported)
 
@@ -92,3 +98,20 @@ def test_parsing_changes_nothing() -> None:
     assert model.state_dict().keys() == state.keys()
     assert all(torch.equal(p, state[name]) for name, p in model.state_dict().items())
     assert {name for name, _ in model.named_modules()} == {"", "out", "hidden", "relu"}
+
+
+@pytest.mark.parametrize("name", ["functional", "a class", "named layers"])
+def test_relu_is_replaced_however_it_is_written(name: str) -> None:
+    equal = MLPS[name]
+    theirs, ours = equal.params()
+    replaced = replace_relu(equal.theirs, nn.Softplus())
+    assert {n for n, _ in replaced.named_parameters()} == {n for n, _ in equal.theirs.named_parameters()}
+    found = apply(replaced, theirs, records(SHAPE).x)
+    hidden = [layer.out_features for layer in equal.ours.modules() if isinstance(layer, nn.Linear)][:-1]
+    expected = apply(mlp(SHAPE, 10, hidden=hidden, activation=nn.Softplus), ours, records(SHAPE).x)
+    torch.testing.assert_close(found, expected)
+
+
+def test_relu_is_replaced_in_what_cannot_be_traced() -> None:
+    model = nn.Sequential(REFUSED["a branch on values"][0], nn.ReLU())
+    assert isinstance(replace_relu(model, nn.Softplus())[1], nn.Softplus)  # type: ignore[index]

@@ -11,6 +11,7 @@ from remanence.models.init import initial_params, initial_stack, server_params, 
 from remanence.models.layers import Centre, Standardise
 from remanence.models.mlps import centred_mlp, mlp
 from remanence.models.resnets import Residual, resnet, resnet18, vgg
+from remanence.models.rewriting import replace_relu
 from remanence.models.structure import CNN, MLP, FirstLinear, Unsupported, first_linear, parse
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "mlp",
     "parse",
     "patchgan",
+    "replace_relu",
     "resnet",
     "resnet18",
     "server_params",

@@ -5,11 +5,11 @@ names, nested blocks and classes of the user's own come out alike. Whoever treat
 a layer's weights, takes the paths of parameters from here and refuses the others with the reason that is given here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, TypeAlias, final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from torch import Tensor, nn
 
@@ -128,13 +128,16 @@ def first_linear(model: nn.Module, shape: Sequence[int]) -> FirstLinear | Unsupp
     return found
 
 
-_CACHE: WeakKeyDictionary[nn.Module, dict[Any, Any]] = WeakKeyDictionary()
+_CACHE: WeakKeyDictionary[nn.Module, tuple[Any, dict[Any, Any]]] = WeakKeyDictionary()
 
 
-def _remembered(model: nn.Module, shape: tuple[int, ...], make: Any) -> Any:
-    state = tuple((id(module), module.training) for module in model.modules()), tuple(map(id, model.parameters()))
-    answers = _CACHE.setdefault(model, {})
-    key = make.__name__, shape, state
+def _remembered(model: nn.Module, shape: tuple[int, ...], make: Callable[[nn.Module, tuple[int, ...]], Any]) -> Any:
+    """The answer for the model as it is now; those for what it was before are forgotten."""
+    modules = tuple((ref(module), module.training) for module in model.modules())
+    state = modules, tuple((name, p.shape) for name, p in model.named_parameters())
+    if model not in _CACHE or _CACHE[model][0] != state:
+        _CACHE[model] = state, {}
+    answers, key = _CACHE[model][1], (make, shape)
     if key not in answers:
         answers[key] = make(model, shape)
     return answers[key]

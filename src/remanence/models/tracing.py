@@ -98,6 +98,14 @@ def trace(model: nn.Module, shape: tuple[int, ...]) -> Trace:
     return Trace(model=model, nodes=tuple(nodes), values=values, dependent=frozenset(dependent), failure=failure)
 
 
+def graph_of(model: nn.Module) -> fx.Graph | None:
+    """The graph of the forward pass of `model`; None where it cannot be traced."""
+    try:
+        return _Tracer().trace(model, concrete_args=_defaults(model))
+    except Exception:  # the code of a user's forward pass may raise anything under a trace
+        return None
+
+
 class _Tracer(fx.Tracer):
     proxy_buffer_attributes = True  # a view of a buffer is an operation too
 

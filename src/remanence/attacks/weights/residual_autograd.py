@@ -1,12 +1,11 @@
 """The same objective and slopes as `residual`, for nets of any kind: autograd through the gradient."""
 
-from copy import deepcopy
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from remanence.models import apply
+from remanence.models import apply, replace_relu
 from remanence.types import Params
 
 
@@ -38,11 +37,7 @@ class Surrogate(nn.Module):
 
 def with_surrogate(model: nn.Module, alpha: float) -> nn.Module:
     """The model with `Surrogate` for every ReLU."""
-    copy = deepcopy(model)
-    for path, layer in model.named_modules():
-        if isinstance(layer, nn.ReLU):
-            copy.set_submodule(path, Surrogate(alpha))
-    return copy
+    return replace_relu(model, Surrogate(alpha))
 
 
 def objective(model: nn.Module, final: Params, x: Tensor, top: Tensor) -> Tensor:
