@@ -3,9 +3,11 @@
 import pytest
 import torch
 from networks import CNNS, IMAGES, MLPS, REFUSED, SHAPE, Equal, Net, ResNet
+from refusals import refused
 from torch import nn
 
-from remanence import Data, Training
+from remanence import Data, Training, WeightsOnly
+from remanence.attacks import Stationarity
 from remanence.engine import engine_for
 from remanence.engine.cnn import CNNEngine
 from remanence.engine.mlp import MLPEngine
@@ -38,6 +40,21 @@ def test_an_mlp_has_the_closed_form(equal: Equal) -> None:
     structure = parse(equal.theirs, equal.shape)
     assert isinstance(structure, MLP)
     assert isinstance(engine_for(equal.theirs, Training(), equal.shape), MLPEngine)
+
+
+def test_a_frozen_batchnorm_is_part_of_an_mlp_and_refused_by_name_where_it_cannot_be_treated() -> None:
+    layers = nn.Linear(64, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, 10)
+    model = nn.Sequential(nn.Flatten(), *layers).double().eval()
+    structure = parse(model, SHAPE)
+    assert isinstance(structure, MLP)
+    assert [norm and norm.path for norm in structure.norms] == ["2", None]
+    params, data = dict(model.state_dict()), records(SHAPE)
+    gradient = engine_for(model, Training(), SHAPE).gradient(params, data.x, data.y)
+    assert gradient.keys() == {name for name, _ in model.named_parameters()}
+    release = WeightsOnly(model=model, final=params, shape=SHAPE, num_classes=10)
+    with refused("unsupported-model", "release") as refusal:
+        Stationarity(candidates=2).run(release, seed=0)
+    assert "BatchNorm `2`" in str(refusal.value)
 
 
 @pytest.mark.parametrize("equal", CNNS.values(), ids=CNNS)
