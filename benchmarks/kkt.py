@@ -22,18 +22,21 @@ found 28 with TF32, 28 and 27; KKT 8, 9 and 11.
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from remanence.attacks import KKT, KKTRun
-from remanence.attacks.weights.kkt import Search
+from remanence.attacks import KKT, KKTRun, with_search
+from remanence.attacks.weights.kkt import ExplainedWeights
+from remanence.attacks.weights.residual_autograd import with_surrogate
 from remanence.engine.cuda import precision
 from remanence.models import centred_mlp, torch_params
 from remanence.releases import WeightsOnly
+from remanence.search.solver import Stack
 
 CLASSES = 10
-RUN = KKTRun(spread=0.1)
+RUN = KKTRun(init_std=0.1)
 
 
 def main() -> None:
@@ -50,15 +53,18 @@ def main() -> None:
     params = {name: p.to(device, torch.float64) for name, p in torch_params(model, seed=0).items()}
     release = WeightsOnly(model=model, final=params, shape=(given.pixels,), num_classes=CLASSES)
 
-    def begun(runs: int, *, tf32: bool) -> Search:
-        return Search.begun(KKT(candidates=given.candidates, runs=(RUN,) * runs, tf32=tf32), release, seed=0)
+    def stack(runs: int, *, tf32: bool, closed_form: bool = True) -> Stack:
+        attack = with_search(KKT(candidates=given.candidates, runs=(RUN,) * runs), tf32=tf32)
+        objective = ExplainedWeights.from_release(attack, release, seed=0)
+        if not closed_form:
+            objective = replace(objective, layers=None, surrogates={RUN.alpha: with_surrogate(model, RUN.alpha)})
+        return Stack(objective, objective.init(), attack.search)
 
-    theirs = begun(1, tf32=False)
-    theirs.layers = None
+    theirs = stack(1, tf32=False, closed_form=False)
 
     def by_autograd() -> None:
         theirs.step()
-        assert theirs.objective.isfinite().item()  # the sync of the authors' check for NaN
+        assert theirs.value.isfinite().item()  # the sync of the authors' check for NaN
 
     print(f"{device}, {torch.get_num_threads()} threads, {given.candidates} candidates, iterations/s")
     reference, expected = timed(by_autograd, theirs, count)
@@ -66,9 +72,9 @@ def main() -> None:
     reached = 0.0
     for runs, tf32 in ((1, False), (1, True), (given.stack, True)):
         with precision(tf32=tf32):
-            ours = begun(runs, tf32=tf32)
-            rate, slope = timed(ours.replayed(), ours, count)
-        error = float((slope - expected).norm() / expected.norm())
+            ours = stack(runs, tf32=tf32)
+            rate, gradient = timed(ours.replayed(), ours, count)
+        error = float((gradient - expected).norm() / expected.norm())
         assert runs > 1 or error < (0.01 if tf32 else 1e-9)
         reached = runs * rate
         how = f"{runs} at once, " + ("TF32" if tf32 else "float64")
@@ -76,14 +82,14 @@ def main() -> None:
     print(f"ratio {reached / reference:.1f}")
 
 
-def timed(step: Callable[[], None], search: Search, count: int) -> tuple[float, Tensor]:
-    """Iterations a second, and the slope by the candidates of the first run at the first one."""
+def timed(step: Callable[[], None], stack: Stack, count: int) -> tuple[float, Tensor]:
+    """Iterations a second, and the first gradient by the candidates of the first run, which its momentum holds."""
     step()
-    first = search.moved[0].clone().double()
+    first = stack.optimizer.state[stack.leaves["x", 0]]["momentum_buffer"][0].clone().double()
     start = time.perf_counter()
     for _ in range(count):
         step()
-    search.objective.sum().item()
+    stack.value.sum().item()
     return count / (time.perf_counter() - start), first
 
 

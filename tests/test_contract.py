@@ -60,14 +60,25 @@ ROWS = [
     Row(Stein(), 3, gradient_at_initial, weights_only, "`gradient`", hidden=(500,)),
     Row(RECONN, 1, all_but_one, fine_tuned, "`fixed`"),
     Row(Mnemonist(reconstructor=RECONN), 1, all_but_one, fine_tuned, "`fixed`"),
-    Row(KKT(candidates=3, iterations=5), 3, weights_only, gradient_at_initial, "`final`", activation=nn.ReLU),
+    Row(with_search(KKT(candidates=3), steps=5), 3, weights_only, gradient_at_initial, "`final`", activation=nn.ReLU),
     Row(
-        KKT(candidates=3, iterations=8, projected=True, runs=(KKTRun(), KKTRun(spread=0.1)), halvings=1),
+        with_search(
+            KKT(candidates=3, multipliers="projected", runs=(KKTRun(), KKTRun(init_std=0.1))), steps=8, halvings=1
+        ),
         *(3, weights_only, gradient_at_initial, "`final`"),
         activation=nn.ReLU,
     ),
-    Row(KKT(candidates=3, iterations=5, squared=True), 3, weights_only, gradient_at_initial, "`final`"),
-    Row(Stationarity(candidates=3, steps=20), 3, weights_only, gradient_at_initial, "`final`", activation=nn.ReLU),
+    Row(
+        with_search(KKT(candidates=3, multipliers="squared"), steps=5), 3, weights_only, gradient_at_initial, "`final`"
+    ),
+    Row(
+        with_search(Stationarity(candidates=3), steps=20),
+        3,
+        weights_only,
+        gradient_at_initial,
+        "`final`",
+        activation=nn.ReLU,
+    ),
     Row(
         with_search(SimuDy(candidates=3, whitening=None, surrogate=None), steps=5),
         3,

@@ -80,7 +80,7 @@ def _weights_alone(per_class: int, steps: int) -> Experiment:
             initial=start,
             reveal=weights_only,
         ),
-        attack=Stationarity(steps=steps, restarts=2),
+        attack=with_search(Stationarity(), steps=steps, restarts=2),
         tuned_on_truth=True,
     )
 

@@ -1,37 +1,49 @@
-"""The published attack on weights alone, and ours where both do the same: both ways to the slopes, diverged runs."""
+"""KKT: closed form and autograd, devices, diverged runs, halving, multipliers, and what its owner can check before."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from resting import RECORDS, at_rest, private, release, trained, without_decay
+from refusals import refused
 from scipy.optimize import nnls
+from stationary import RECORDS, private, release, stationary, trained, without_decay
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from remanence import BadInput, CrossEntropy, Data, Logistic, SquaredError, Training, WeightsOnly, train_victim
-from remanence.attacks import KKT, KKTRun, Stationarity
+from remanence import Adam, CrossEntropy, Data, Logistic, SquaredError, Training, WeightsOnly, train_victim
+from remanence.attacks import (
+    KKT,
+    ImagePrior,
+    KKTRun,
+    Preprocessing,
+    Rounds,
+    Stationarity,
+    with_search,
+)
 from remanence.attacks.weights import residual
-from remanence.attacks.weights.kkt import Search
+from remanence.attacks.weights.kkt import ExplainedWeights, Multipliers
 from remanence.diagnostics.preflight import run_preflight
+from remanence.errors import Diverged
 from remanence.models import apply, centred_mlp, cnn, initial_params, torch_params
 from remanence.releases import weights_only
 from remanence.releases.victim import fit_of
+from remanence.search.solver import Stack
 from remanence.training import KnownLoss
 
-CALM = KKTRun(lr=2e-4, multiplier_lr=0.01, spread=0.1)  # rounding does not grow
+CALM = KKTRun(lr=2e-4, multiplier_lr=0.01, init_std=0.1)  # rounding does not grow
+WILD = replace(CALM, lr=1e9)
 WHERE = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
 
 @pytest.mark.parametrize("loss", [None, Logistic(), SquaredError()], ids=repr)
-@pytest.mark.parametrize("squared", [False, True])
-def test_written_out_and_by_autograd_it_is_one_attack(
-    loss: KnownLoss | None, squared: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("multipliers", ["penalised", "squared"])
+def test_in_closed_form_and_by_autograd_it_is_one_attack(
+    loss: KnownLoss | None, multipliers: Multipliers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = (KKTRun(spread=0.1, alpha=20.0, lr=0.01), KKTRun(spread=0.1, lr=0.001))
+    runs = (KKTRun(init_std=0.1, alpha=20.0, lr=0.01), KKTRun(init_std=0.1, lr=0.001))
     signed = isinstance(loss, SquaredError)
-    attack = KKT(candidates=10, runs=runs, iterations=20, squared=squared and not signed, signed=signed)
+    attack = with_search(KKT(candidates=10, runs=runs, multipliers=multipliers, signed=signed), steps=20)
     ours = attack.run(release(loss), seed=0)
     monkeypatch.setattr(residual, "layers_of", lambda *_: None)
     theirs = attack.run(release(loss), seed=0)
@@ -44,22 +56,21 @@ def test_written_out_and_by_autograd_it_is_one_attack(
 @pytest.mark.parametrize(
     "attack",
     [
-        KKT(candidates=10, runs=(replace(CALM, lr=1e9), CALM), iterations=110),
-        Stationarity(steps=30, restarts=2),
-        Stationarity(steps=30, restarts=2, tv=0.1),
-        Stationarity(steps=20, restarts=2, stages=2, kept=(0.3, 0.5)),
+        with_search(KKT(candidates=10, runs=(WILD, CALM)), steps=110),
+        with_search(Stationarity(), steps=30),
+        with_search(Stationarity(prior=ImagePrior(box=0.1, total_variation=0.1)), steps=30),
+        with_search(Stationarity(rounds=Rounds(levels=2, keep_fractions=(0.3, 0.5))), steps=20),
     ],
     ids=lambda attack: type(attack).__name__,
 )
 def test_it_is_the_same_on_every_device_and_in_single_precision(
     attack: KKT | Stationarity, tf32: bool, device: str
 ) -> None:
-    """On a CUDA device its steps are captured, once more when a run is dropped or gates begin to shift. The ten bits of
-    TF32 shift single pixels, so root mean squares are compared: KKT's last ten iterations move the images by 1.5e-3,
-    and TF32 imitated on a CPU by 3e-5."""
+    """On a CUDA device its steps are captured, once more when a run is dropped. TF32 shifts single pixels, so root mean
+    squares are compared: KKT's last ten steps move the images by 1.5e-3, and TF32 imitated on a CPU by 3e-5."""
     shown = release()
     there = replace(shown, final={name: p.to(device) for name, p in shown.final.items()})
-    plain, found = attack.run(shown, seed=0), replace(attack, tf32=tf32).run(there, seed=0)
+    plain, found = attack.run(shown, seed=0), with_search(attack, tf32=tf32).run(there, seed=0)
     assert found.x.dtype == torch.float64
     assert (found.x.cpu() - plain.x).square().mean().sqrt() < (3e-4 if tf32 else 1e-6)
     assert found.objective == pytest.approx(plain.objective, rel=0.03 if tf32 else 1e-5)
@@ -67,15 +78,15 @@ def test_it_is_the_same_on_every_device_and_in_single_precision(
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="captured on a CUDA device alone")
 def test_autograd_is_captured_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    attack, shown = KKT(candidates=10, runs=(CALM,), iterations=20), release()
+    attack, shown = with_search(KKT(candidates=10, runs=(CALM,)), steps=20), release()
     there = replace(shown, final={name: p.cuda() for name, p in shown.final.items()})
     monkeypatch.setattr(residual, "layers_of", lambda *_: None)
     torch.testing.assert_close(attack.run(there, seed=0).x.cpu(), attack.run(shown, seed=0).x, rtol=1e-6, atol=1e-6)
 
 
 def test_it_explains_the_weights_better_and_better() -> None:
-    run = KKTRun(spread=0.1, lr=0.01, multiplier_lr=0.1)
-    short, long = (KKT(candidates=20, runs=(run,), iterations=n).run(release(), seed=0).objective for n in (1, 300))
+    attack = KKT(candidates=20, runs=(KKTRun(init_std=0.1, lr=0.01, multiplier_lr=0.1),))
+    short, long = (with_search(attack, steps=n).run(release(), seed=0).objective for n in (1, 300))
     assert short is not None
     assert long is not None
     assert long < 0.5 * short
@@ -85,7 +96,7 @@ def test_it_reads_planted_records_and_no_others() -> None:
     """Noise: what is like it was trained on."""
     noise = torch.rand(2 * RECORDS, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     data = Data(x=noise[:RECORDS], y=torch.arange(RECORDS) % 5, num_classes=5)
-    found = KKT(candidates=2 * RECORDS, iterations=2000).run(weights_only(trained(data)).release, seed=0)
+    found = with_search(KKT(candidates=2 * RECORDS), steps=2000).run(weights_only(trained(data)).release, seed=0)
     alike = (in_units(found.x) @ in_units(noise).T).max(0).values
     assert alike[:RECORDS].min() > 0.45
     assert alike[RECORDS:].max() < 0.45
@@ -97,64 +108,63 @@ def in_units(x: Tensor) -> Tensor:
     return rows / rows.norm(dim=1, keepdim=True)
 
 
-def test_a_run_that_diverges_is_dropped() -> None:
-    good, bad = KKTRun(spread=0.1), KKTRun(lr=1e9, spread=0.1)
-    found = KKT(candidates=10, runs=(bad, good, bad), iterations=150).run(release(), seed=0)
+def test_a_run_that_diverges_is_dropped_with_a_warning() -> None:
+    good = KKTRun(init_std=0.1)
+    with pytest.warns(RuntimeWarning, match="2 of 3 restarts"):
+        found = with_search(KKT(candidates=10, runs=(WILD, good, WILD)), steps=150).run(release(), seed=0)
     assert found.objective is not None
     assert np.isfinite(found.objective)
     assert found.x.isfinite().all()
-    with pytest.raises(BadInput, match="every run of KKT diverged"):
-        KKT(candidates=10, runs=(bad,), iterations=150).run(release(), seed=0)
+    with pytest.raises(Diverged):
+        with_search(KKT(candidates=10, runs=(WILD,)), steps=150).run(release(), seed=0)
 
 
-def test_halving_keeps_the_run_that_explains_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    idle, wild, taken, step = replace(CALM, lr=1e-9, multiplier_lr=1e-9), replace(CALM, lr=1e9), [], Search.step
+def test_halving_keeps_the_run_that_explains_most() -> None:
+    idle = replace(CALM, lr=1e-9, multiplier_lr=1e-9)
+    attack = with_search(KKT(candidates=10, runs=(idle, WILD, idle, CALM, idle, idle)), steps=400)
+    total, halved = (with_search(attack, halvings=n).run(release(), seed=0) for n in (0, 3))
+    torch.testing.assert_close(halved.x, total.x)
+    assert halved.objective == pytest.approx(total.objective)
 
-    def counted(self: Search) -> None:
-        taken.append(len(self.runs))
-        step(self)
 
-    monkeypatch.setattr(Search, "step", counted)
-    attack = KKT(candidates=10, runs=(idle, idle, wild, idle, idle, CALM, idle, idle), iterations=400)
-    whole = attack.run(release(), seed=0)
-    assert sum(taken) == 8 * 100 + 7 * 300  # the wild one is seen to have diverged at the first look
-    taken.clear()
-    halved = replace(attack, halvings=3).run(release(), seed=0)
-    assert sum(taken) == 8 * 50 + 4 * 50 + 2 * 100 + 1 * 200
-    torch.testing.assert_close(halved.x, whole.x)
-    assert halved.objective == pytest.approx(whole.objective)
+def test_runs_are_repeated_by_restarts() -> None:
+    attack = with_search(KKT(candidates=10, runs=(CALM, replace(CALM, alpha=20.0))), steps=5, restarts=3)
+    assert len(ExplainedWeights.from_release(attack, release(), seed=0).init()["x"].init) == 6
 
 
 def test_projected_multipliers_are_those_of_least_squares() -> None:
-    still = KKTRun(lr=0.0, least_multiplier=0.0, spread=0.1, alpha=10.0)
-    search = Search.begun(KKT(candidates=10, runs=(still,), projected=True), release(), seed=0)
+    still = KKTRun(lr=0.0, min_multiplier=0.0, init_std=0.1, alpha=10.0)
+    attack = KKT(candidates=10, runs=(still,), multipliers="projected")
+    objective = ExplainedWeights.from_release(attack, release(), seed=0)
+    stack = Stack(objective, objective.init(), attack.search)
     for _ in range(300):
-        search.step()
-    assert search.layers is not None
-    seen = residual.forward(search.layers, search.x[0], search.alpha[0])
-    signs = residual.margin_signs(seen.logits, search.labels, signed=False) / 10
-    each = []  # the gradient of each candidate, as all weights in a row
-    for place in range(10):
-        one = signs * (torch.arange(10) == place)[:, None]
-        rest = residual.left(search.layers, seen, one)
-        missing = [
-            part.flatten() for pair in zip(rest.weights, rest.biases, strict=True) for part in pair if part is not None
-        ]
-        each.append(torch.cat(missing))
-    parts = [part.flatten() for layer in search.layers for part in (layer.weight, layer.bias) if part is not None]
-    whole = torch.cat(parts)
-    multipliers, left = nnls((whole - torch.stack(each)).T.numpy(), whole.numpy())
-    assert float(search.objective[0]) == pytest.approx(left**2, rel=1e-4)
-    torch.testing.assert_close(search.free[0], torch.from_numpy(multipliers), rtol=0.05, atol=0.05)
+        stack.step()
+    assert objective.layers is not None
+    activations = residual.forward(objective.layers, stack.values["x"][0], objective.alpha[0])
+    signs = residual.margin_signs(activations.logits, objective.labels, signed=False) / 10
+    gradients, weights = [], [part for layer in objective.layers for part in (layer.weight, layer.bias)]
+    target = torch.cat([part.flatten() for part in weights if part is not None])
+    for index in range(10):
+        left = residual.unexplained(objective.layers, activations, signs * (torch.arange(10) == index)[:, None])
+        parts = [part for pair in zip(left.weights, left.biases, strict=True) for part in pair if part is not None]
+        gradients.append(target - torch.cat([part.flatten() for part in parts]))
+    multipliers, norm = nnls(torch.stack(gradients).T.numpy(), target.numpy())
+    assert float(stack.value[0]) == pytest.approx(norm**2, rel=1e-4)
+    found = stack.values["multipliers"][0]
+    torch.testing.assert_close(found, torch.from_numpy(multipliers), rtol=0.05, atol=0.05)
 
 
-def test_projection_takes_the_closed_form_and_no_squares() -> None:
+def test_settings_that_do_not_fit_are_refused() -> None:
     model = cnn((1, 12, 12), 4, activation=nn.ReLU)
     images = WeightsOnly(model=model, final=initial_params(model, seed=0), shape=(1, 12, 12), num_classes=4)
-    with pytest.raises(BadInput, match=r"`projected` multipliers need the closed form .* the net has convolutions"):
-        KKT(projected=True).run(images, seed=0)
-    with pytest.raises(BadInput, match="cannot be `projected` and `squared`"):
-        KKT(projected=True, squared=True)
+    with refused("unsupported-model", "multipliers"):
+        KKT(multipliers="projected").run(images, seed=0)
+    with refused("unknown-name", "multipliers"):
+        KKT(multipliers="other")  # type: ignore[arg-type]
+    with refused("empty", "runs"):
+        KKT(runs=())
+    with refused("wrong-type", "optimizer"):
+        with_search(KKT(candidates=10), optimizer=Adam()).run(release(), seed=0)
 
 
 def test_convolutions_are_attacked_by_autograd() -> None:
@@ -163,21 +173,23 @@ def test_convolutions_are_attacked_by_autograd() -> None:
     )
     model = cnn(data.shape, 4, activation=nn.ReLU)
     victim = train_victim(model, Training(epochs=2), initial_params(model, seed=0), data.take([]), data, seed=0)
-    found = KKT(candidates=8, iterations=3).run(weights_only(victim).release, seed=0)
+    found = with_search(KKT(candidates=8), steps=3).run(weights_only(victim).release, seed=0)
     assert found.x.shape == (8, 1, 12, 12)
     assert found.x.isfinite().all()
 
 
 def test_the_mean_can_be_told() -> None:
-    attack = KKT(candidates=10, iterations=1, runs=(KKTRun(spread=1e-9),))
-    known, guessed = (replace(attack, mean=mean).run(release(), seed=0).x for mean in (None, 0.5))
+    attack = with_search(KKT(candidates=10, runs=(KKTRun(init_std=1e-9),)), steps=1)
+    known, guessed = (
+        replace(attack, preprocessing=Preprocessing(mean=mean)).run(release(), seed=0).x for mean in (None, 0.5)
+    )
     truth = private(5).x.mean(0)
     torch.testing.assert_close(known[0], (truth - truth.min()) / (truth.max() - truth.min()), rtol=0.0, atol=1e-3)
     assert (guessed - known).abs().max() > 0.1  # an even grey, stretched
 
 
 def test_before_the_attack_the_owner_sees_what_the_truth_leaves() -> None:
-    victim = at_rest()
+    victim = stationary()
     before = run_preflight(victim)
     assert before.first_layer_residual < 0.01  # at rest, but for kinks
     x, y = victim.private.x, victim.private.y
@@ -199,7 +211,6 @@ def test_before_the_attack_the_owner_sees_what_the_truth_leaves() -> None:
     assert before.unexplained == pytest.approx(left, rel=1e-4)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("loss", [CrossEntropy(), Logistic()], ids=repr)
 def test_without_decay_the_truth_explains_weights_whose_loss_is_below_any_number(loss: KnownLoss) -> None:
     victim = without_decay(loss, epochs=2000)
@@ -210,24 +221,24 @@ def test_without_decay_the_truth_explains_weights_whose_loss_is_below_any_number
 @pytest.mark.parametrize(
     "attack",
     [
-        KKT(candidates=RECORDS, iterations=5, norm=2.0),
-        Stationarity(candidates=RECORDS, loss=Logistic(), steps=5, norm=2.0),
+        with_search(KKT(candidates=RECORDS), steps=5),
+        with_search(Stationarity(candidates=RECORDS, loss=Logistic()), steps=5),
     ],
 )
 def test_the_length_of_the_weights_can_be_taken_off(attack: KKT | Stationarity) -> None:
-    victim = at_rest(Logistic())
+    victim = stationary(Logistic())
     longer = {name: p if name == "1.mean" else 3 * p for name, p in victim.final.items()}
     shown = [weights_only(each).release for each in (victim, replace(victim, final=longer))]
-    one, other = (attack.run(each, seed=0).x for each in shown)
+    scaled = replace(attack, preprocessing=Preprocessing(norm=2.0))
+    one, other = (scaled.run(each, seed=0).x for each in shown)
     torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
-    as_they_are = [replace(attack, norm=None).run(each, seed=0).x for each in shown]
-    assert not torch.allclose(*as_they_are, rtol=1e-3, atol=1e-3)
-    with pytest.raises(BadInput, match="`norm` scales"):
-        attack.run(weights_only(at_rest(centred=False)).release, seed=0)
+    assert not torch.allclose(*(attack.run(each, seed=0).x for each in shown), rtol=1e-3, atol=1e-3)
+    with refused("unsupported-model", "norm"):
+        scaled.run(weights_only(stationary(centred=False)).release, seed=0)
 
 
 def test_weights_that_were_not_trained_to_rest_get_a_caveat() -> None:
-    victim = at_rest()
+    victim = stationary()
     fresh = run_preflight(replace(victim, final=victim.initial))
     assert {caveat.code for caveat in fresh.caveats()} == {"truth-unexplained", "not-at-rest"}
     assert "not-at-rest" not in {caveat.code for caveat in run_preflight(victim).caveats()}

@@ -1,74 +1,230 @@
-"""The closed form against autograd through the gradient, and the stacked runs against each one alone."""
+"""Records in the rows of a first layer, what else Stationarity compares, its slopes and refusals."""
+
+from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from refusals import refused
+from stationary import GREY, RECORDS, layers_of, private, release, stationary
+from torch import nn
 
-from remanence.attacks.weights import residual, residual_autograd
-from remanence.models import centred_mlp, torch_params
-from remanence.types import Params
-
-HIDDEN = [(9,), (9, 8), (9, 8, 7)]
-ALPHA = torch.tensor(3.0, dtype=torch.float64)
-
-
-def net(outputs: int, hidden: tuple[int, ...], *, bias: bool = True) -> tuple[nn.Sequential, Params]:
-    model = centred_mlp((6,), outputs, hidden=hidden)
-    if not bias:
-        with torch.device("meta"):
-            model[2] = nn.Linear(6, hidden[0], bias=False)
-    return model, {name: p.double() for name, p in torch_params(model, seed=0).items()}
+from remanence import Adam, CrossEntropy, Logistic, Training, WeightsOnly, load, train_victim
+from remanence.attacks import LBFGS, ImagePrior, Powers, Rounds, ShiftedSurrogate, Stationarity, with_search
+from remanence.attacks.weights import residual
+from remanence.attacks.weights.row_space import RowSpace
+from remanence.models import Standardise, initial_params, mlp, torch_params
+from remanence.releases import weights_only
 
 
-def drawn(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+def test_the_first_layer_tells_how_many_records_there_were_and_what_they_span() -> None:
+    victim, layers = stationary(), layers_of(stationary())
+    span = RowSpace.from_layers(layers, 0.5, GREY)
+    assert span.count == RECORDS
+    assert span.centre is None
+    x = victim.private.x.flatten(1) - victim.final["1.mean"]
+    inside = torch.linalg.lstsq(span.basis.T, x.T).solution.T @ span.basis
+    assert (x - inside).norm() < 1e-6 * x.norm()
+    z = torch.linalg.lstsq(span.basis.T, x.T).solution.T
+    activations = residual.forward(layers, x, None)
+    torch.testing.assert_close(residual.forward(span.layers, z, None).logits, activations.logits, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("hidden", HIDDEN)
-@pytest.mark.parametrize("outputs", [1, 4])
-def test_the_closed_form_is_the_gradient_of_a_gradient(outputs: int, hidden: tuple[int, ...], bias: bool) -> None:
-    model, params = net(outputs, hidden, bias=bias)
-    x, top = drawn(5, 6), drawn(5, outputs)
-    layers = residual.layers_of(model, params, (6,))
+def test_records_that_were_not_centred_lie_in_a_plane_that_the_bias_tells() -> None:
+    victim, layers = stationary(centred=False), layers_of(stationary(centred=False))
+    x = victim.private.x.flatten(1)
+    span = RowSpace.from_layers(layers, 0.5, GREY)
+    assert span.count == RECORDS
+    assert span.centre is not None
+    assert len(span.basis) == RECORDS - 1
+    z = torch.linalg.lstsq(span.basis.T, (x - span.centre).T).solution.T
+    torch.testing.assert_close(span.records(z), x, rtol=0.0, atol=1e-6)
+    activations = residual.forward(layers, x, None)
+    torch.testing.assert_close(residual.forward(span.layers, z, None).logits, activations.logits, rtol=1e-6, atol=1e-6)
+    beside = torch.linalg.lstsq((x[1:] - x[0]).T, (GREY - x[0])[:, None]).solution[:, 0] @ (x[1:] - x[0]) + x[0]
+    torch.testing.assert_close(span.centre, beside, rtol=0.0, atol=1e-5)  # the point of the plane nearest to grey
+
+
+def test_planted_records_leave_nothing_in_the_plane_of_the_bias() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, multipliers = (torch.rand(shape, generator=generator, dtype=torch.float64) for shape in ((6, 20), (6, 15)))
+    weight, bias = multipliers.T @ x, multipliers.sum(0)
+    layer = residual.Layer(weight=weight, bias=bias, target=weight, bias_target=bias)
+    span = RowSpace.from_layers((layer,), 0.5, torch.full((20,), 0.5, dtype=torch.float64))
+    assert span.centre is not None
+    z = torch.linalg.lstsq(span.basis.T, (x - span.centre).T).solution.T
+    torch.testing.assert_close(z @ span.layers[0].weight.T + span.layers[0].bias, x @ weight.T + bias)
+    rest = residual.unexplained(span.layers, residual.forward(span.layers, z, None), multipliers)
+    assert rest.objective < 1e-20
+    silent = replace(layer, bias=torch.zeros_like(bias), bias_target=torch.zeros_like(bias))
+    assert RowSpace.from_layers((silent,), 0.5, torch.zeros_like(x[0])).centre is None  # a bias of zeros tells nothing
+
+
+def test_where_no_gap_tells_the_rank_the_candidates_do() -> None:
+    model = mlp((64,), 5, hidden=(40,), activation=nn.ReLU)
+    layers = residual.layers_of(model, torch_params(model, seed=0), (64,))
     assert layers is not None
-    seen = residual.forward(layers, x, ALPHA)
-    rest = residual.left(layers, seen, top)
-    of_deltas = residual.by_deltas(layers, seen, rest)
-    of_x = residual.by_inputs(layers, seen, rest, of_deltas)
-    value, by_x, by_top = residual_autograd.slopes(
-        residual_autograd.with_surrogate(model, float(ALPHA)), params, x, top
+    assert len(RowSpace.from_layers(layers, 0.5, GREY.float()).basis) == 40
+    assert len(RowSpace.from_layers(layers, 0.5, GREY.float(), max_rank=7).basis) == 7
+    assert (
+        len(RowSpace.from_layers(layers_of(stationary()), 0.5, GREY, max_rank=7).basis) == RECORDS - 1
+    )  # whose gap is clear
+
+
+def test_directions_grow_by_equal_ratios_and_those_in_front_read_as_before() -> None:
+    model = mlp((64,), 5, hidden=(40,), activation=nn.ReLU)
+    layers = residual.layers_of(model, {name: p.double() for name, p in torch_params(model, seed=0).items()}, (64,))
+    assert layers is not None
+    whole = RowSpace.from_layers(layers, 0.5, GREY)
+    parts = list(whole.curriculum(3))
+    assert [len(part.basis) for part in parts] == [10, 20, 40]
+    z = torch.randn(3, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    z[:, 20:] = 0
+    torch.testing.assert_close(parts[1].records(z[:, :20]), whole.records(z))
+    activations, few = (residual.forward(part.layers, z[:, : len(part.basis)], None) for part in (whole, parts[1]))
+    torch.testing.assert_close(few.logits, activations.logits)
+    every, some = (part.layers[0] for part in (whole, parts[1]))
+    assert some.bias_scale / some.scale == pytest.approx(every.bias_scale / every.scale)  # a bias weighs as before
+    assert some.scale == pytest.approx(float(every.target[:, :20].square().sum()))
+    assert [len(part.basis) for part in whole.curriculum(1)] == [40]
+
+
+def test_a_pixel_is_what_random_images_have() -> None:
+    span = RowSpace.from_layers(layers_of(stationary()), 0.5, GREY)
+    z = span.coordinates(torch.randn(5000, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    assert float(z.square().mean().sqrt()) == pytest.approx(span.pixel, rel=0.05)
+
+
+def test_true_records_are_less_implausible_than_others() -> None:
+    victim, attack, digits = stationary(hidden=(60, 60)), Stationarity(), load("digits")
+    span = RowSpace.from_layers(layers_of(victim), 0.5, GREY)
+    last = (digits.y < 5).nonzero()[-RECORDS:, 0]
+    x = torch.cat([victim.private.x, digits.x[last].double()]).flatten(1) - victim.final["1.mean"]
+    z, labels = torch.linalg.lstsq(span.basis.T, x.T).solution.T, torch.cat([victim.private.y, digits.y[last]])
+    found = []
+    for rows in torch.arange(2 * RECORDS).split(RECORDS):
+        shifts = [GREY.new_zeros(1, RECORDS, 60) for _ in range(2)]
+        found.append(attack._implausibility(span, z[None, rows], shifts, labels[rows])[0])
+    assert (found[0][:, None] < found[1]).double().mean() > 0.95
+
+
+@pytest.mark.parametrize(("loss", "usual"), [(None, 1.0), (Logistic(), 0.0)], ids=["five classes", "one output"])
+def test_inner_layers_are_whitened_where_there_are_several_classes(loss: Logistic | None, usual: float) -> None:
+    shown = weights_only(stationary(loss, hidden=(40, 30))).release
+    attack = with_search(Stationarity(candidates=RECORDS, loss=loss or CrossEntropy()), steps=5, restarts=1)
+    by_power = {
+        power: replace(attack, whitening=Powers(inner=power)).run(shown, seed=0).x for power in (None, 0.0, 0.5, 1.0)
+    }
+    assert [power for power in (0.0, 0.5, 1.0) if torch.equal(by_power[None], by_power[power])] == [usual]
+
+
+def test_labels_are_those_that_are_given() -> None:
+    shown, search = (
+        weights_only(stationary()).release,
+        with_search(Stationarity(candidates=RECORDS), steps=3, restarts=1),
     )
-    torch.testing.assert_close(rest.objective, value, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(of_x, by_x, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(of_deltas[-1], by_top, rtol=1e-10, atol=1e-10)
+    even, uneven = search.run(shown, seed=0), replace(search, labels=(1,) * RECORDS).run(shown, seed=0)
+    assert uneven.y is not None
+    assert uneven.y.tolist() == [1] * RECORDS
+    assert not torch.equal(even.x, uneven.x)
+    with refused("shape-mismatch", "labels"):
+        replace(search, labels=(1,)).run(shown, seed=0)
 
 
-def test_runs_of_a_stack_know_nothing_of_each_other() -> None:
-    model, params = net(4, (9, 8))
-    layers = residual.layers_of(model, params, (6,))
-    assert layers is not None
-    x, top = drawn(3, 5, 6), drawn(3, 5, 4)
-
-    def slope(x: Tensor, top: Tensor) -> Tensor:
-        seen = residual.forward(layers, x, ALPHA)
-        rest = residual.left(layers, seen, top)
-        return residual.by_inputs(layers, seen, rest, residual.by_deltas(layers, seen, rest))
-
-    alone = torch.stack([slope(a, b) for a, b in zip(x, top, strict=True)])
-    torch.testing.assert_close(slope(x, top), alone)
+def test_further_rounds_keep_a_share_of_the_candidates() -> None:
+    still = with_search(Stationarity(init_std=0.1), steps=1, restarts=1, optimizer=Adam(lr=0.0))
+    once, twice = (
+        replace(still, rounds=Rounds(keep_fractions=fractions)).run(release(), seed=0).x for fractions in ((), (0.3,))
+    )
+    assert int((once == twice).flatten(1).all(1).sum()) == 3
 
 
-def test_the_factor_of_the_multipliers_leaves_the_least() -> None:
-    model, params = net(4, (9, 8))
-    layers = residual.layers_of(model, params, (6,))
-    assert layers is not None
-    seen = residual.forward(layers, drawn(5, 6), None)
-    top = drawn(5, 4)
-    if residual.fitted(layers, residual.left(layers, seen, top))[1] < 1e-5:
-        top = -top  # a factor is positive
-    fitted, factor = residual.fitted(layers, residual.left(layers, seen, top))
-    at, *beside = (residual.left(layers, seen, f * factor * top) for f in (1.0, 0.99, 1.01))
-    torch.testing.assert_close(fitted.objective, at.objective)
-    torch.testing.assert_close(fitted.weights, at.weights)
-    assert all(other.objective > at.objective for other in beside)
+@pytest.mark.parametrize("hidden", [(40,), (40, 30)], ids=["one hidden layer", "two"])
+@pytest.mark.parametrize("centred", [True, False])
+def test_the_gradients_of_the_objective_are_autograds(centred: bool, hidden: tuple[int, ...]) -> None:
+    victim, attack = stationary(centred=centred, hidden=hidden), Stationarity()
+    space, generator = RowSpace.from_layers(layers_of(victim), 0.5, GREY, inner=1.0), torch.Generator().manual_seed(0)
+    z = space.coordinates(torch.randn(2, RECORDS, 64, generator=generator, dtype=torch.float64))
+    shifts = [torch.randn(2, RECORDS, h, generator=generator, dtype=torch.float64) for h in hidden]
+    reset = torch.ones(2, RECORDS, 1, dtype=torch.bool)
+    objective = attack._objective(weights_only(victim).release, space, z, shifts, reset, victim.private.y)
+    objective.set_progress(0.6)
+    leaves = {name: variable.init.clone().requires_grad_() for name, variable in objective.init().items()}
+    value, grads = objective.value_and_grad(leaves)
+    expected = dict(zip(leaves, torch.autograd.grad(value.sum(), list(leaves.values())), strict=True))
+    # autograd takes ReLU's own derivative, not the surrogate
+    torch.testing.assert_close(grads.pop("z"), expected.pop("z"), rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(grads, expected)
+
+
+def test_layers_between_are_compared_with_their_singular_values_evened_out() -> None:
+    layers = layers_of(stationary(hidden=(40, 30)))
+    first, between, last = RowSpace.from_layers(layers, 0.5, GREY, inner=1.0).layers
+    assert first.whitening is None
+    assert last.whitening is None
+    values = torch.linalg.svdvals(layers[1].weight)
+    half = (RECORDS - 1) // 2
+    evened = torch.cat([torch.ones(half).double(), values[half:] / values[half - 1]])
+    torch.testing.assert_close(torch.linalg.svdvals(between.target), evened)
+    x = torch.randn(RECORDS, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    pulls = torch.randn(RECORDS, 30, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert between.whitening is not None
+    one, other = between.whitening
+    torch.testing.assert_close(between.whiten_deltas(pulls).T @ between.whiten_inputs(x), one @ (pulls.T @ x) @ other)
+
+
+def test_the_gradient_of_the_prior_is_that_of_differences() -> None:
+    shown, labels, generator = release(), private(5).y, torch.Generator().manual_seed(0)
+    space = RowSpace.from_layers(layers_of(stationary()), 0.5, GREY)
+    z = 3 * space.coordinates(torch.randn(2, RECORDS, 64, generator=generator, dtype=torch.float64))
+    reset, values = torch.ones(2, RECORDS, 1, dtype=torch.bool), {}
+    step = 1e-6 * torch.randn(z.shape, generator=generator, dtype=torch.float64)
+    for prior in (ImagePrior(), ImagePrior(box=30.0), ImagePrior(box=30.0, total_variation=70.0)):
+        attack = Stationarity(prior=prior, surrogate=ShiftedSurrogate(beta=(1e6, 1e6)))
+        objective = attack._objective(shown, space, z, [z.new_zeros(2, RECORDS, 40)], reset, labels)
+        objective.set_progress(1.0)
+        variables = {name: variable.init for name, variable in objective.init().items()}
+        values[prior], grads = objective.value_and_grad(variables)
+        difference = objective.value_and_grad(variables | {"z": z + step})[0] - values[prior]
+        torch.testing.assert_close(difference, (grads["z"] * step).flatten(1).sum(1), rtol=1e-3, atol=1e-9)
+    plain, box, both = values.values()
+    assert (plain < box).all()
+    assert (box < both).all()
+
+
+HIDDEN = mlp((1, 8, 8), 5, hidden=(20,), activation=nn.ReLU)
+SHORT = with_search(Stationarity(candidates=5), steps=1)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        mlp((1, 8, 8), 5, hidden=()),
+        mlp((1, 8, 8), 5, hidden=(20,), activation=nn.ELU),
+        nn.Sequential(Standardise(1), *HIDDEN),
+        nn.Sequential(nn.Conv2d(1, 2, 3), *HIDDEN),
+    ],
+    ids=["linear", "elu", "standardised", "convolution"],
+)
+def test_other_networks_are_refused(model: nn.Module) -> None:
+    shown = WeightsOnly(model=model, final=model.state_dict(), shape=(1, 8, 8), num_classes=5)
+    with refused("unsupported-model", "release"):
+        SHORT.run(shown, seed=0)
+
+
+def test_weights_that_are_not_stationary_do_not_give_the_number_of_records() -> None:
+    data = private(5)
+    model = mlp(data.shape, 5, hidden=(20,), activation=nn.ReLU)
+    initial = {name: p.double() for name, p in initial_params(model, seed=0).items()}
+    victim = train_victim(model, Training(epochs=2), initial, data.take([]), data, seed=0)
+    with refused("not-enough-knowledge", "candidates"):
+        replace(SHORT, candidates=None).run(weights_only(victim).release, seed=0)
+
+
+def test_a_loss_that_does_not_suit_the_outputs_is_refused() -> None:
+    for loss, shown in ((CrossEntropy(), release(Logistic())), (Logistic(), release())):
+        with refused("conflict", "loss"):
+            replace(SHORT, loss=loss).run(shown, seed=0)
+    with refused("shape-mismatch", "num_classes"):
+        SHORT.run(replace(release(), num_classes=3), seed=0)
+    with refused("wrong-type", "optimizer"):
+        with_search(SHORT, optimizer=LBFGS())

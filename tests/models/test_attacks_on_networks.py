@@ -9,7 +9,7 @@ from networks import MLPS, SHAPE, Equal, named
 from torch import Tensor, nn
 
 from remanence import SGD, Adam, Attack, Data, Gradient, SquaredError, Training, load
-from remanence.attacks import GLM, KKT, FirstLayer, Mnemonist, RecoNN, SimuDy, Stationarity, Stein
+from remanence.attacks import GLM, KKT, FirstLayer, Mnemonist, RecoNN, SimuDy, Stationarity, Stein, with_search
 from remanence.attacks.one_unknown.fitting import Fitting
 from remanence.engine import engine_for
 from remanence.models import mlp, server_params
@@ -93,8 +93,8 @@ def test_reconstructors_read_the_first_layer_where_it_is(
 
 
 REVEALED: dict[str, tuple[Callable[[Victim], Case], Attack]] = {
-    "Stationarity": (weights_only, Stationarity(candidates=4, steps=20, restarts=1)),
-    "KKT": (weights_only, KKT(candidates=4, iterations=20)),
+    "Stationarity": (weights_only, with_search(Stationarity(candidates=4), steps=20, restarts=1)),
+    "KKT": (weights_only, with_search(KKT(candidates=4), steps=20)),
     "SimuDy, whitened": (
         fine_tuned,
         SimuDy(candidates=4, whitening=Whitening(), search=Search(optimizer=Adam(lr=0.01), steps=5)),

@@ -73,7 +73,7 @@ def test_where_the_rate_follows_the_loss_attacks_take_the_length_off(loss: Known
     each = replace(TARGET, loss=loss, decay=0.0, classes=2, by_loss=by_loss)
     assert isinstance(each.training().lr_schedule, ByLoss) == by_loss
     assert all(
-        (attack.norm is not None) == by_loss
+        (attack.preprocessing.norm is not None) == by_loss
         for attack in each.attacks(0).values()
         if isinstance(attack, KKT | Stationarity)
     )

@@ -10,14 +10,18 @@ from simulating import EASY, NETS, some, victim
 
 from remanence import Adam, Reconstruction
 from remanence.attacks import (
+    KKT,
     GradientMatching,
+    KKTRun,
     Linearised,
+    Rounds,
     Search,
     SimuDy,
+    Stationarity,
     TotalVariation,
     with_search,
 )
-from remanence.releases import KnowsTraining, all_but_one, fine_tuned, gradient_at_initial
+from remanence.releases import KnowsTraining, all_but_one, fine_tuned, gradient_at_initial, weights_only
 from remanence.search import solver
 
 SHORT = SimuDy(candidates=4, search=Search(optimizer=Adam(lr=0.03), steps=4), whitening=None, surrogate=None)
@@ -40,6 +44,16 @@ SEARCHES = {
         2,
     ),
     "linearised": (with_search(Linearised(candidates=4), steps=4), RELEASE, 1),
+    "kkt, halved": (
+        with_search(KKT(candidates=4, runs=(KKTRun(), KKTRun(init_std=0.1))), steps=4, halvings=1),
+        weights_only(MADE).release,
+        1,
+    ),
+    "stationarity, two rounds": (
+        with_search(Stationarity(candidates=4, rounds=Rounds(keep_fractions=(0.5,))), steps=4),
+        weights_only(victim(NETS["mlp with relu"], some(4), EASY)).release,
+        2,
+    ),
     "gradient matching": (with_search(GradientMatching(), steps=4), gradient_at_initial(MADE).release, 3),
 }
 

@@ -24,7 +24,8 @@ from remanence.attacks.one_unknown.losses import ImageLoss
 from remanence.attacks.one_unknown.mnemonist import FittedMnemonist, Importance, Mnemonist
 from remanence.attacks.one_unknown.reconn import FittedRecoNN, RecoNN
 from remanence.attacks.weights.kkt import KKT, KKTRun
-from remanence.attacks.weights.stationarity import Stationarity
+from remanence.attacks.weights.preprocessing import Preprocessing
+from remanence.attacks.weights.stationarity import Powers, Rounds, ShiftedSurrogate, Stationarity
 from remanence.engine.surrogate import Surrogate
 from remanence.search import (
     L2,
@@ -32,6 +33,7 @@ from remanence.search import (
     Constant,
     Cosine,
     CosineAnnealing,
+    ImagePrior,
     MultiStep,
     Search,
     SoftLabels,
@@ -60,14 +62,19 @@ __all__ = [
     "Fitting",
     "GradientMatching",
     "ImageLoss",
+    "ImagePrior",
     "Importance",
     "KKTRun",
     "Linearised",
     "Mnemonist",
     "MultiStep",
+    "Powers",
+    "Preprocessing",
     "RecoNN",
+    "Rounds",
     "Search",
     "ShadowAttack",
+    "ShiftedSurrogate",
     "SimuDy",
     "Simulation",
     "SoftLabels",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from remanence.attacks.weights import residual
-from remanence.attacks.weights.residual import Forward, Layer, Left
+from remanence.attacks.weights.residual import Activations, Layer, Residual
 from remanence.diagnostics.linearity import gradient_linearity, linearity_caveat
 from remanence.errors import BadInput
 from remanence.releases import Victim
@@ -67,7 +67,7 @@ def run_preflight(victim: Victim) -> Preflight:
             code="unsupported-model",
             argument="victim",
         )
-    mean, x = residual.mean_of(victim.model, victim.final, victim.private.shape), data.x.flatten(1)
+    mean, x = residual.subtracted_mean(victim.model, victim.final, victim.private.shape), data.x.flatten(1)
     activations = residual.forward(layers, x if mean is None else x - mean, None)
     signed = isinstance(loss, SquaredError)
     signs = residual.margin_signs(activations.logits, data.y, signed=signed)
@@ -75,7 +75,7 @@ def run_preflight(victim: Victim) -> Preflight:
     if isinstance(loss, SquaredError):
         margins = -(loss.grad_logits(activations.logits, data.y)[:, 0] / 2).abs()
     multipliers = _multipliers(loss, activations.logits, data.y)
-    stationarity, _ = residual.fitted(layers, residual.left(layers, activations, multipliers))
+    stationarity, _ = residual.fit_scale(layers, residual.unexplained(layers, activations, multipliers))
     total = _squared_norm(layers)
     first_layer_residual, boundary_fraction = _first_layer(layers[0], activations, stationarity)
     smallest = margins.min()
@@ -102,7 +102,7 @@ def _mean_linearity(victim: Victim) -> float | None:
     return float(gradient_linearity(victim).mean()) if short else None
 
 
-def _unexplained(layers: tuple[Layer, ...], activations: Forward, signs: Tensor, *, signed: bool) -> float:
+def _unexplained(layers: tuple[Layer, ...], activations: Activations, signs: Tensor, *, signed: bool) -> float:
     """The squared residual with the best multipliers, by least squares on the Gram matrix of the records' gradients;
     the multipliers are not negative unless they are `signed`."""
     from scipy.optimize import nnls
@@ -118,7 +118,7 @@ def _unexplained(layers: tuple[Layer, ...], activations: Forward, signs: Tensor,
     return max(0.0, _squared_norm(layers) - float(explained))
 
 
-def _first_layer(layer: Layer, activations: Forward, stationarity: Left) -> tuple[float, float]:
+def _first_layer(layer: Layer, activations: Activations, stationarity: Residual) -> tuple[float, float]:
     """The residual of the first layer, and the fraction of pairs on the boundary of a ReLU.
 
     Least squares on the records gives the multipliers of each neuron; they are compared with those of the loss.

@@ -4,7 +4,7 @@ from remanence.search.checkpoint import checkpoint_path
 from remanence.search.distances import L2, ByProducts, Cosine, Distance
 from remanence.search.labels import SoftLabels
 from remanence.search.objective import Objective, Variable, Variables
-from remanence.search.priors import Prior, TotalVariation
+from remanence.search.priors import ImagePrior, Prior, TotalVariation
 from remanence.search.settings import LBFGS, Constant, CosineAnnealing, MultiStep, Schedule, Search, with_search
 from remanence.search.solver import Solution, minimise
 from remanence.search.whitening import Whitening
@@ -17,6 +17,7 @@ __all__ = [
     "Cosine",
     "CosineAnnealing",
     "Distance",
+    "ImagePrior",
     "MultiStep",
     "Objective",
     "Prior",

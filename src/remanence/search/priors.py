@@ -28,6 +28,18 @@ class TotalVariation:
         return self.weight * total_variation(x)
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class ImagePrior:
+    """Weights of two penalties: squared distances of pixels from [0, 1], and the total variation."""
+
+    box: float = 0.0
+    total_variation: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_min(self, box=0, total_variation=0)
+
+
 def total_variation(x: Tensor) -> Tensor:
     """Mean absolute difference of neighbouring pixels of images (n, c, h, w); zero for table rows (n, d)."""
     if x.ndim < 4:

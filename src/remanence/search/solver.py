@@ -6,7 +6,7 @@ the worse half of the others; where all have diverged, `Diverged` says so.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from remanence.engine.cuda import changed_by, precision, replayed, torch_optimizer
-from remanence.errors import Diverged
+from remanence.errors import BadInput, Diverged
 from remanence.progress import track
 from remanence.search import checkpoint as checkpoints
 from remanence.search.objective import Objective, Variable, Variables
 from remanence.search.scales import coarser, gradient_at_scale, upsampled
 from remanence.search.settings import LBFGS, Search
+from remanence.training import SGD, Optimizer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,13 +64,13 @@ def _descend(objective: Objective, search: Search, checkpoint: Path | None, labe
         done, restarts, state = saved
         stack = stack.select(restarts) if len(restarts) < len(stack.restarts) else stack
         checkpoints.restore(stack.optimizer, state)
-    halvings, written = {steps >> k for k in range(1, search.halvings + 1)}, perf_counter()
+    halvings, saved_at = {steps >> k for k in range(1, search.halvings + 1)}, perf_counter()
     step, resumed = stack.replayed() if done < steps else stack.step, f", from step {done + 1}" if done else ""
     for index in track(range(done, steps), total=steps - done, label=label + resumed):
         stack.prepare(index, steps, search.schedule(index, steps))
         step()
         done = index + 1
-        due = checkpoint is not None and (done == steps or perf_counter() - written > _SAVE_EVERY)
+        due = checkpoint is not None and (done == steps or perf_counter() - saved_at > _SAVE_EVERY)
         if due or done in halvings or done == steps or index % _CHECK_EVERY == 0:
             remaining = stack.remaining(done, halve=done in halvings)
             if len(remaining) < len(stack.restarts):
@@ -77,7 +78,7 @@ def _descend(objective: Objective, search: Search, checkpoint: Path | None, labe
                 step = stack.replayed() if done < steps else stack.step
         if due and checkpoint is not None:
             checkpoints.save(checkpoint, stack.optimizer, stack.restarts, done)
-            written = perf_counter()
+            saved_at = perf_counter()
     return _solution(stack.objective, stack.values, stack.restarts)
 
 
@@ -119,58 +120,65 @@ class Stack:
         count = len(next(iter(self.values.values())))
         self.value = next(iter(self.values.values())).new_zeros(count)
         self.restarts = torch.arange(count) if restarts is None else restarts
-        self.leaves: dict[tuple[str, int], list[nn.Parameter]] = {}  # by variable and scale
-        self.lrs: list[float] = []  # of each group of the optimizer, before the schedule
-        self.optimizer = self._optimizer()
-
-    def _optimizer(self) -> torch.optim.Optimizer:
-        settings, made = self.search.optimizer, None
+        self.leaves = {  # by variable and scale
+            (name, scale): nn.Parameter(tensor, requires_grad=False)
+            for name in variables
+            for scale, tensor in enumerate((self.values[name], *self.coarse[name]))
+        }
+        settings = search.optimizer
         assert not isinstance(settings, LBFGS)
-        for name, variable in self.variables.items():
-            lr = settings.lr if variable.lr is None else variable.lr
-            for scale, tensor in enumerate((self.values[name], *self.coarse[name])):
-                self.leaves[name, scale] = [nn.Parameter(p, requires_grad=False) for p in self._per_leaf(name, tensor)]
-            for index, each in enumerate(lr.tolist() if isinstance(lr, Tensor) else [lr]):
-                params = [leaves[index] for (owner, _), leaves in self.leaves.items() if owner == name]
-                self.lrs.append(each)
-                if made is None:
-                    made = torch_optimizer(replace(settings, lr=each), params)
-                else:
-                    device_lr: Any = torch.tensor(each, device=tensor.device) if tensor.is_cuda else each
-                    made.add_param_group({"params": params, "lr": device_lr})
+        self.lrs = [settings.lr if variable.lr is None else variable.lr for variable in variables.values()]
+        self.optimizer, self.factor = self._optimizer(settings), 1.0
+
+    def _optimizer(self, settings: Optimizer) -> torch.optim.Optimizer:
+        """torch's, with a group for each variable; where restarts have learning rates of their own, a stacked SGD."""
+        groups = [[leaf for (owner, _), leaf in self.leaves.items() if owner == name] for name in self.variables]
+        if any(isinstance(lr, Tensor) for lr in self.lrs):
+            return StackedSGD(settings, groups, self.lrs)
+        made: torch.optim.Optimizer | None = None
+        for params, lr in zip(groups, self.lrs, strict=True):
+            assert isinstance(lr, float)
+            if made is None:
+                made = torch_optimizer(replace(settings, lr=lr), params)
+            else:
+                device_lr: Any = torch.tensor(lr, device=params[0].device) if params[0].is_cuda else lr
+                made.add_param_group({"params": params, "lr": device_lr})
         assert made is not None
         return made
 
-    def _per_leaf(self, name: str, tensor: Tensor) -> tuple[Tensor, ...]:
-        """A leaf for all restarts, or one for each where their learning rates differ."""
-        return tensor.unbind() if isinstance(self.variables[name].lr, Tensor) else (tensor,)
-
     def prepare(self, index: int, steps: int, factor: float) -> None:
         """Before a step: the learning rates, the objective's progress, and moments that are to be forgotten."""
-        for group, lr in zip(self.optimizer.param_groups, self.lrs, strict=True):
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(lr * factor)  # in place: a captured step reads it there
-            else:
-                group["lr"] = lr * factor
+        if factor != self.factor:
+            self._set_lrs(factor)
         self.objective.set_progress(index / steps)
-        for (name, _), leaves in self.leaves.items():
+        for (name, _), leaf in self.leaves.items():
             reset_at = self.variables[name].reset_at
             if reset_at is not None and index == int(reset_at * steps):
-                for moment in (each for leaf in leaves for each in self.optimizer.state[leaf].values()):
+                for moment in self.optimizer.state[leaf].values():
                     if isinstance(moment, Tensor):
                         moment.zero_()
 
+    def _set_lrs(self, factor: float) -> None:
+        self.factor = factor
+        for group, lr in zip(self.optimizer.param_groups, self.lrs, strict=True):
+            if isinstance(lr, Tensor):
+                group["lr"].copy_(lr.view_as(group["lr"]) * factor)  # in place: a captured step reads it there
+            elif isinstance(group["lr"], Tensor):
+                group["lr"].fill_(lr * factor)
+            else:
+                group["lr"] = lr * factor
+
     @torch.no_grad()
     def step(self) -> None:
+        """Update all variables once."""
         value, grads = self.objective.value_and_grad(self.values)
         self.value.copy_(value)
-        for (name, scale), leaves in self.leaves.items():
+        for (name, scale), leaf in self.leaves.items():
             if name in grads:
                 grad = grads[name] if not scale else gradient_at_scale(grads[name], self.coarse[name][scale - 1])
                 grad = grad.sign() if self.search.signed else grad
-                for leaf, part in zip(leaves, self._per_leaf(name, grad), strict=True):
-                    # fused optimizers refuse another layout
-                    leaf.grad = part if part.stride() == leaf.stride() else torch.empty_like(leaf).copy_(part)
+                # fused optimizers refuse another layout
+                leaf.grad = grad if grad.stride() == leaf.stride() else torch.empty_like(leaf).copy_(grad)
         for name, previous in self.previous.items():
             previous.copy_(self.values[name])
         self.optimizer.step()
@@ -220,15 +228,48 @@ class Stack:
         restarts = self.restarts[index.to(self.restarts.device)]
         new = Stack(self.objective.select(index), variables, self.search, restarts)
         new.value.copy_(self.value[index])
-        for key, leaves in self.leaves.items():
-            per_restart = isinstance(self.variables[key[0]].lr, Tensor)
-            for position, leaf in enumerate(new.leaves[key]):
-                source = leaves[int(index[position])] if per_restart else leaves[0]
-                for name, moment in self.optimizer.state.get(source, {}).items():
-                    if isinstance(moment, Tensor):
-                        stacked = not per_restart and moment.shape == source.shape
-                        new.optimizer.state[leaf][name] = moment[index] if stacked else moment.clone()
+        for key, leaf in self.leaves.items():
+            for name, moment in self.optimizer.state.get(leaf, {}).items():
+                if isinstance(moment, Tensor):
+                    stacked = moment.shape == leaf.shape
+                    new.optimizer.state[new.leaves[key]][name] = moment[index] if stacked else moment.clone()
         return new
+
+
+@final
+class StackedSGD(torch.optim.Optimizer):
+    """SGD with momentum, in place, whose learning rates may be tensors (restarts,): each restart has its own."""
+
+    def __init__(self, settings: Optimizer, groups: list[list[nn.Parameter]], lrs: Sequence[float | Tensor]) -> None:
+        if not isinstance(settings, SGD):
+            raise BadInput(
+                f"`optimizer` must be SGD where restarts have learning rates of their own, got {settings}",
+                code="wrong-type",
+                argument="optimizer",
+            )
+        columns = [
+            torch.as_tensor(lr).to(params[0]).view(-1, *[1] * (params[0].ndim - 1))
+            for params, lr in zip(groups, lrs, strict=True)
+        ]
+        super().__init__(
+            [{"params": params, "lr": lr} for params, lr in zip(groups, columns, strict=True)],
+            {"momentum": settings.momentum},
+        )
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                update = p.grad
+                if group["momentum"]:
+                    state = self.state[p]
+                    if "momentum_buffer" not in state:
+                        state["momentum_buffer"] = torch.zeros_like(p)
+                    update = state["momentum_buffer"]
+                    torch.add(p.grad, update, alpha=group["momentum"], out=update)
+                p.addcmul_(group["lr"], update, value=-1)
 
 
 def _diverged(step: int | None = None, *, objective_is_finite: bool = False) -> Diverged:

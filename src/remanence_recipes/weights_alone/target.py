@@ -9,14 +9,14 @@ import torch
 from torch import nn
 from torch.nn.functional import interpolate
 
-from remanence.attacks import KKT, Attack, KKTRun, Stationarity
+from remanence.attacks import KKT, Attack, KKTRun, Powers, Preprocessing, Rounds, Search, Stationarity, with_search
 from remanence.data import data_folders, distinct, load
 from remanence.engine import train_each
 from remanence.experiments import Scale
 from remanence.models import centred_mlp, torch_params
 from remanence.releases import KnowsFinal, Victim, check_fit
 from remanence.seeds import derive_seed
-from remanence.training import SGD, ByLoss, CrossEntropy, KnownLoss, SquaredError, Training
+from remanence.training import SGD, Adam, ByLoss, CrossEntropy, KnownLoss, SquaredError, Training
 from remanence.types import Data, Params, concat
 
 Source: TypeAlias = Literal["cifar10", "mnist", "cifar100"]
@@ -73,17 +73,17 @@ def brief(scale: Scale, records: int) -> Effort:
 # The authors' own runs: the multiclass default, two binary ones of either data set, two of regression.
 BINARY: dict[Source, tuple[KKTRun, ...]] = {
     "cifar10": (
-        KKTRun(lr=0.554917, multiplier_lr=1e-4, least_multiplier=0.498303, alpha=19.1446, spread=8.85749e-4),
-        KKTRun(lr=0.346208, multiplier_lr=1e-4, least_multiplier=0.493591, alpha=21.6794, spread=4.47369e-3),
+        KKTRun(lr=0.554917, multiplier_lr=1e-4, min_multiplier=0.498303, alpha=19.1446, init_std=8.85749e-4),
+        KKTRun(lr=0.346208, multiplier_lr=1e-4, min_multiplier=0.493591, alpha=21.6794, init_std=4.47369e-3),
     ),
     "mnist": (
-        KKTRun(lr=0.0305242, multiplier_lr=1e-4, least_multiplier=0.447051, alpha=149.866, spread=0.0349767),
-        KKTRun(lr=0.282118, multiplier_lr=1e-4, least_multiplier=0.415267, alpha=19.2146, spread=1.74199e-3),
+        KKTRun(lr=0.0305242, multiplier_lr=1e-4, min_multiplier=0.447051, alpha=149.866, init_std=0.0349767),
+        KKTRun(lr=0.282118, multiplier_lr=1e-4, min_multiplier=0.415267, alpha=19.2146, init_std=1.74199e-3),
     ),
 }
 REGRESSION = (
-    KKTRun(lr=0.951752, multiplier_lr=1e-4, alpha=90.2891, spread=0.0197495),
-    KKTRun(lr=0.871545, multiplier_lr=1e-4, alpha=107.413, spread=0.0136501),
+    KKTRun(lr=0.951752, multiplier_lr=1e-4, alpha=90.2891, init_std=0.0197495),
+    KKTRun(lr=0.871545, multiplier_lr=1e-4, alpha=107.413, init_std=0.0136501),
 )
 
 
@@ -195,20 +195,23 @@ class Target:
         ours = Stationarity(
             candidates=self.records,
             loss=self.loss,
-            steps=effort.steps,
-            restarts=effort.restarts,
-            stages=effort.stages,
-            kept=effort.kept,
-            tf32=self.scale == "full",
+            search=Search(
+                optimizer=Adam(lr=0.003, eps=1e-20),
+                steps=effort.steps,
+                restarts=effort.restarts,
+                tf32=self.scale == "full",
+            ),
+            rounds=Rounds(levels=effort.stages, keep_fractions=effort.kept),
         )
         if self.scale != "smoke" and self.source != "mnist":
-            ours = replace(ours, lr=FAST)
+            ours = with_search(ours, optimizer=Adam(lr=FAST, eps=1e-20))
         if self.by_loss:  # the layers between keep their first weights, which evened out would drown the records
-            ours = replace(ours, norm=EVEN_NORM if self.one_output else RIVAL_NORM, inner_whitening=0.0)
+            norm = EVEN_NORM if self.one_output else RIVAL_NORM
+            ours = replace(ours, preprocessing=Preprocessing(norm=norm), whitening=Powers(inner=0.0))
         if not effort.published:
             return {"Stationarity": ours}
-        kkt = KKT(candidates=2 * self.records, runs=runs, iterations=effort.iterations, signed=signed)
-        kkt = replace(kkt, norm=NORM) if self.by_loss else kkt
+        kkt = with_search(KKT(candidates=2 * self.records, runs=runs, signed=signed), steps=effort.iterations)
+        kkt = replace(kkt, preprocessing=Preprocessing(norm=NORM)) if self.by_loss else kkt
         return {"KKT": kkt, "Stationarity": ours}
 
     def _published(self) -> tuple[KKTRun, ...]:
@@ -239,9 +242,9 @@ def _drawn(count: int, seed: int) -> tuple[KKTRun, ...]:
         KKTRun(
             lr=10 ** (-5 + 5 * a),
             multiplier_lr=10 ** (-4 + 4 * b),
-            least_multiplier=0.01 + 0.49 * c,
+            min_multiplier=0.01 + 0.49 * c,
             alpha=10 + 490 * d,
-            spread=10 ** (-6 + 5 * e),
+            init_std=10 ** (-6 + 5 * e),
         )
         for a, b, c, d, e in draws.tolist()
     )

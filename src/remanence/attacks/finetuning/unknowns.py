@@ -1,5 +1,4 @@
-"""What SimuDy's attacker may not know: how it was trained, the labels, and how many records there were (Tian et al.
-2025)."""
+"""What SimuDy's attacker may not know: the training, the labels and the number of records (Tian et al. 2025)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,21 +17,23 @@ from remanence.releases import KnowsTraining, LocalUpdate, require
 from remanence.training import Training
 from remanence.types import Data, Reconstruction
 
-_SAMPLES = 1000  # of the candidates, for bounds
-_NOISE = 256  # records that labels are told with where nothing is known of them
+_SAMPLES = 1000  # of the candidates with replacement, for an interval
+_NOISE = 256  # random records by which labels are inferred where none are given
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Count:
+    """An estimated number of records, with a 95 % interval."""
+
     value: int
     low: int
     high: int
 
 
 def find_training(attack: SimuDy, release: KnowsTraining, trainings: Sequence[Training], *, seed: int) -> Training:
-    """The one with the lowest objective, of trainings that differ in what is not known: the rate, the batch size, the
-    epochs. The release's own is not used.
+    """The training with the lowest objective, of those that differ in what is not known: the learning rate, the batch
+    size, the epochs. The release's own is not used.
 
     Successive halving: each gets the steps of `attack.search`, then the better half twice as many, until one remains.
     The distance should depend on lengths, as `L2()` does: the direction alone says less. Epochs are identified only as
@@ -40,7 +41,7 @@ def find_training(attack: SimuDy, release: KnowsTraining, trainings: Sequence[Tr
     """
     left, steps = list(dict.fromkeys(trainings)), attack.search.steps
     if not left:
-        raise BadInput("there is no training to choose from: give one or more")
+        raise BadInput("there is no training to choose from: give one or more", code="empty", argument="trainings")
     while len(left) > 1:
         search = replace(
             attack,
@@ -54,7 +55,7 @@ def find_training(attack: SimuDy, release: KnowsTraining, trainings: Sequence[Tr
 
 
 def find_rate(attack: SimuDy, release: KnowsTraining, rates: Sequence[float], *, seed: int) -> float:
-    """The learning rate by `find_training`."""
+    """The learning rate with the lowest objective, by `find_training`."""
     usual = attack.simulation.training or release.training
     trainings = [replace(usual, optimizer=replace(usual.optimizer, lr=rate)) for rate in rates]
     return find_training(attack, release, trainings, seed=seed).optimizer.lr
@@ -90,44 +91,45 @@ def find_labels(
 
 
 def contributions(release: KnowsTraining, found: Reconstruction, *, seed: int = 0) -> Tensor:
-    """How much each candidate pulls: the norm of the sum of its gradients over a training on all of them. Where there
-    are more candidates than records, those that no record needs pull least."""
+    """The contribution (n,) of each candidate: the norm of the sum of its gradients over a training on all of them.
+    Where there are more candidates than records, those that match no record contribute least."""
     if found.y is None:
-        raise BadInput("the candidates must come with labels: a gradient needs them")
+        problem = "the candidates must come with labels: a gradient needs them"
+        raise BadInput(problem, code="not-enough-knowledge", argument="found")
     training, data = release.training, Data(x=found.x, y=found.y, num_classes=release.num_classes)
-    passed = trajectory(training, release.model, release.initial, data, seed=seed)
+    steps = trajectory(training, release.model, release.initial, data, seed=seed)
     gradient = engine_for(release.model, training, release.shape).gradient
     norms = []
     for x, y in zip(found.x.split(1), found.y.split(1), strict=True):
-        pulls = (gradient(params, x, y) for params in passed)
-        total = reduce(lambda one, other: {name: g + other[name] for name, g in one.items()}, pulls)
+        gradients = (gradient(params, x, y) for params in steps)
+        total = reduce(lambda one, other: {name: g + other[name] for name, g in one.items()}, gradients)
         norms.append(torch.stack([g.square().sum() for g in total.values()]).sum().sqrt())
     return torch.stack(norms)
 
 
-def count_needed(pulls: Tensor, labels: Tensor, *, seed: int = 0) -> "Count":
-    """How many candidates are in the upper of two groups, by the logarithms of their pulls over the largest of their
-    class: what records pull differs more between classes than between records that are needed and those that are not.
+def count_needed(norms: Tensor, labels: Tensor, *, seed: int = 0) -> "Count":
+    """The number of candidates in the upper of two groups, by the logarithms of their `contributions` over the largest
+    of their class: these differ more between classes than between candidates that match a record and others.
 
-    The groups are those that explain most of the variance (Otsu 1979); 95 % of the samples drawn from the candidates
-    with replacement lie within the bounds.
+    The groups are those that explain most of the variance (Otsu 1979); the interval is a bootstrap's.
     """
-    whole = len(pulls)
-    if whole < 2:
-        raise BadInput(f"`pulls` must be those of 2 candidates or more to fall into groups, got {whole}")
-    tops = pulls.new_zeros(int(labels.max()) + 1).scatter_reduce(0, labels, pulls, "amax", include_self=False)
-    relative = (pulls / tops[labels]).double().clamp_min(torch.finfo(torch.float64).tiny).log().cpu()
+    total = len(norms)
+    if total < 2:
+        problem = f"`norms` must be those of 2 candidates or more to fall into groups, got {total}"
+        raise BadInput(problem, code="empty", argument="norms")
+    largest = norms.new_zeros(int(labels.max()) + 1).scatter_reduce(0, labels, norms, "amax", include_self=False)
+    relative = (norms / largest[labels]).double().clamp_min(torch.finfo(torch.float64).tiny).log().cpu()
     generator = torch.Generator().manual_seed(seed)
-    drawn = relative[torch.randint(whole, (_SAMPLES, whole), generator=generator)]
-    low, high = _upper(drawn).double().quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    samples = relative[torch.randint(total, (_SAMPLES, total), generator=generator)]
+    low, high = _upper(samples).double().quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     value = int(_upper(relative[None]))
     return Count(value=value, low=min(value, floor(low)), high=max(value, ceil(high)))
 
 
 def _upper(values: Tensor) -> Tensor:
-    """The size of the upper group, of each row."""
+    """The size of the upper group in each row."""
     falling = values.sort(descending=True).values
     above = torch.arange(1, falling.shape[1])
     sums, below = falling.cumsum(1), falling.shape[1] - above
-    apart = sums[:, :-1] / above - (sums[:, -1:] - sums[:, :-1]) / below
-    return (above * below * apart.square()).argmax(1) + 1
+    difference = sums[:, :-1] / above - (sums[:, -1:] - sums[:, :-1]) / below
+    return (above * below * difference.square()).argmax(1) + 1

@@ -1,211 +1,208 @@
-"""Training images from trained weights alone, by the conditions that training ends in.
+"""Training images from trained weights alone, by the conditions that training converges to.
 
 Buzaglo, Haim, Yehudai, Vardi, Oz, Nikankin, Irani, "Deconstructing Data Reconstruction: Multiclass, Weight Decay and
 General Losses" (NeurIPS 2023), after Haim et al., "Reconstructing Training Data from Trained Neural Networks" (NeurIPS
 2022). A homogeneous net trained to zero error tends to a KKT point of its margin problem, where the weights are a sum
-of gradients at training records on the margin; candidates and multipliers are moved until they are one.
+of gradients at training records on the margin; candidates and multipliers are optimised until they are one.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
-from typing import final
+from typing import Literal, TypeAlias, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import softshrink
 
 from remanence.attacks._reasons import why_no_mlp
 from remanence.attacks.weights import residual
-from remanence.attacks.weights.residual_autograd import slopes, with_surrogate
-from remanence.engine.cuda import precision, replayed
-from remanence.errors import BadInput, check_above, check_min
+from remanence.attacks.weights.preprocessing import Preprocessing
+from remanence.attacks.weights.residual_autograd import value_and_grads, with_surrogate
+from remanence.errors import BadInput, check_min
 from remanence.models import apply
-from remanence.progress import track
 from remanence.releases import KnowsFinal, require
+from remanence.search import LBFGS, Constant, Search, Variable, Variables, checkpoint_path, minimise
 from remanence.search.labels import balanced
-from remanence.types import Reconstruction
+from remanence.training import SGD
+from remanence.types import Params, Reconstruction
 
-_PENALTY = 5.0  # on multipliers below the least
-_LOOK = 100  # iterations between two looks at which runs have diverged: each is a wait for the device
+Multipliers: TypeAlias = Literal["penalised", "squared", "projected"]
+_PENALTY = 5.0  # on multipliers below the minimum
 _PROJECTIONS = 20  # steps of the multipliers in each step of the candidates
-_CHANGED = ("x", "free", "moved", "moved_free", "objective")  # by a step
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class KKTRun:
-    """The numbers of one run. The defaults are the authors' second published multiclass run on CIFAR-10."""
+    """The hyper-parameters of one run. The defaults are the authors' second published multiclass run on CIFAR-10."""
 
     lr: float = 1.36235e-3
     multiplier_lr: float = 0.479332
-    least_multiplier: float = 0.203209
-    alpha: float = 39.5174  # of the surrogate activation
-    spread: float = 6.2277e-5  # of the first candidates
+    min_multiplier: float = 0.203209
+    alpha: float = 39.5174  # of the surrogate: sigmoid(alpha a) in place of ReLU's derivative
+    init_std: float = 6.2277e-5  # of the initial candidates
 
     def __post_init__(self) -> None:
-        check_min(self, lr=0, multiplier_lr=0, alpha=0, spread=0)
+        check_min(self, lr=0, multiplier_lr=0, alpha=0, init_std=0)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class KKT:
-    """Runs are stacked; one that diverges is dropped, and the one with the lowest objective is returned. It also says
-    which half of them goes on (successive halving, Jamieson and Talwalkar 2016): no record is looked at.
+    """Runs with different hyper-parameters are restarts of one search; the one with the lowest objective is returned.
 
-    Several outputs: a record's margin is to its closest competitor. One output: y times the output, or with `signed`
-    the output itself, with multipliers of either sign (regression).
+    With several outputs a record's margin is to its closest competitor, with one output y times the output.
     """
 
     candidates: int = 1000
-    runs: tuple[KKTRun, ...] = (KKTRun(),)
-    iterations: int = 50_000
-    halvings: int = 0  # so often, last at 1/2 of the iterations, before at 1/4 ..., the better half of the runs goes on
-    momentum: float = 0.9
-    squared: bool = False  # the paper's multipliers a² + least; the authors' code has free ones and a penalty
-    projected: bool = False  # multipliers by least squares at every step, none below the least: variable projection
-    signed: bool = False
-    norm: float | None = None  # that the layers are scaled to: rates of runs suit weights of one length
-    mean: float | None = None  # added to every candidate; None: what the model takes off its records
-    tf32: bool = False  # in float32, and on a CUDA device with factors of ten bits, whatever the release is in
+    runs: tuple[KKTRun, ...] = (KKTRun(),)  # their learning rates are in units of the optimizer's
+    search: Search = Search(optimizer=SGD(lr=1.0, momentum=0.9), steps=50_000, schedule=Constant())
+    multipliers: Multipliers = "penalised"  # or "squared"; "projected" (ours): by least squares at every step
+    signed: bool = False  # one output: the margin is the output, multipliers have either sign (regression)
+    preprocessing: Preprocessing = Preprocessing()
 
     def __post_init__(self) -> None:
-        check_min(self, candidates=1, iterations=1, halvings=0, momentum=0)
-        check_above(self, norm=0)
-        if self.projected and self.squared:
-            raise BadInput("multipliers of KKT cannot be `projected` and `squared`: leave one out")
+        check_min(self, candidates=1)
+        if self.multipliers not in ("penalised", "squared", "projected"):
+            raise BadInput(
+                f"`multipliers` of KKT must be penalised, squared or projected, got {self.multipliers!r}",
+                code="unknown-name",
+                argument="multipliers",
+            )
         if not self.runs:
-            raise BadInput("`runs` of KKT must hold one or more, got none")
+            raise BadInput("`runs` of KKT must hold one or more, got none", code="empty", argument="runs")
+
+    @classmethod
+    def paper(cls, *, candidates: int = 1000, runs: tuple[KKTRun, ...] = (KKTRun(),)) -> "KKT":
+        """The authors' code: 50,000 steps of SGD with momentum, multipliers penalised below their minimum. Their paper
+        writes "squared" multipliers, a² + minimum."""
+        return cls(candidates=candidates, runs=runs)
 
     def run(self, release: KnowsFinal, *, seed: int) -> Reconstruction:
         require(release, KnowsFinal, by=type(self).__name__)
-        if self.projected and residual.layers_of(release.model, release.final, release.shape) is None:
-            why = why_no_mlp(release.model, release.shape, standardised=False)
-            raise BadInput(f"`projected` multipliers need the closed form of an MLP with ReLU: {why}")
-        with precision(tf32=self.tf32):
-            search = Search.begun(self, release, seed)
-            go, cuts = search.replayed(), {self.iterations >> k for k in range(1, self.halvings + 1)}
-            for done in track(range(1, self.iterations + 1), total=self.iterations, label="KKT conditions"):
-                go()
-                looks = done % _LOOK == 0 or done in cuts or done == self.iterations
-                if looks and search.shrunk(halved=done in cuts):
-                    go = search.replayed()
-        best = int(search.objective.argmin())
-        x = residual.images(release, search.x[best].to(next(iter(release.final.values()))), self.mean)
+        objective = ExplainedWeights.from_release(self, release, seed=seed)
+        checkpoint = checkpoint_path(self.search.checkpoints, self, release, seed)
+        found = minimise(objective, self.search, checkpoint=checkpoint, label="KKT conditions")
+        best, index = found.best()
+        x = self.preprocessing.records(release, best["x"].to(next(iter(release.final.values()))))
         low, high = (v.view(-1, *[1] * (x.ndim - 1)) for v in torch.aminmax(x.flatten(1), dim=1))
         x = (x - low) / (high - low).clamp_min(torch.finfo(x.dtype).tiny)  # as the paper scores them
-        return Reconstruction(x=x, y=search.labels, objective=float(search.objective[best]))
+        return Reconstruction(x=x, y=objective.labels, objective=float(found.value[index]))
 
 
-class Search:
-    """The stack: candidates (run, i, pixel), multipliers (run, i), their momenta and the objectives, all in place."""
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ExplainedWeights:
+    """|weights - sum of multiplied gradients|^2 + |x outside [-1, 1]|^2, over candidates x (runs, n, pixels) less their
+    mean and multipliers (runs, n); in closed form for an MLP with ReLU."""
 
-    def __init__(self, attack: KKT, release: KnowsFinal, labels: Tensor, x: Tensor, free: Tensor) -> None:
-        self.attack, self.release, self.labels = attack, release, labels
-        self.x, self.free = x, free
-        self.moved, self.moved_free = torch.zeros_like(x), torch.zeros_like(free)
-        self.objective = x.new_zeros(len(x))
-        self.runs = list(attack.runs)
-        final = residual.scaled(release.model, release.final, release.shape, attack.norm)
-        self.final = {name: p.to(x) for name, p in final.items()}
-        self.layers = residual.layers_of(release.model, self.final, release.shape)
-        self.surrogates = {run.alpha: with_surrogate(release.model, run.alpha) for run in attack.runs}
-        self._set_numbers()
+    release: KnowsFinal
+    runs: tuple[KKTRun, ...]
+    unit_lr: float
+    multipliers: Multipliers
+    signed: bool
+    final: Params
+    layers: tuple[residual.Layer, ...] | None  # None: by autograd, with these models
+    surrogates: dict[float, nn.Module]  # by alpha
+    labels: Tensor
+    initial: Variables
+    alpha: Tensor  # (runs, 1, 1)
+    minimum: Tensor  # of the multipliers, (runs, 1)
+    capturable: bool = True
 
     @classmethod
-    def begun(cls, attack: KKT, release: KnowsFinal, seed: int) -> "Search":
+    def from_release(cls, attack: KKT, release: KnowsFinal, *, seed: int) -> "ExplainedWeights":
         generator, like = torch.Generator().manual_seed(seed), next(iter(release.final.values()))
-        like = like.float() if attack.tf32 else like
-        stack = (len(attack.runs), attack.candidates)
-        width = prod(release.shape)
-        spread = torch.tensor([run.spread for run in attack.runs])[:, None, None]
-        x = spread * torch.randn(*stack, width, generator=generator)
-        draw = torch.randn if attack.signed else torch.rand
-        free = draw(*stack, generator=generator)
-        labels = balanced(attack.candidates, release.num_classes).to(like.device)
-        return cls(attack, release, labels, x.to(like), free.to(like))
+        like, runs = like.float() if attack.search.tf32 else like, attack.runs * attack.search.restarts
+        stack = (len(runs), attack.candidates)
+        stds = torch.tensor([run.init_std for run in runs])[:, None, None]
+        x = stds * torch.randn(*stack, prod(release.shape), generator=generator)
+        multipliers = (torch.randn if attack.signed else torch.rand)(*stack, generator=generator)
+        final = {name: p.to(like) for name, p in attack.preprocessing.scale(release).items()}
+        layers = residual.layers_of(release.model, final, release.shape)
+        if attack.multipliers == "projected" and layers is None:
+            why = why_no_mlp(release.model, release.shape, standardised=False)
+            problem = f'"projected" `multipliers` need the closed form of an MLP with ReLU: {why}'
+            raise BadInput(problem, code="unsupported-model", argument="multipliers")
+        return cls(
+            release=release,
+            runs=runs,
+            unit_lr=1.0 if isinstance(attack.search.optimizer, LBFGS) else attack.search.optimizer.lr,
+            multipliers=attack.multipliers,
+            signed=attack.signed,
+            final=final,
+            layers=layers,
+            surrogates={} if layers else {run.alpha: with_surrogate(release.model, run.alpha) for run in runs},
+            labels=balanced(attack.candidates, release.num_classes).to(like.device),
+            initial={"x": x.to(like), "multipliers": multipliers.to(like)},
+            alpha=like.new_tensor([run.alpha for run in runs])[:, None, None],
+            minimum=like.new_tensor([run.min_multiplier for run in runs])[:, None],
+        )
 
-    def _set_numbers(self) -> None:
-        def column(name: str) -> Tensor:
-            return self.x.new_tensor([getattr(run, name) for run in self.runs])[:, None]
+    def init(self) -> dict[str, Variable]:
+        x, multipliers = self.initial["x"], self.initial["multipliers"]
+        lrs = torch.tensor([[run.lr, run.multiplier_lr] for run in self.runs], dtype=torch.float64) * self.unit_lr
+        return {"x": Variable(init=x, lr=lrs[:, 0]), "multipliers": Variable(init=multipliers, lr=lrs[:, 1])}
 
-        self.lr, self.alpha = column("lr")[..., None], column("alpha")[..., None]
-        self.multiplier_lr, self.least = column("multiplier_lr"), column("least_multiplier")
+    def set_progress(self, progress: float) -> None:
+        pass
 
-    def replayed(self) -> Callable[[], None]:
-        return replayed(self.step, lambda: [getattr(self, name) for name in _CHANGED])
+    def select(self, restarts: Tensor) -> "ExplainedWeights":
+        runs = tuple(self.runs[index] for index in restarts.tolist())
+        initial = {name: value[restarts] for name, value in self.initial.items()}
+        return replace(self, runs=runs, initial=initial, alpha=self.alpha[restarts], minimum=self.minimum[restarts])
 
-    def step(self) -> None:
-        """One step of SGD with momentum on candidates and multipliers, or on candidates alone."""
-        attack = self.attack
-        multipliers = self.free.square() + self.least if attack.squared else self.free
-        objective, of_free = (self._written_out if self.layers else self._by_autograd)(multipliers)
-        outside = softshrink(self.x, 1.0)
-        self.moved.add_(outside, alpha=2)
-        residual.with_squares(objective, outside)
-        self.x.addcmul_(self.lr, self.moved, value=-1)
-        if attack.squared:
-            of_free.mul_(self.free).mul_(2)
-        elif not attack.signed and not attack.projected:
-            short = (self.least - self.free).relu_()
-            of_free.sub_(short, alpha=2 * _PENALTY)
-            residual.with_squares(objective, short[..., None], _PENALTY)
-        self.objective.copy_(objective)
-        if not attack.projected:
-            torch.add(of_free, self.moved_free, alpha=attack.momentum, out=self.moved_free)
-            self.free.addcmul_(self.multiplier_lr, self.moved_free, value=-1)
+    def value_and_grad(self, v: Variables) -> tuple[Tensor, Variables]:
+        x, free = v["x"], v["multipliers"]
+        multipliers = free.square() + self.minimum if self.multipliers == "squared" else free
+        explained = self._by_autograd if self.layers is None else self._in_closed_form
+        value, grad_x, grad_multipliers = explained(x, multipliers)
+        outside = softshrink(x, 1.0)
+        residual.add_squares(value, outside)
+        grad_x.add_(outside, alpha=2)
+        if self.multipliers == "projected":
+            return value, {"x": grad_x}
+        if self.multipliers == "squared":
+            grad_multipliers.mul_(free).mul_(2)
+        elif not self.signed:
+            short = (self.minimum - free).relu_()
+            grad_multipliers.sub_(short, alpha=2 * _PENALTY)
+            residual.add_squares(value, short[..., None], _PENALTY)
+        return value, {"x": grad_x, "multipliers": grad_multipliers}
 
-    def _written_out(self, multipliers: Tensor) -> tuple[Tensor, Tensor]:
-        """The objective and the slope by the multipliers; that by the candidates is added to what has `moved` them."""
+    def _in_closed_form(self, x: Tensor, multipliers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         assert self.layers is not None
-        seen = residual.forward(self.layers, self.x, self.alpha)
-        signs = self._signs(seen.logits)
-        if self.attack.projected:  # in place: `multipliers` are then those
-            self._project(*residual.gram(self.layers, seen, residual.backward(self.layers, seen, signs)))
-        rest = residual.left(self.layers, seen, signs * multipliers[..., None])
-        of_deltas = residual.by_deltas(self.layers, seen, rest)
-        residual.by_inputs(self.layers, seen, rest, of_deltas, onto=self.moved, times=self.attack.momentum)
-        return rest.objective, (of_deltas[-1] * signs).sum(-1)
+        activations = residual.forward(self.layers, x, self.alpha)
+        signs = self._signs(activations.logits)
+        if self.multipliers == "projected":
+            deltas = residual.backward(self.layers, activations, signs)
+            self._project(multipliers, *residual.gram(self.layers, activations, deltas))
+        left = residual.unexplained(self.layers, activations, signs * multipliers[..., None])
+        grad_deltas = residual.grad_deltas(self.layers, activations, left)
+        grad_x = residual.grad_inputs(self.layers, activations, left, grad_deltas)
+        return left.objective, grad_x, (grad_deltas[-1] * signs).sum(-1)
 
-    def _project(self, gram: Tensor, along: Tensor) -> None:
-        """Some steps of Nesterov's method down  l' gram l - 2 along' l,  from where the last ones ended."""
-        rate = 1 / gram.abs().sum(-1).amax(-1, keepdim=True).clamp_min(torch.finfo(gram.dtype).tiny)
-        ahead = self.free
-        for place in range(_PROJECTIONS):
-            new = ahead + rate * (along - (gram @ ahead[..., None])[..., 0])
-            new = new if self.attack.signed else torch.maximum(new, self.least)
-            ahead = new + place / (place + 3) * (new - self.free)
-            self.free.copy_(new)
+    def _project(self, multipliers: Tensor, gram: Tensor, target: Tensor) -> None:
+        """Some steps in place of Nesterov's method down  l' gram l - 2 target' l,  from where the last ones ended."""
+        lr = 1 / gram.abs().sum(-1).amax(-1, keepdim=True).clamp_min(torch.finfo(gram.dtype).tiny)
+        ahead = multipliers
+        for step in range(_PROJECTIONS):
+            new = ahead + lr * (target - (gram @ ahead[..., None])[..., 0])
+            new = new if self.signed else torch.maximum(new, self.minimum)
+            ahead = new + step / (step + 3) * (new - multipliers)
+            multipliers.copy_(new)
 
-    def _by_autograd(self, multipliers: Tensor) -> tuple[Tensor, Tensor]:
+    def _by_autograd(self, x: Tensor, multipliers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         found = []
-        for run, x, moved, own in zip(self.runs, self.x, self.moved, multipliers, strict=True):
-            records = residual.images(self.release, x, None)
-            with torch.no_grad():
-                signs = self._signs(apply(self.release.model, self.final, records))
-            top = signs * own[:, None]
-            value, of_x, of_top = slopes(self.surrogates[run.alpha], self.final, records, top)
-            moved.mul_(self.attack.momentum).add_(of_x.flatten(1))
-            found.append((value, (of_top * signs).sum(-1)))
-        values, of_multipliers = (torch.stack(parts) for parts in zip(*found, strict=True))
-        return values, of_multipliers
+        for run, candidates, factors in zip(self.runs, x, multipliers, strict=True):
+            records = Preprocessing().records(self.release, candidates)
+            signs = self._signs(apply(self.release.model, self.final, records))
+            surrogate, top = self.surrogates[run.alpha], signs * factors[:, None]
+            value, grad_x, grad_top = value_and_grads(surrogate, self.final, records, top)
+            found.append((value, grad_x.flatten(1), (grad_top * signs).sum(-1)))
+        values, grads_x, grads_multipliers = (torch.stack(parts) for parts in zip(*found, strict=True))
+        return values, grads_x, grads_multipliers
 
     def _signs(self, logits: Tensor) -> Tensor:
-        """Over the number of candidates, as in the authors' code: their rates and least multipliers are meant so."""
-        return residual.margin_signs(logits, self.labels, signed=self.attack.signed) / len(self.labels)
-
-    def shrunk(self, *, halved: bool) -> bool:
-        """Drops what diverged, and the worse half of the others; whether there was any."""
-        whole = self.objective.isfinite() & self.x.isfinite().all(-1).all(-1)
-        left = int(whole.sum())
-        if not left:
-            raise BadInput("every run of KKT diverged: lower `lr` and `multiplier_lr` of its `runs`")
-        left = (left + 1) // 2 if halved else left
-        if left == len(self.runs):
-            return False
-        best = self.objective.where(whole, torch.inf).argsort()[:left].sort().values
-        self.runs = [self.runs[place] for place in best.tolist()]
-        for name in _CHANGED:
-            setattr(self, name, getattr(self, name)[best])
-        self._set_numbers()
-        return True
+        """Over the number of candidates, as in the authors' code: their rates and minimal multipliers are meant so."""
+        return residual.margin_signs(logits, self.labels, signed=self.signed) / len(self.labels)

@@ -1,4 +1,4 @@
-"""The same objective and slopes as `residual`, for nets of any kind: autograd through the gradient."""
+"""The same objective and gradients as `residual`, for networks of any kind: autograd through the gradient."""
 
 from typing import Any, final
 
@@ -19,13 +19,15 @@ class _Relu(torch.autograd.Function):
         return a.relu()
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (a,) = ctx.saved_tensors
-        return slopes[0] * torch.sigmoid(ctx.alpha * a), None
+        return grads[0] * torch.sigmoid(ctx.alpha * a), None
 
 
 @final
-class Surrogate(nn.Module):
+class SurrogateReLU(nn.Module):
+    """ReLU whose derivative is sigmoid(alpha a)."""
+
     def __init__(self, alpha: float) -> None:
         super().__init__()
         self.alpha = alpha
@@ -36,8 +38,8 @@ class Surrogate(nn.Module):
 
 
 def with_surrogate(model: nn.Module, alpha: float) -> nn.Module:
-    """The model with `Surrogate` for every ReLU."""
-    return replace_relu(model, Surrogate(alpha))
+    """The model with `SurrogateReLU` for every ReLU."""
+    return replace_relu(model, SurrogateReLU(alpha))
 
 
 def objective(model: nn.Module, final: Params, x: Tensor, top: Tensor) -> Tensor:
@@ -46,13 +48,13 @@ def objective(model: nn.Module, final: Params, x: Tensor, top: Tensor) -> Tensor
     params = {name: final[name].detach().requires_grad_() for name in names}
     total = (apply(model, final | params, x) * top).sum()
     explained = torch.autograd.grad(total, list(params.values()), create_graph=True)
-    return torch.stack([(final[name] - own).square().sum() for name, own in zip(names, explained, strict=True)]).sum()
+    return torch.stack([(final[name] - g).square().sum() for name, g in zip(names, explained, strict=True)]).sum()
 
 
-def slopes(model: nn.Module, final: Params, x: Tensor, top: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The objective, and its slopes by the candidates and by the multipliers."""
+def value_and_grads(model: nn.Module, final: Params, x: Tensor, top: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The objective, and its gradients by the candidates and by the multipliers."""
     with torch.enable_grad():
         x, top = x.detach().requires_grad_(), top.detach().requires_grad_()
         value = objective(model, final, x, top)
-        of_x, of_top = torch.autograd.grad(value, (x, top))
-    return value.detach(), of_x, of_top
+        grad_x, grad_top = torch.autograd.grad(value, (x, top))
+    return value.detach(), grad_x, grad_top

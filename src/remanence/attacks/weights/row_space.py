@@ -1,4 +1,4 @@
-"""Records written in the rows of a first layer that training with weight decay has left a sum of them."""
+"""Records in the coordinates of a first layer's rows, which training with weight decay has left a sum of records."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -10,74 +10,81 @@ from torch import Tensor
 from remanence.attacks.weights.residual import Layer
 from remanence.search.whitening import WhitenedLayer
 
-_GAP = 30.0  # between two singular values, where the rank ends
-_FEWEST = 10  # directions, to begin with
-_LEAST = 1e-4  # of the largest singular value, that the smallest of an evened layer count as
+_GAP = 30.0  # ratio of two singular values between which the rank ends
+_MIN_DIRECTIONS = 10  # of the first level of a curriculum
+_MIN_RATIO = 1e-4  # of the largest singular value, to which the smallest of a whitened layer are raised
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowSpace:
-    """The rows of the first layer: records are  z @ basis + centre,  and `layers` read z.
+    """The rows of the first layer: records are  z @ basis + centre,  and the inputs of `layers` are z.
 
-    With W = U S V' and a whitening of p the basis B is S^p V', the layer reads with W B', and what the candidates are
-    to explain is U S^(1-p).
+    With W = U S V' and a whitening of p the basis B is S^p V', the layer is W B', and what the candidates are to
+    explain is U S^(1-p).
 
     Where [W b] = A [X 1] has no more rank than W, as the records were not centred, all of them lie where  x.c = 1  with
-    c = W^+ b. Of those points the nearest to `grey` then is the centre m, and W - b m' = A (X - 1 m') has the rest.
+    c = W^+ b. The centre m then is the point of this plane that is nearest to `grey`, and W - b m' = A (X - 1 m') holds
+    the remaining directions.
     """
 
     layers: tuple[Layer, ...]
     basis: Tensor
     centre: Tensor | None
-    count: int | None  # of records; None where no gap between the singular values tells the rank
-    steepness: float  # one over the typical norm of a row
+    count: int | None  # of records; None where no gap between the singular values gives the rank
+    beta_scale: float  # one over the typical norm of a row: a surrogate's beta in units of pre-activations
 
     @classmethod
-    def of(
-        cls, layers: tuple[Layer, ...], whitening: float, grey: Tensor, *, most: int | None = None, inner: float = 0.0
+    def from_layers(
+        cls,
+        layers: tuple[Layer, ...],
+        whitening: float,
+        grey: Tensor,
+        *,
+        max_rank: int | None = None,
+        inner: float = 0.0,
     ) -> "RowSpace":
-        """`most` is the rank where no gap tells it; `inner` whitens the layers between the first and the last."""
+        """`max_rank` is the rank where no gap gives it; `inner` whitens the layers between the first and the last."""
         weight, bias, count, centre = layers[0].weight, layers[0].bias, _count(layers[0]), None
-        left, values, right = _cut_svd(weight, most if count is None else None)
+        left, values, right = _truncated_svd(weight, max_rank if count is None else None)
         if bias is not None and len(values) == count != 1 and bool(bias.any()):
             level = ((bias @ left) / values) @ right
             inside = grey @ right.T @ right
             centre = inside + (1 - inside @ level) / level.square().sum() * level
-            left, values, right = _cut_svd(weight - torch.outer(bias, centre), count - 1)
+            left, values, right = _truncated_svd(weight - torch.outer(bias, centre), count - 1)
         basis, target = values[:, None] ** whitening * right, left * values ** (1 - whitening)
-        unit = float(target.square().sum())
+        scale = float(target.square().sum())
         first = Layer(
             weight=weight @ basis.T,
             bias=bias if bias is None or centre is None else bias + weight @ centre,
             target=target,
             bias_target=bias,
-            unit=unit,
-            bias_unit=unit if bias is None or centre is None else unit * _whitened_unit(bias, centre, whitening),
+            scale=scale,
+            bias_scale=scale if bias is None or centre is None else scale * _bias_scale(bias, centre, whitening),
         )
-        between = [_evened(layer, inner, len(values)) if inner else _in_units(layer) for layer in layers[1:-1]]
+        between = [_whitened(layer, inner, len(values)) if inner else _normalised(layer) for layer in layers[1:-1]]
         return cls(
-            layers=(first, *between, *map(_in_units, layers[1:][-1:])),
+            layers=(first, *between, *map(_normalised, layers[1:][-1:])),
             basis=basis,
             centre=centre,
             count=count,
-            steepness=float(values.square().sum() / len(weight)) ** -0.5,
+            beta_scale=float(values.square().sum() / len(weight)) ** -0.5,
         )
 
-    def records_at(self, z: Tensor) -> Tensor:
+    def records(self, z: Tensor) -> Tensor:
+        """The flat records at coordinates z (..., directions)."""
         return z @ self.basis if self.centre is None else z @ self.basis + self.centre
 
-    def single(self) -> "RowSpace":
-        """In float32."""
+    def to_float32(self) -> "RowSpace":
         layers = tuple(
             Layer(
                 weight=layer.weight.float(),
                 bias=None if layer.bias is None else layer.bias.float(),
                 target=layer.target.float(),
                 bias_target=None if layer.bias_target is None else layer.bias_target.float(),
-                unit=layer.unit,
-                bias_unit=layer.bias_unit,
-                around=layer.around and (layer.around[0].float(), layer.around[1].float()),
+                scale=layer.scale,
+                bias_scale=layer.bias_scale,
+                whitening=layer.whitening and (layer.whitening[0].float(), layer.whitening[1].float()),
             )
             for layer in self.layers
         )
@@ -85,7 +92,7 @@ class RowSpace:
         return replace(self, layers=layers, basis=self.basis.float(), centre=centre)
 
     def coordinates(self, noise: Tensor) -> Tensor:
-        """Of images as near to `noise` as the span has them, of which pixels have the mean square one."""
+        """Coordinates of the images in the span that are nearest to `noise`, scaled to pixels of mean square one."""
         z = noise @ self.basis.T / self.basis.square().sum(1)  # whose rows are orthogonal
         return z / (z @ self.basis).square().mean(-1, keepdim=True).sqrt()
 
@@ -94,70 +101,70 @@ class RowSpace:
         """The root mean square of the coordinates of images whose pixels have the mean square one."""
         return float((self.basis.square().sum(1).reciprocal().mean() * self.basis.shape[1] / len(self.basis)).sqrt())
 
-    def growing(self, stages: int) -> Iterator["RowSpace"]:
-        """The leading directions alone, more in each stage by equal ratios, and in the last one all."""
-        whole = len(self.basis)
-        fewest = min(_FEWEST, whole)
-        for stage in range(1, stages):
-            yield self._leading(round(fewest * (whole / fewest) ** ((stage - 1) / (stages - 1))))
+    def curriculum(self, levels: int) -> Iterator["RowSpace"]:
+        """The leading directions alone, more in each level by equal ratios, and in the last one all."""
+        total = len(self.basis)
+        fewest = min(_MIN_DIRECTIONS, total)
+        for level in range(1, levels):
+            yield self._leading(round(fewest * (total / fewest) ** ((level - 1) / (levels - 1))))
         yield self
 
     def _leading(self, count: int) -> "RowSpace":
         first = self.layers[0]
         target = first.target[:, :count]
-        unit = float(target.square().sum())
-        cut = replace(
+        scale = float(target.square().sum())
+        truncated = replace(
             first,
             weight=first.weight[:, :count],
             target=target,
-            unit=unit,
-            bias_unit=first.bias_unit * unit / first.unit,
+            scale=scale,
+            bias_scale=first.bias_scale * scale / first.scale,
         )
-        return replace(self, layers=(cut, *self.layers[1:]), basis=self.basis[:count])
+        return replace(self, layers=(truncated, *self.layers[1:]), basis=self.basis[:count])
 
 
-def rank_of(values: Tensor) -> int | None:
-    """Where falling singular values drop most, if they drop by so much that it is no accident."""
-    whole = values.clamp_min(values[0] * torch.finfo(values.dtype).eps)
-    drops = whole[:-1] / whole[1:]
+def rank_by_gap(values: Tensor) -> int | None:
+    """The index of the largest drop between falling singular values; None where no drop is large."""
+    values = values.clamp_min(values[0] * torch.finfo(values.dtype).eps)
+    drops = values[:-1] / values[1:]
     return int(drops.argmax()) + 1 if len(drops) and float(drops.max()) > _GAP else None
 
 
 def _count(first: Layer) -> int | None:
-    """Of the records: the rank of the first layer with its bias, where there is one."""
+    """The number of records: the rank of the first layer with its bias, where there is one."""
     both = first.weight if first.bias is None else torch.cat([first.weight, first.bias[:, None]], dim=1)
-    return rank_of(torch.linalg.svdvals(both))
+    return rank_by_gap(torch.linalg.svdvals(both))
 
 
-def _cut_svd(weight: Tensor, most: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """As far as the singular values tell the rank, or else as they are more than rounding."""
+def _truncated_svd(weight: Tensor, max_rank: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """The SVD up to the rank that a gap gives, or else up to singular values that are mere rounding."""
     left, values, right = torch.linalg.svd(weight, full_matrices=False)
-    rank = most or rank_of(values) or int((values > values[0] * torch.finfo(values.dtype).eps).sum())
+    rank = max_rank or rank_by_gap(values) or int((values > values[0] * torch.finfo(values.dtype).eps).sum())
     return left[:, :rank], values[:rank], right[:rank]
 
 
-def _in_units(layer: Layer) -> Layer:
-    unit = float(layer.weight.square().sum())
-    return replace(layer, unit=unit, bias_unit=unit)
+def _normalised(layer: Layer) -> Layer:
+    """The layer with residuals over its own squared norm."""
+    scale = float(layer.weight.square().sum())
+    return replace(layer, scale=scale, bias_scale=scale)
 
 
-def _evened(layer: Layer, power: float, records: int) -> Layer:
-    """With  W = U S V'  what is left is compared as  S^(-p/2) U' . V S^(-p/2).  The classes make up most of a layer,
-    and what tells their records apart has small singular values. The smallest are what is left of the first weights:
-    those beyond half the number of records, or of all, count as the one there."""
-    evened = WhitenedLayer.from_matrix(
-        layer.weight, power=power, rank=min(records, *layer.weight.shape) // 2, min_ratio=_LEAST
-    )
+def _whitened(layer: Layer, power: float, records: int) -> Layer:
+    """With  W = U S V'  the residual is compared as  S^(-p/2) U' . V S^(-p/2).  The classes make up most of a layer;
+    what distinguishes their records has small singular values. The smallest are what is left of the initial weights:
+    those beyond half the number of records, or of all, are raised to the one there."""
+    rank = min(records, *layer.weight.shape) // 2
+    whitened = WhitenedLayer.from_matrix(layer.weight, power=power, rank=rank, min_ratio=_MIN_RATIO)
     return replace(
         layer,
-        target=evened.target,
-        around=(evened.left, evened.right),
-        unit=float(evened.target.square().sum()),
-        bias_unit=float(layer.weight.square().sum()),
+        target=whitened.target,
+        whitening=(whitened.left, whitened.right),
+        scale=float(whitened.target.square().sum()),
+        bias_scale=float(layer.weight.square().sum()),
     )
 
 
-def _whitened_unit(bias: Tensor, centre: Tensor, whitening: float) -> float:
-    """Of the bias, which stands for b m': one more direction of W, of this singular value, and of the length of m."""
-    reach = centre.norm()
-    return float((bias.norm() * reach) ** (2 * whitening) / reach**2)
+def _bias_scale(bias: Tensor, centre: Tensor, whitening: float) -> float:
+    """The scale of the bias, which stands for b m': one more direction of W, with the norm of m."""
+    norm = centre.norm()
+    return float((bias.norm() * norm) ** (2 * whitening) / norm**2)

@@ -1,4 +1,4 @@
-"""Victims that were trained with weight decay until they rest."""
+"""Victims that were trained with weight decay until they were stationary."""
 
 from dataclasses import replace
 from functools import cache, partial
@@ -25,7 +25,7 @@ GREY = torch.full((64,), 0.5, dtype=torch.float64)
 
 
 @cache
-def at_rest(loss: KnownLoss | None = None, *, centred: bool = True, hidden: tuple[int, ...] = (40,)) -> Victim:
+def stationary(loss: KnownLoss | None = None, *, centred: bool = True, hidden: tuple[int, ...] = (40,)) -> Victim:
     """Five classes of digits, or two with one output."""
     return trained(private(5 if loss is None else 2), loss, centred=centred, hidden=hidden)
 
@@ -33,7 +33,7 @@ def at_rest(loss: KnownLoss | None = None, *, centred: bool = True, hidden: tupl
 def trained(
     data: Data, loss: KnownLoss | None = None, *, centred: bool = True, hidden: tuple[int, ...] = (40,)
 ) -> Victim:
-    """With weight decay until it rests."""
+    """With weight decay until it is stationary."""
     net = centred_mlp if centred else partial(mlp, activation=nn.ReLU)
     model = net(data.shape, data.num_classes if loss is None else 1, hidden=hidden)
     initial = {name: p.double() for name, p in torch_params(model, seed=0).items()}
@@ -63,4 +63,4 @@ def layers_of(victim: Victim) -> tuple[residual.Layer, ...]:
 
 
 def release(loss: KnownLoss | None = None) -> WeightsOnly:
-    return weights_only(at_rest(loss)).release
+    return weights_only(stationary(loss)).release
