@@ -80,8 +80,10 @@ CLEAN = (
     "remanence/shadow",
     "remanence/training",
     "remanence/types.py",
-    "remanence_recipes/ablations/reconn.py",
+    "remanence_recipes/ablations",
     "remanence_recipes/balle2022",
+    "remanence_recipes/curves.py",
+    "remanence_recipes/wang2023",
 )  # files and folders that hold to it
 FILES = sorted(
     {f for entry in CLEAN for f in ((ROOT / entry).rglob("*.py") if (ROOT / entry).is_dir() else [ROOT / entry])}

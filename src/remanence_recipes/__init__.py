@@ -2,14 +2,15 @@
 
 from remanence.experiments import Recipe
 from remanence_recipes import demo
-from remanence_recipes.ablations import reconn
+from remanence_recipes.ablations import batch_size, defenses, embeddings, query_point, reconn
 from remanence_recipes.balle2022 import on_cifar10, on_mnist
 from remanence_recipes.buzaglo2023 import cifar100, classes, figures, gallery, margins, span, threshold
 from remanence_recipes.federated import counts, exact, searches
 from remanence_recipes.haim2022 import binary
 from remanence_recipes.mnemonist2023 import rates, reading, rows
 from remanence_recipes.tian2025 import linear, mlps, resnets, scaling, unknowns
-from remanence_recipes.wang2023 import activations, clients, depth, embeddings, images, limits, planted, query_point
+from remanence_recipes.wang2023 import images, planted
+from remanence_recipes.wang2023 import rates as wang_rates
 
 RECIPES: dict[str, Recipe] = {
     "balle2022.glm": on_mnist.glm,
@@ -33,15 +34,11 @@ RECIPES: dict[str, Recipe] = {
     "mnemonist2023.rates": rates.rates,
     "wang2023.figure2": planted.figure2,
     "wang2023.figure3_mnist": images.figure3_mnist,
-    "wang2023.rates": planted.rates,
-    "wang2023.noise": planted.noise,
-    "wang2023.defenses": clients.defenses,
+    "wang2023.rates": wang_rates.rates,
+    "wang2023.noise": wang_rates.noise,
     "wang2023.linear_caveat": planted.linear_caveat,
-    "wang2023.activations": activations.activations,
-    "wang2023.depth": depth.depth,
-    "wang2023.query_point": query_point.query_point,
-    "wang2023.embeddings": embeddings.embeddings,
-    "wang2023.limits": limits.limits,
+    "wang2023.activations": planted.activations,
+    "wang2023.depth": planted.depth,
     "wang2023.cifar10": images.cifar10,
     "haim2022.cifar10_binary": binary.cifar10_binary,
     "haim2022.mnist_binary": binary.mnist_binary,
@@ -73,5 +70,9 @@ RECIPES: dict[str, Recipe] = {
     "federated.labels": counts.labels,
     "ablations.reconn_settings": reconn.settings,
     "ablations.reconn_shadows": reconn.shadows,
+    "ablations.gradient_defenses": defenses.gradient_defenses,
+    "ablations.gradient_query_point": query_point.gradient_query_point,
+    "ablations.stein_batch_size": batch_size.stein_batch_size,
+    "ablations.stein_embeddings": embeddings.stein_embeddings,
     "demo.digits": demo.digits,
 }

@@ -1,4 +1,8 @@
-"""What the recipes of this paper share: the server's net, planted batches, and the error of a reading."""
+"""The paper's setting: the network that the server sends, planted batches, and the error of a reconstruction.
+
+The server chooses f(x) = sum_j s(w_j x) / m + 30 with m normal rows w_j and receives the gradient of the squared error
+of a batch with labels +1 and -1. Everything is float64.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,29 +14,31 @@ from torch.func import grad, vjp
 
 from remanence.attacks import Stein, WideLayer
 from remanence.engine import loss_gradient
+from remanence.experiments import Claim, Experiment, Measurement, Outcome
 from remanence.metrics import hungarian
 from remanence.models import mlp, server_params, server_rows
 from remanence.releases import Gradient
 from remanence.releases.defenses import Defense, defended
+from remanence.seeds import derive_seed
 from remanence.training import SquaredError
-from remanence.types import Reconstruction
 
 PAPERS = Stein.paper()
 PLUGGED = replace(PAPERS, plug_in=2)
 HEAD = replace(PAPERS, source="head")
 SPAN = Stein(refine=False, norm=1.0, clamp=False)
 OURS = Stein(clamp=False)
+ERROR, CHANCE = "‖error‖_F / 2", "the error of random unit vectors"
 
 
 class SquareAndCube(nn.Module):
-    """x^2 + x^3, with which the paper's algorithm is plain."""
+    """The activation x^2 + x^3, for which the paper's algorithm needs no remark."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.square() + x**3
 
 
 class Square(nn.Module):
-    """x^2, with which only the span of a batch can be read."""
+    """The activation x^2, for which only the span of a batch is identifiable."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.square()
@@ -49,7 +55,7 @@ def gradient_of(
     offset: float = 30.0,
     defenses: tuple[Defense, ...] = (),
 ) -> Gradient:
-    """What a client sends for the batch to a server of the paper; `before` are widths of layers before the wide one."""
+    """The gradient that a client sends for a batch; `before` are the widths of layers before the wide one."""
     model, loss = mlp(x.shape[1:], 1, hidden=(*before, rows), activation=activation), SquaredError()
     at = {name: p.to(x) for name, p in server_params(model, seed=seed, offset=offset).items()}
     return Gradient(
@@ -74,54 +80,67 @@ def gradient_in_blocks(
     offset: float = 30.0,
     block: int = 4096,
 ) -> Callable[[], Iterator[WideLayer]]:
-    """The same of two layers, made a block of rows at a time from the seed, as often as it is called: neither the rows
-    nor their gradient are ever whole."""
+    """The gradient of two layers as a function that yields it a block of rows at a time.
+
+    Rows are sampled again from the seed at every call: neither they nor their gradient are ever in memory together.
+    """
     s, loss = activation(), SquaredError()
-    drawn = partial(server_rows, rows, x.shape[1], seed=seed, block=block)
+    sampled = partial(server_rows, rows, x.shape[1], seed=seed, block=block)
     outputs = torch.full((len(x), 1), offset).to(x)
-    for own in drawn():
-        outputs += s(x @ own.to(x).T).sum(1, keepdim=True) / rows
+    for weights in sampled():
+        outputs += s(x @ weights.to(x).T).sum(1, keepdim=True) / rows
     residuals = grad(loss)(outputs, labels)  # (records, 1)
 
     def blocks() -> Iterator[WideLayer]:
-        for own in drawn():
-            own = own.to(x)
-            values, pull = vjp(s, own @ x.T)[:2]
-            (slopes,) = pull(torch.ones_like(values))
-            head = own.new_full((len(own), 1), 1 / rows)
-            reached = head * slopes * residuals.T  # (rows, records)
+        for weights in sampled():
+            weights = weights.to(x)
+            values, backward = vjp(s, weights @ x.T)[:2]
+            (derivatives,) = backward(torch.ones_like(values))
+            head = weights.new_full((len(weights), 1), 1 / rows)
+            deltas = head * derivatives * residuals.T  # (rows, records)
             yield WideLayer(
-                rows=own,
-                biases=own.new_zeros(len(own)),
+                rows=weights,
+                biases=weights.new_zeros(len(weights)),
                 head=head,
-                grad_rows=reached @ x,
-                grad_biases=reached.sum(1),
+                grad_rows=deltas @ x,
+                grad_biases=deltas.sum(1),
                 grad_head=values @ residuals,
                 activation=s,
                 before=(),
-                precision=torch.finfo(own.dtype).eps,
+                precision=torch.finfo(weights.dtype).eps,
                 row_std=1.0,
             )
 
     return blocks
 
 
-def standard_batch(features: int, records: int = 2) -> tuple[Tensor, Tensor]:
-    """The paper's: the first unit vectors, with labels +1, -1, +1 and so on."""
-    return torch.eye(features, dtype=torch.float64)[:records], (torch.arange(records) + 1) % 2
+def standard_batch(features: int, records: int = 2, *, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+    """The paper's planted batch: the first unit vectors, with labels +1, -1, +1 and so on (classes 1, 0, 1, ...)."""
+    labels = (torch.arange(records, device=device) + 1) % 2
+    return torch.eye(features, dtype=torch.float64, device=device)[:records], labels
 
 
 def unit_batch(features: int, records: int = 2, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Random directions, with the same labels."""
-    drawn = torch.randn(records, features, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return drawn / drawn.norm(dim=1, keepdim=True), (torch.arange(records) + 1) % 2
+    """Random unit vectors, with the labels of `standard_batch`."""
+    x = torch.randn(records, features, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return x / x.norm(dim=1, keepdim=True), (torch.arange(records) + 1) % 2
 
 
-def frobenius(attack: Stein, release: Gradient, truth: Tensor, *, seed: int) -> float:
-    return frobenius_of(attack.run(release, seed=seed), truth)
-
-
-def frobenius_of(found: Reconstruction, truth: Tensor) -> float:
+def frobenius_error(x: Tensor, truth: Tensor) -> float:
     """The Frobenius norm of the error after the best assignment, over the number of records."""
-    matched = found.x[hungarian(found.x, truth)]
-    return float((matched - truth).norm()) / len(truth)
+    return float((x[hungarian(x, truth)] - truth).norm()) / len(truth)
+
+
+def chance_error(features: int, seed: int) -> float:
+    """The mean error of 200 pairs of random unit vectors in place of a reconstruction."""
+    generator = torch.Generator().manual_seed(derive_seed(seed, "chance", features))
+    pairs = torch.randn(200, 2, features, generator=generator, dtype=torch.float64)
+    truth, _ = standard_batch(features)
+    return sum(frobenius_error(pair / pair.norm(dim=1, keepdim=True), truth) for pair in pairs) / len(pairs)
+
+
+def measured(
+    label: str, about: str, measure: Callable[[int, torch.device], Outcome], claims: tuple[Claim, ...] = ()
+) -> Experiment:
+    """An experiment without victims: what `measure(seed, device)` gives on planted batches."""
+    return Experiment(label=label, about=about, evaluations=(Measurement(measure=measure),), claims=claims)
