@@ -13,7 +13,7 @@ from torch.nn.functional import cosine_similarity
 
 from remanence import SGD, Adam, AdamW, Data, RMSProp
 from remanence.attacks import Fitting, ImageLoss, RecoNN, WeightFeatures
-from remanence.attacks.one_unknown.fitting import Batch, Step, shuffled_batches
+from remanence.attacks.one_unknown.fitting import Batch, Step
 from remanence.attacks.one_unknown.losses import Criterion, Discriminator
 from remanence.attacks.one_unknown.network import Reconstructor, materialise
 from remanence.engine.cuda import changed_by, copied, precision, rewind, torch_optimizer
@@ -34,7 +34,6 @@ OPTIMIZERS: list[Optimizer] = [
     AdamW(lr=0.01, weight_decay=0.1),
     RMSProp(lr=0.01, decay=0.8, eps=1e-6),
 ]
-WHERE = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
 
 def rand(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -86,50 +85,20 @@ def reconn(fitting: Fitting) -> RecoNN:
     return RecoNN(hidden=(12,), head="dense", features=features, loss=loss, fitting=fitting)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
+TOO_FAST = Adam(lr=0.3)  # the error goes up and down, so that the best epoch is neither the first nor the last
+
+
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, TOO_FAST], ids=repr)
 @pytest.mark.parametrize("validation_fraction", [0.0, 0.2])
 def test_training_is_the_plain_loop(optimizer: Optimizer, validation_fraction: float) -> None:
     bank = linear_bank(50)
-    attack = reconn(Fitting(optimizer=optimizer, epochs=5, batch_size=16, validation_fraction=validation_fraction))
-    after, errors = plain_loop(attack, bank, seed=7)
+    attack = reconn(Fitting(optimizer=optimizer, epochs=6, batch_size=16, validation_fraction=validation_fraction))
+    after, errors = plain_loop(attack, bank, seed=1)
     best = errors.index(min(errors)) if validation_fraction else -1
-    found = dict(attack.fit(bank, seed=7).net.trunk.named_parameters())
+    assert optimizer is not TOO_FAST or best not in (0, 5)
+    found = dict(attack.fit(bank, seed=1).net.trunk.named_parameters())
     for name, value in after[best].items():
         torch.testing.assert_close(found[name].data, value, rtol=1e-8, atol=1e-10)
-
-
-def test_the_epoch_is_selected_by_the_validation_loss() -> None:
-    """At a learning rate that is too high the error goes up and down; the best epoch is selected, not the last."""
-    attack = reconn(Fitting(optimizer=Adam(lr=0.3), epochs=6, batch_size=16, validation_fraction=0.2))
-    bank = linear_bank(50)
-    after, errors = plain_loop(attack, bank, seed=1)
-    assert errors.index(min(errors)) not in (0, 5)
-    found = dict(attack.fit(bank, seed=1).net.trunk.named_parameters())
-    for name, value in after[errors.index(min(errors))].items():
-        torch.testing.assert_close(found[name].data, value, rtol=1e-8, atol=1e-10)
-
-
-@pytest.mark.filterwarnings("ignore:.*capturable=True")  # on a CUDA device these are made for a capture
-@pytest.mark.parametrize("device", WHERE)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
-def test_our_optimisers_are_torchs(optimizer: Optimizer, device: str) -> None:
-    net, x, y = mlp((6,), 3, hidden=(5,)), rand(8, 6).to(device), rand(8, 3, seed=1).to(device)
-    params = {name: p.to(x) for name, p in initial_params(net, seed=0).items()}
-
-    def loss(p: Params) -> Tensor:
-        return (apply(net, p, x) - y).square().sum()
-
-    real = [nn.Parameter(p.clone()) for p in params.values()]
-    theirs, state = torch_optimizer(optimizer, real), optimizer.init(params)
-    for step in range(20):
-        for p, g in zip(real, grad(loss)(dict(zip(params, real, strict=True))).values(), strict=True):
-            p.grad = g.detach()
-        theirs.step()
-        params, state = optimizer.update(params, grad(loss)(params), state, step)
-    # on a CUDA device the rate is a float32
-    tight = {"rtol": 1e-9, "atol": 1e-11} if device == "cpu" else {"rtol": 1e-5, "atol": 1e-7}
-    for p, value in zip(real, params.values(), strict=True):
-        torch.testing.assert_close(p.data, value, **tight)
 
 
 def test_an_optimiser_without_a_counterpart_is_refused() -> None:
@@ -160,13 +129,11 @@ def walk(step: Step, go: Callable[[], None]) -> list[Tensor]:
     return [p.detach().cpu() for p in step.net.parameters()]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("device", WHERE)
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="captured on a CUDA device alone")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
 @pytest.mark.parametrize("adversarial", [0.0, 0.1])
-def test_a_replayed_step_is_the_step(optimizer: Optimizer, device: str, adversarial: float) -> None:
-    """On the CPU the two are one; on a CUDA device the second is a captured graph."""
-    plain, captured = (make_step(optimizer, where, adversarial=adversarial) for where in ("cpu", device))
+def test_a_replayed_step_is_the_step(optimizer: Optimizer, adversarial: float) -> None:
+    plain, captured = (make_step(optimizer, device, adversarial=adversarial) for device in ("cpu", "cuda"))
     with precision(tf32=False):
         replayed = walk(captured, captured.replayed())
     for p, q in zip(walk(plain, plain), replayed, strict=True):
@@ -174,7 +141,7 @@ def test_a_replayed_step_is_the_step(optimizer: Optimizer, device: str, adversar
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
+@pytest.mark.parametrize("optimizer", [OPTIMIZERS[1], OPTIMIZERS[2]], ids=repr)
 def test_rewinding_undoes_the_warm_up(optimizer: Optimizer) -> None:
     plain, warmed = (make_step(optimizer, "cpu", adversarial=0.1) for _ in range(2))
     assert warmed.discriminator is not None
@@ -230,15 +197,6 @@ def test_the_loss_is_the_weighted_sum_over_all_rows() -> None:
         expected = torch.stack(each).mean()
         torch.testing.assert_close(criterion(found, target), expected)
     assert criterion.evaluate(net, inputs, targets, rows, block=2) == pytest.approx(float(expected), rel=1e-5)
-
-
-def test_every_row_comes_once_and_the_last_batch_is_filled_up() -> None:
-    rows = torch.tensor([10, 11, 12, 13, 14, 15, 16])
-    batches = shuffled_batches(rows, 3, torch.Generator().manual_seed(0))
-    assert batches.shape == (3, 3)
-    flat = batches.flatten().tolist()
-    assert sorted(flat[:7]) == rows.tolist()
-    assert flat[7:] == flat[:2]
 
 
 def test_noise_falls_on_active_features_and_dropout_on_hidden_layers() -> None:

@@ -9,12 +9,10 @@ from refusals import refused
 from torch import nn
 from torch.nn.functional import interpolate
 
-import remanence
 from remanence import SGD, AdamW, Data, RMSProp, Training, train_victim
 from remanence.attacks import FittedRecoNN, Fitting, ImageLoss, RecoNN, WeightFeatures
 from remanence.data import Split
 from remanence.engine import train
-from remanence.errors import BadInput
 from remanence.models import cnn, initial_params, mlp
 from remanence.releases import AllButOne, all_but_one, train_victims
 from remanence.shadow import ShadowBank, build_bank
@@ -92,11 +90,6 @@ def test_the_papers_settings_are_those_it_prints() -> None:
         assert paper.features == WeightFeatures(clip=None)
 
 
-def test_the_repr_of_every_setting_is_the_call_that_makes_it() -> None:
-    attack = replace(RecoNN.paper_cifar10(), features=WeightFeatures(pca=64))
-    assert eval(repr(attack), vars(remanence) | vars(remanence.attacks)) == attack
-
-
 @pytest.mark.slow
 def test_beats_the_nearest_neighbour_on_digits(digits: Data, parts: Split) -> None:
     """Balle et al.'s level: better than the best guess from all the records the attacker owns."""
@@ -150,7 +143,7 @@ def test_what_cannot_be_fitted_or_run_is_refused() -> None:
         QUICK.fit(planted_bank(2, seed=0), seed=0)
     with refused("out-of-range", "pca"):
         replace(QUICK, features=WeightFeatures(pca=20)).fit(bank, seed=0)
-    with pytest.raises(BadInput, match="24x24"):
+    with refused("out-of-range", "shape"):
         replace(QUICK, loss=ImageLoss(adversarial=0.01)).fit(bank, seed=0)
     with refused("unsupported-model", "head"):
         RecoNN().fit(bank, seed=0)  # nothing is known of the model
