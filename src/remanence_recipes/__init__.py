@@ -2,12 +2,12 @@
 
 from remanence.experiments import Recipe
 from remanence_recipes import demo
-from remanence_recipes.ablations import batch_size, defenses, embeddings, query_point, reconn
+from remanence_recipes.ablations import batch_size, defenses, embeddings, mnemonist, query_point, reconn
 from remanence_recipes.balle2022 import on_cifar10, on_mnist
 from remanence_recipes.buzaglo2023 import cifar100, classes, figures, gallery, margins, span, threshold
 from remanence_recipes.federated import counts, exact, searches
 from remanence_recipes.haim2022 import binary
-from remanence_recipes.mnemonist2023 import rates, reading, rows
+from remanence_recipes.mnemonist2023 import figures as mnemonist_figures
 from remanence_recipes.tian2025 import linear, mlps, resnets, scaling, unknowns
 from remanence_recipes.wang2023 import images, planted
 from remanence_recipes.wang2023 import rates as wang_rates
@@ -26,12 +26,11 @@ RECIPES: dict[str, Recipe] = {
     "balle2022.dp_mnist": on_mnist.dp_mnist,
     "balle2022.figure15_epochs": on_mnist.figure15_epochs,
     "balle2022.figure16_zero_gradients": on_cifar10.figure16_zero_gradients,
-    "mnemonist2023.table3": reading.table3,
-    "mnemonist2023.figure1_initialisations": reading.figure1_initialisations,
-    "mnemonist2023.figure5_storage": rows.figure5_storage,
-    "mnemonist2023.figure7_importance": rows.figure7_importance,
-    "mnemonist2023.figure9_gallery": reading.figure9_gallery,
-    "mnemonist2023.rates": rates.rates,
+    "mnemonist2023.figure1_initialisations": mnemonist_figures.figure1_initialisations,
+    "mnemonist2023.table3": mnemonist_figures.table3,
+    "mnemonist2023.figure5_storage": mnemonist_figures.figure5_storage,
+    "mnemonist2023.figure7_importance": mnemonist_figures.figure7_importance,
+    "mnemonist2023.figure9_gallery": mnemonist_figures.figure9_gallery,
     "wang2023.figure2": planted.figure2,
     "wang2023.figure3_mnist": images.figure3_mnist,
     "wang2023.rates": wang_rates.rates,
@@ -68,6 +67,7 @@ RECIPES: dict[str, Recipe] = {
     "federated.first_layer": exact.first_layer,
     "federated.from_the_tensor": exact.from_the_tensor,
     "federated.labels": counts.labels,
+    "ablations.mnemonist_rates": mnemonist.rates,
     "ablations.reconn_settings": reconn.settings,
     "ablations.reconn_shadows": reconn.shadows,
     "ablations.gradient_defenses": defenses.gradient_defenses,

@@ -1,9 +1,9 @@
-"""What the recipes of this paper share: table 2's parts of CIFAR-10, nets, training and reconstructor; one start."""
+"""The setting of table 2: CIFAR-10, four layers of width 10, 40 steps of the full batch; and subsets of rows."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import final
+from functools import cached_property, partial
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -12,220 +12,181 @@ from remanence.attacks import FittedMnemonist, FittedRecoNN, Fitting, Importance
 from remanence.attacks.one_unknown.mnemonist import ResetTo
 from remanence.data import Split, load, split
 from remanence.diagnostics.memorization import Storage, audit_storage
-from remanence.experiments import Scale
+from remanence.experiments import (
+    Budget,
+    Prepared,
+    Scale,
+    Trial,
+    Victims,
+    prepare,
+)
 from remanence.experiments.checks import tuned_on_truth
 from remanence.metrics import MAE_MSE
-from remanence.metrics.nulls import mean_image as null_of_mean
-from remanence.metrics.nulls import nearest_neighbour
+from remanence.metrics.nulls import mean_image, nearest_neighbour
 from remanence.models import initial_params, mlp
-from remanence.releases import AllButOne, Victim, all_but_one, train_victims
+from remanence.progress import track
+from remanence.releases import all_but_one
 from remanence.seeds import derive_seed
-from remanence.shadow import ShadowBank, build_bank
 from remanence.training import SGD, AdamW, Training
 from remanence.types import Data, Params, concat
 
-SIZES: dict[Scale, tuple[int, int, int, int]] = {  # private, fixed, public, test
-    "smoke": (20, 100, 200, 500),
-    "small": (100, 200, 1500, 2000),
-    "full": (1000, 10_000, 20_000, 1000),  # the paper has 40,000 shadows for each start
+SIZES: Mapping[Scale, Mapping[str, int]] = {
+    "smoke": {"private": 20, "fixed": 100, "public": 200, "test": 500},
+    "small": {"private": 100, "fixed": 200, "public": 1500, "test": 2000},
+    "full": {"private": 1000, "fixed": 10_000, "public": 20_000, "test": 1000},
 }
+# table 2 says 200 steps of the reconstructor, which as epochs would take two minutes for each fit
+BUDGET = Budget(shadows=(20_000, 40_000), iterations=(30, 200))
+STEPS: Mapping[Scale, int] = {"smoke": 20, "small": 40, "full": 40}
 TUNED = tuned_on_truth(
     "The victims' learning rate was chosen after looking at true records of seed 1: quote another seed."
 )
-STEPS: dict[Scale, int] = {"smoke": 20, "small": 40, "full": 40}
-# table 2 says a transposed CNN, MAE + MSE and 200 steps, which read as epochs would be two minutes for each fit
-RECONSTRUCTOR = RecoNN(
-    hidden=(),
-    head="deconv",
-    fitting=Fitting(optimizer=AdamW(lr=3e-4, weight_decay=1e-2), epochs=30, batch_size=256),
-)
+RECONSTRUCTORS: Mapping[Scale, RecoNN] = {
+    "smoke": RecoNN(hidden=(100,), head="dense", fitting=Fitting(optimizer=AdamW(lr=1e-3), epochs=15, batch_size=16)),
+    "small": RecoNN(
+        hidden=(300,),
+        head="deconv",
+        fitting=Fitting(optimizer=AdamW(lr=5e-4, weight_decay=1e-2), epochs=20, batch_size=64),
+    ),
+    "full": RecoNN(
+        hidden=(),
+        head="deconv",
+        fitting=Fitting(optimizer=AdamW(lr=3e-4, weight_decay=1e-2), epochs=30, batch_size=256),
+    ),
+}
 
 
-def reconstructor(scale: Scale) -> RecoNN:
-    if scale == "smoke":
-        fitting = Fitting(optimizer=AdamW(lr=1e-3), epochs=15, batch_size=16)
-        return replace(RECONSTRUCTOR, hidden=(100,), head="dense", fitting=fitting)
-    if scale == "small":
-        fitting = Fitting(optimizer=AdamW(lr=5e-4, weight_decay=1e-2), epochs=20, batch_size=64)
-        return replace(RECONSTRUCTOR, hidden=(300,), fitting=fitting)
-    return RECONSTRUCTOR
+def victims(scale: Scale, *, initialisation: int = 0, lr: float | None = None, **sizes: int) -> Victims:
+    """ReLU networks from the initial weights of one run, one for each private record; `sizes` replace the scale's."""
+    return Victims(
+        split=partial(parts, scale, **sizes),
+        model=partial(net, nn.ReLU),
+        training=training(scale, lr),
+        reveal=all_but_one,
+        per_victim=1,
+        initial=partial(initial_weights, initialisation),
+    )
 
 
-def mnemonist(scale: Scale, *, reset_to: ResetTo = "initial") -> Mnemonist:
-    return Mnemonist(reconstructor=reconstructor(scale), reset_to=reset_to)
+def parts(scale: Scale, seed: int, **sizes: int) -> Split:
+    return split(load("digits" if scale == "smoke" else "cifar10"), **{**SIZES[scale], **sizes}, seed=seed)
 
 
 def net(activation: Callable[[], nn.Module], data: Data) -> nn.Module:
-    """Four layers of width 10."""
     return mlp(data.shape, data.num_classes, hidden=(10, 10, 10), activation=activation)
 
 
 def training(scale: Scale, lr: float | None = None) -> Training:
-    """The paper states neither rate nor momentum. At 0.1 some starts are chaotic: models that begin 1e-7 apart end as
-    far from each other as those that hold different records. `mnemonist2023.rates` walks over them."""
+    """The paper states neither learning rate nor momentum. At 0.1 some initialisations are chaotic: models that start
+    at a distance of 1e-7 end as far from each other as those with different records (`ablations.mnemonist_rates`)."""
     lr = lr or (0.1 if scale == "smoke" else 0.03)
     return Training(optimizer=SGD(lr=lr, momentum=0.9), epochs=STEPS[scale], tf32=scale == "full")
 
 
-def cut(scale: Scale, seed: int, sizes: tuple[int, int, int, int] | None = None) -> Split:
-    private, fixed, public, test = sizes or SIZES[scale]
-    records = load("digits" if scale == "smoke" else "cifar10")
-    return split(records, private=private, fixed=fixed, public=public, test=test, seed=seed)
-
-
-def start_of(place: int, model: nn.Module, seed: int) -> Params:
-    """The first weights of a run: what makes the runs of the paper differ."""
-    return initial_params(model, seed=derive_seed(seed, "run", place))
+def initial_weights(initialisation: int, model: nn.Module, seed: int) -> Params:
+    """The initial weights of a run: what makes the runs of the paper differ."""
+    return initial_params(model, seed=derive_seed(seed, "run", initialisation))
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Run:
-    """Victims and shadows from one start; nothing is made before it is asked for."""
+class RowStudy:
+    """Reconstructions of the targets from subsets of the first layer's rows; no reconstructor is fitted twice."""
 
-    scale: Scale
-    activation: Callable[[], nn.Module]
-    parts: Split  # on the device
-    place: int
-    seed: int
-    training: Training
-
-    @cached_property
-    def model(self) -> nn.Module:
-        return net(self.activation, self.parts.private)
-
-    @cached_property
-    def initial(self) -> Params:
-        drawn = start_of(self.place, self.model, self.seed)
-        return {name: p.to(self.parts.fixed.x) for name, p in drawn.items()}
-
-    @cached_property
-    def victims(self) -> list[Victim]:
-        fixed, private = self.parts.fixed, self.parts.private
-        return train_victims(self.model, self.training, self.initial, fixed, private, seed=self.seed)
-
-    @cached_property
-    def releases(self) -> list[AllButOne]:
-        return [all_but_one(victim).release for victim in self.victims]
-
-    @cached_property
-    def bank(self) -> ShadowBank:
-        return build_bank(self.releases[0], self.parts.public, seed=self.seed)
-
-    def error(self, found: Tensor) -> Tensor:
-        """One for each target."""
-        return MAE_MSE.paired(found, self.parts.private.x)
-
-    def storage(self, steps: tuple[int, ...]) -> Storage:
-        """Of the targets."""
-        fixed, private = self.parts.fixed, self.parts.private
-        return audit_storage(self.training, self.model, self.initial, fixed, private, steps=steps, seed=self.seed)
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Readings:
-    """What reconstructors of one kind make of a run, by what they read of it; none is fitted twice."""
-
-    run: Run
+    victims: Prepared
     reconstructor: RecoNN
-    made: dict[tuple[tuple[int, ...], bool], Tensor] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, run: Run) -> "Readings":
-        return cls(run=run, reconstructor=reconstructor(run.scale))
+    initialisation: int = 0
+    made: dict[tuple[tuple[int, ...], bool], Tensor] = field(default_factory=dict, init=False)
 
     @cached_property
     def _probe(self) -> FittedRecoNN:
-        return Mnemonist(reconstructor=self.reconstructor).fit_probe(self.run.bank, seed=self.run.seed)
+        return Mnemonist(reconstructor=self.reconstructor).fit_probe(self.victims.bank, seed=self.victims.seed)
 
     @cached_property
     def importance(self) -> Importance:
+        """Importance of the rows where rejected ones are reset to their initial weights, as in the paper."""
         return self._importance("initial")
 
     @cached_property
     def importance_at_mean(self) -> Importance:
+        """Importance of the rows where rejected ones are reset to the mean of the shadow models."""
         return self._importance("mean")
 
     def _importance(self, reset_to: ResetTo) -> Importance:
         attack = Mnemonist(reconstructor=self.reconstructor, reset_to=reset_to)
-        return attack.importance(self.run.bank, seed=self.run.seed, probe=self._probe)
+        return attack.importance(self.victims.bank, seed=self.victims.seed, probe=self._probe)
 
     @property
-    def every(self) -> Tensor:
-        """All rows: with the later layers, that is RecoNN."""
-        layer = self.run.bank.first_layer()
-        assert layer is not None
-        return torch.arange(layer.count, device=self.run.bank.weights.device)
+    def all_rows(self) -> Tensor:
+        """All rows of the first layer: with the later layers, that is RecoNN."""
+        return torch.arange(len(self.shadow_std), device=self.victims.bank.weights.device)
 
-    def drawn(self, count: int) -> Tensor:
-        """So many rows that nobody chose."""
-        generator = torch.Generator().manual_seed(derive_seed(self.run.seed, "rows", self.run.place))
-        return torch.randperm(len(self.every), generator=generator)[:count].sort().values.to(self.every)
+    def random_rows(self, count: int) -> Tensor:
+        """A random subset of the rows."""
+        generator = torch.Generator().manual_seed(derive_seed(self.victims.seed, "rows", self.initialisation))
+        return torch.randperm(len(self.all_rows), generator=generator)[:count].sort().values.to(self.all_rows)
 
     @cached_property
-    def spread(self) -> Tensor:
-        """How far the shadows disagree about each row: the median over its weights."""
-        layer = self.run.bank.first_layer()
+    def shadow_std(self) -> Tensor:
+        """Median over the weights of a row of their standard deviation over the shadow models, shape (rows,)."""
+        layer = self.victims.bank.first_layer()
         assert layer is not None
-        return layer.select(self.run.bank.weights.std(0)[None])[0].median(1).values
+        return layer.select(self.victims.bank.weights.std(0)[None])[0].median(1).values
 
-    def quietest(self, count: int) -> Tensor:
-        """So many of the rows that move at all, those that the shadows disagree about least: nobody judges them."""
-        moving = (self.spread > 0).nonzero().flatten()
-        return moving[self.spread[moving].argsort()[:count]].sort().values
+    def stable_rows(self, count: int) -> Tensor:
+        """The rows whose weights vary least over the shadow models, of those that vary at all."""
+        varying = (self.shadow_std > 0).nonzero().flatten()
+        return varying[self.shadow_std[varying].argsort()[:count]].sort().values
 
-    def read(self, kept: Tensor, *, later: bool = True) -> Tensor:
-        """All targets, off these rows of the first layer and, if asked for, the layers behind it."""
-        key = tuple(kept.tolist()), later
+    def reconstruct(self, rows: Tensor, *, later_layers: bool = True) -> Tensor:
+        """All targets, from these rows of the first layer and, with `later_layers`, the layers after it."""
+        key = tuple(rows.tolist()), later_layers
         if key not in self.made:
-            self.made[key] = self._run(self._fitted(kept, later=later))
+            bank, seed = self.victims.bank, self.victims.seed
+            if later_layers and len(rows) == len(self.all_rows):
+                self.made[key] = self._run(self.reconstructor.fit(bank, seed=derive_seed(seed, "selected")))
+            else:
+                attack = Mnemonist(reconstructor=self.reconstructor, reset_to="initial", later_layers=later_layers)
+                self.made[key] = self._run(attack.select(bank, self.importance, rows, seed=seed))
         return self.made[key]
 
-    def error(self, kept: Tensor, *, later: bool = True) -> Tensor:
-        return self.run.error(self.read(kept, later=later))
+    def error(self, rows: Tensor, *, later_layers: bool = True) -> Tensor:
+        """MAE + MSE of each target, reconstructed from these rows."""
+        return self.error_of(self.reconstruct(rows, later_layers=later_layers))
 
-    def again(self) -> Tensor:
-        """The error of RecoNN from other first weights and in other batches: the difference is luck."""
-        fitted = self.reconstructor.fit(self.run.bank, seed=derive_seed(self.run.seed, "again"))
-        return self.run.error(self._run(fitted))
+    def refitted_error(self) -> Tensor:
+        """MAE + MSE of a RecoNN that is fitted with another seed: the difference from the first is noise of fitting."""
+        fitted = self.reconstructor.fit(self.victims.bank, seed=derive_seed(self.victims.seed, "again"))
+        return self.error_of(self._run(fitted))
+
+    def error_of(self, reconstructed: Tensor) -> Tensor:
+        """MAE + MSE of each target, shape (targets,)."""
+        return MAE_MSE.paired(reconstructed, self.victims.split.private.x)
 
     def _run(self, fitted: FittedRecoNN | FittedMnemonist) -> Tensor:
-        return torch.cat([fitted.run(release, seed=self.run.seed).x for release in self.run.releases])
+        return torch.cat([fitted.run(case.release, seed=self.victims.seed).x for case in self.victims.cases])
 
-    def _fitted(self, kept: Tensor, *, later: bool) -> FittedRecoNN | FittedMnemonist:
-        if later and len(kept) == len(self.every):
-            seed = derive_seed(self.run.seed, "selected")  # as Mnemonist would
-            return self.reconstructor.fit(self.run.bank, seed=seed)
-        attack = Mnemonist(reconstructor=self.reconstructor, reset_to="initial", later_layers=later)
-        return attack.select(self.run.bank, self.importance, kept, seed=self.run.seed)
-
-
-def runs(
-    scale: Scale,
-    activation: Callable[[], nn.Module],
-    count: int,
-    seed: int,
-    device: torch.device,
-    *,
-    lr: float | None = None,
-    sizes: tuple[int, int, int, int] | None = None,
-) -> Iterator[Run]:
-    """One after the other: the banks of all would not fit into the memory."""
-    whole, trained = cut(scale, seed, sizes), training(scale, lr)
-    parts = replace(whole, **{name: getattr(whole, name).to(device) for name in ("private", "fixed", "public", "test")})
-    for place in range(count):
-        yield Run(scale=scale, activation=activation, parts=parts, place=place, seed=seed, training=trained)
+    def storage(self) -> Storage:
+        """Which rows store which targets at the first step."""
+        victims, data = self.victims, self.victims.split
+        model, initial, training = victims.model, victims.initial, victims.victims.training
+        return audit_storage(training, model, initial, data.fixed, data.private, steps=(1,), seed=victims.seed)
 
 
-def neighbour(parts: Split) -> float:
-    """The error of the nearest record that the attacker owns, given as each reconstruction."""
-    _, null = nearest_neighbour(parts.private, concat([parts.public, parts.fixed]), (MAE_MSE,))
-    return float(null.values[MAE_MSE.name].mean())
+def initialisations(trial: Trial, reconstructor: RecoNN, count: int, **changes: Any) -> Iterator[RowStudy]:
+    """The victims of `trial` from other initial weights, one run after the other: all banks at once exceed memory."""
+    data = trial.victims.split
+    for i in track(range(count), total=count, label="initialisations"):
+        changed = replace(trial.victims.victims, split=lambda _: data, initial=partial(initial_weights, i), **changes)
+        prepared = prepare(changed, seed=trial.seed, device=trial.device)
+        yield RowStudy(victims=prepared, reconstructor=reconstructor, initialisation=i)
 
 
-def mean_image(parts: Split) -> float:
-    """The error of the mean of all records that the attacker owns, given as every reconstruction."""
-    return float(
-        null_of_mean(parts.private, concat([parts.public, parts.fixed]), (MAE_MSE,)).values[MAE_MSE.name].mean()
-    )
+def null_errors(data: Split) -> dict[str, float]:
+    """Mean MAE + MSE where each target is answered by the mean of the attacker's records, or by the nearest of them."""
+    owned = concat([data.public, data.fixed])
+    nulls = {
+        "mean image": mean_image(data.private, owned, (MAE_MSE,)),
+        "nearest neighbour": nearest_neighbour(data.private, owned, (MAE_MSE,))[1],
+    }
+    return {name: float(null.values[MAE_MSE.name].mean()) for name, null in nulls.items()}
