@@ -123,46 +123,27 @@ def test_a_cut_download_is_resumed(web: Behaviour, tmp_path: Path, chunked: bool
     assert not part.exists()
 
 
-def test_a_cut_keeps_every_byte_that_arrived(web: Behaviour, tmp_path: Path) -> None:
-    web.cut_after = 200_000
-    with pytest.raises(FetchFailed, match="closed after 200000 bytes"):
-        fetch(source(web.address), tmp_path)
-    assert (tmp_path / "set" / "a.gz.part").stat().st_size == 200_000
-
-
-def test_a_server_without_ranges_starts_over(web: Behaviour, tmp_path: Path) -> None:
-    web.ranges = False
-    leave_part(tmp_path, CONTENT[:1000])
+@pytest.mark.parametrize(
+    ("name", "content", "behaviour", "asked"),
+    [
+        ("a.gz.part", CONTENT[:1000], {"ranges": False}, ["bytes=1000-"]),
+        ("a.gz.part", CONTENT[:1000], {"shift": 5}, ["bytes=1000-", None]),
+        ("a.gz.part", CONTENT, {}, [f"bytes={len(CONTENT)}-"]),
+        ("a.gz.part", CONTENT + b"!", {}, [f"bytes={len(CONTENT) + 1}-", None]),
+        ("a.gz", b"damaged", {}, [None]),
+    ],
+    ids=["no ranges", "wrong range", "complete part", "part too long", "damaged file"],
+)
+def test_an_earlier_download_is_completed_or_replaced(
+    web: Behaviour, tmp_path: Path, name: str, content: bytes, behaviour: dict[str, int], asked: list[str | None]
+) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / name).write_bytes(content)
+    for field_name, value in behaviour.items():
+        setattr(web, field_name, value)
     [path] = fetch(source(web.address), tmp_path)
     assert path.read_bytes() == CONTENT
-    assert web.asked == [("/a.gz", "bytes=1000-")]
-
-
-def test_a_range_from_the_wrong_position_starts_over(web: Behaviour, tmp_path: Path) -> None:
-    web.shift = 5
-    leave_part(tmp_path, CONTENT[:1000])
-    [path] = fetch(source(web.address), tmp_path)
-    assert path.read_bytes() == CONTENT
-    assert web.asked == [("/a.gz", "bytes=1000-"), ("/a.gz", None)]
-
-
-def test_a_part_that_is_already_whole_gets_its_name(web: Behaviour, tmp_path: Path) -> None:
-    leave_part(tmp_path, CONTENT)
-    [path] = fetch(source(web.address), tmp_path)
-    assert path.read_bytes() == CONTENT
-    assert web.asked == [("/a.gz", f"bytes={len(CONTENT)}-")]
-
-
-def test_a_part_that_is_too_long_is_thrown_away(web: Behaviour, tmp_path: Path) -> None:
-    leave_part(tmp_path, CONTENT + b"!")
-    [path] = fetch(source(web.address), tmp_path)
-    assert path.read_bytes() == CONTENT
-    assert [asked for _, asked in web.asked] == [f"bytes={len(CONTENT) + 1}-", None]
-
-
-def leave_part(root: Path, content: bytes) -> None:
-    (root / "set").mkdir()
-    (root / "set" / "a.gz.part").write_bytes(content)
+    assert [given for _, given in web.asked] == asked
 
 
 def test_a_wrong_byte_never_gets_the_name(web: Behaviour, tmp_path: Path) -> None:
@@ -172,12 +153,6 @@ def test_a_wrong_byte_never_gets_the_name(web: Behaviour, tmp_path: Path) -> Non
         fetch(source(web.address), tmp_path)
     assert list((tmp_path / "set").iterdir()) == []
     web.files["a.gz"] = CONTENT
-    assert fetch(source(web.address), tmp_path)[0].read_bytes() == CONTENT
-
-
-def test_a_damaged_file_is_replaced(web: Behaviour, tmp_path: Path) -> None:
-    (tmp_path / "set").mkdir()
-    (tmp_path / "set" / "a.gz").write_bytes(b"damaged")
     assert fetch(source(web.address), tmp_path)[0].read_bytes() == CONTENT
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from refusals import refused
-from scipy.stats import beta, chi2, norm
+from scipy.stats import chi2, norm
 from torch import Tensor
 
 from remanence import DPGD, SGD, AllButOne, Data, Reconstruction, Training, WeightsOnly
@@ -15,7 +15,7 @@ from remanence.engine import train
 from remanence.experiments import Finding, attack_cases
 from remanence.experiments.checks import caveats
 from remanence.metrics import MSE, hungarian, identity
-from remanence.metrics.limit import ALPHA, Limit, _upper_bound, reconstruction_limit, success_bound
+from remanence.metrics.limit import Limit, reconstruction_limit, success_bound
 from remanence.models import initial_params, mlp
 from remanence.releases import Case
 from remanence.training.dp import epsilon
@@ -230,11 +230,3 @@ def test_what_cannot_be_used_is_named(parts: Split) -> None:
         reconstruction_limit(Reconstruction(x=x[:3]), parts.private, known, mu=1.0)
     with refused("too-few", "known"):
         reconstruction_limit(Reconstruction(x=x), parts.private, known.take(slice(0, 1)), mu=1.0)
-
-
-@pytest.mark.parametrize("guesses", [1, 20])
-def test_the_bound_of_the_best_guess_holds_for_all_guesses(guesses: int) -> None:
-    succeeds = torch.zeros(guesses, 200, dtype=torch.bool)
-    succeeds[-1, :7] = True
-    exact = beta.isf(ALPHA / guesses, 8, 193)
-    assert _upper_bound(succeeds) == pytest.approx(exact)

@@ -1,14 +1,12 @@
 """Matchings against brute force: every permutation for the best sum, one pair at a time for the greedy one."""
 
 import itertools
-import pickle
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refusals import refused
 from torch import Tensor
 
 from remanence.metrics import matching as module
@@ -54,12 +52,6 @@ def test_a_shuffled_copy_is_found_again(matching: Matching, shape: tuple[int, ..
     assert torch.equal(order[match], torch.arange(6))
 
 
-def test_identity_needs_one_candidate_each() -> None:
-    assert identity(rand(3, 5), rand(3, 5)).tolist() == [0, 1, 2]
-    with refused("shape-mismatch", "candidates"):
-        identity(rand(2, 5), rand(3, 5))
-
-
 @pytest.mark.parametrize("shape", [(6,), (1, 28, 28), (3, 32, 32), (1, 31, 40)], ids=str)
 def test_nearest_ncc_is_the_smallest_distance(shape: tuple[int, ...]) -> None:
     candidates, truth = rand(4, *shape, seed=1), rand(9, *shape, seed=2)
@@ -69,13 +61,6 @@ def test_nearest_ncc_is_the_smallest_distance(shape: tuple[int, ...]) -> None:
     match = nearest_ncc(candidates, truth)
     assert torch.equal(match, distance.argmin(0))
     assert len(match.unique()) < len(truth)  # four candidates serve nine records
-
-
-def test_blank_candidates_do_not_attract() -> None:
-    truth = rand(5, 1, 8, 8)
-    related = 0.5 * truth + 0.5 * rand(5, 1, 8, 8, seed=1)
-    match = nearest_ncc(torch.cat((torch.full((2, 1, 8, 8), 0.4), related)), truth)
-    assert match.tolist() == [2, 3, 4, 5, 6]
 
 
 @settings(max_examples=40, deadline=None)
@@ -123,20 +108,3 @@ def test_a_diverged_candidate_comes_last(matching: Matching) -> None:
     truth = rand(3, 1, 8, 8)
     broken = torch.cat((torch.full((1, 1, 8, 8), torch.nan), truth))
     assert matching(broken, truth).tolist() == [1, 2, 3]
-
-
-def test_greedy_names_the_matchings_that_serve_tables() -> None:
-    with refused("shape-mismatch", "truth"):
-        greedy_ssim(rand(2, 5), rand(2, 5))
-
-
-@pytest.mark.parametrize("matching", MATCHINGS, ids=lambda m: m.name)
-def test_a_matching_is_pickled_and_shown_by_name(matching: Matching) -> None:
-    assert repr(matching) == f"Matching(name='{matching.name}')"
-    assert pickle.loads(pickle.dumps(matching)) == matching
-
-
-@pytest.mark.parametrize("matching", MATCHINGS, ids=lambda m: m.name)
-def test_records_of_another_shape_are_refused(matching: Matching) -> None:
-    with refused("shape-mismatch", "candidates"):
-        matching(rand(2, 5), rand(2, 6))

@@ -1,7 +1,5 @@
 """SSIM against scikit-image and kornia, the libraries whose numbers the papers print."""
 
-import pickle
-
 import kornia.metrics
 import numpy as np
 import pytest
@@ -123,20 +121,6 @@ def test_records_smaller_than_the_window_are_refused(metric: Metric, shape: tupl
     for compare in (metric.paired, metric.pairwise):
         with refused("shape-mismatch", "truth"):
             compare(x, x)
-
-
-@pytest.mark.parametrize("metric", BOTH, ids=lambda m: m.name)
-def test_no_records_give_no_scores(metric: Metric) -> None:
-    none, some = torch.zeros(0, 3, 8, 8), torch.zeros(2, 3, 8, 8)
-    assert metric.pairwise(none, some).shape == (0, 2)
-    assert metric.pairwise(some, none).shape == (2, 0)
-    assert metric.paired(none, none).shape == (0,)
-
-
-@pytest.mark.parametrize("metric", BOTH, ids=lambda m: m.name)
-def test_a_metric_can_be_pickled(metric: Metric) -> None:
-    x = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(pickle.loads(pickle.dumps(metric)).paired(x, x), metric.paired(x, x))
 
 
 def test_normalised_images_are_scored_as_scikit_image_does() -> None:

@@ -15,9 +15,7 @@ from remanence.data import Split
 from remanence.diagnostics.memorization import Storage, audit_storage, stored_rows
 from remanence.engine import train
 from remanence.models import cnn, initial_params, mlp
-from remanence.releases import AllButOne
 from remanence.seeds import derive_seed
-from remanence.shadow import build_bank
 from remanence.types import Params, concat
 
 RELU = {"hidden": (10, 8), "activation": nn.ReLU}
@@ -162,8 +160,3 @@ def test_what_cannot_be_audited_is_refused(parts: Split) -> None:
     for bare in (nn.Sequential(nn.Flatten()), nn.Sequential(nn.Flatten(), nn.Linear(64, 10, bias=False)), nn.ReLU()):
         with refused("unsupported-model", "model"):
             stored_rows(bare, start(model), records)
-
-
-def test_a_bank_knows_its_start(small: AllButOne) -> None:
-    public = small.fixed.take(slice(0, 3))
-    assert build_bank(small, public, seed=0).initial is small.initial
