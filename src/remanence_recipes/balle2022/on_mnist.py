@@ -38,6 +38,7 @@ from remanence.shadow import build_bank
 from remanence.training import DPGD, SGD, RMSProp, Training
 from remanence.training.dp import noise_for
 from remanence.types import Data, Params, concat
+from remanence_recipes.curves import measures_along, series_along
 
 # The setting on MNIST (table IV): 784-10-10, ELU, full batch, 100 epochs. The paper has 59,000 shadow models.
 MNIST: Mapping[Scale, Mapping[str, int]] = {
@@ -188,22 +189,20 @@ def figure10_membership(scale: Scale) -> Sequence[Experiment]:
     unknown = informed(
         scale, "reconstruction, first weights unknown", reveal=all_but_one_unknown_init, init_per_victim=True
     )
-    # in float32: one easy record changes its own loss little
-    known = informed(
-        scale,
-        "membership",
-        training=mnist_training(scale, tf32=False),
+    assert unknown.victims
+    known = replace(
+        unknown.victims,
+        training=mnist_training(scale, tf32=False),  # one easy record changes its own loss little
+        reveal=all_but_one,
+        init_per_victim=False,
         initial=lambda model, seed: initial_params(model, seed=derive_seed(seed, "start")),
     )
-    about = "How well the loss on a record separates models trained with it from models trained with another instead."
-    membership = replace(
-        known,
-        attack=None,
-        about=about,
+    membership = Experiment(
+        label="membership",
+        about="How well the loss on a record separates models trained with it from models trained with another.",
+        victims=known,
         evaluations=(partial(_membership, records, models),),
         claims=claims if scale == "full" else (),
-        budget=None,
-        tuned_on_truth=False,
     )
     return [membership, unknown]
 
@@ -213,29 +212,25 @@ def _membership(records: int, models: int, trial: Trial) -> Outcome:
     victims, parts, seed = trial.victims, trial.victims.split, trial.seed
     targets, others = parts.private.take(slice(0, records)), parts.public.take(slice(0, records * models))
 
-    def losses(trained_on: Data, initial: Params) -> Tensor:
+    def losses(trained_on: Data, *, common: bool, purpose: str) -> Tensor:
         """(models, records): of models trained on the fixed records and one of `trained_on` each."""
-        initial = {name: p.to(parts.fixed.x) for name, p in initial.items()}
-        trained = train_victims(
-            victims.model, victims.victims.training, initial, parts.fixed, trained_on, seed=trial.seed
-        )
+        initial = victims.initial
+        if not common:
+            stack = initial_stack(victims.model, len(trained_on), seed=derive_seed(seed, purpose, 0))
+            initial = {name: p.to(parts.fixed.x) for name, p in stack.items()}
+        training = victims.victims.training
+        trained = train_victims(victims.model, training, initial, parts.fixed, trained_on, seed=seed)
         final = {name: torch.stack([victim.final[name] for victim in trained]) for name in initial}
         logits: Tensor = vmap(partial(apply, victims.model), in_dims=(0, None))(final, targets.x)
         labels = targets.y.expand(len(trained_on), -1)
         return cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
 
     measures, figures = [], []
-    for name in (COMMON, DIFFERENT):
-        each = 1 if name == COMMON else models  # models that share their initial weights and the record are equal
+    for name, each in ((COMMON, 1), (DIFFERENT, models)):  # equal records from equal initial weights: equal models
         members = targets.take(torch.arange(records, device=trial.device).repeat_interleave(each))
-        initial = {
-            part: victims.initial
-            if name == COMMON
-            else initial_stack(victims.model, len(data), seed=derive_seed(seed, part, 0))
-            for part, data in (("with", members), ("without", others))
-        }
-        inside = losses(members, initial["with"]).view(records, each, records)[range(records), :, range(records)]
-        outside = losses(others, initial["without"]).T  # (records, models)
+        by_member = losses(members, common=name == COMMON, purpose="with").view(records, each, records)
+        inside = by_member[range(records), :, range(records)]  # (records, models)
+        outside = losses(others, common=name == COMMON, purpose="without").T  # (records, models)
         difference = inside[:, :, None] - outside[:, None, :]
         aucs = ((difference < 0).double() + (difference == 0).double() / 2).mean((1, 2))
         meaning = "chance that a model trained with the record has a lower loss on it than one trained with another"
@@ -303,25 +298,20 @@ def _transfer(counts: Sequence[int], trial: Trial) -> Outcome:
         lines["from nothing"].append(error(same.fit(part, seed=seed)))
     _, null = nearest_neighbour(parts.private, concat([public, source, parts.fixed]), (MSE,))
     chance = float(null.values[MSE.name].mean())
-    errors = {"as it is": error(trained)} | {
-        f"{name}, {count:,} shadows": error
-        for name, found in lines.items()
-        for count, error in zip(counts, found, strict=True)
-    }
     meaning = "mean MSE over the targets; chance is the nearest record that the attacker owns"
-    x = tuple(map(float, counts))
+    points = [f"{count:,} shadows" for count in counts]
     figure = Figure(
         title="Error on another fixed set",
         x_label="shadow models of that set",
         y_label="mean MSE",
-        series=(
-            *(Series.from_intervals(name, x, found) for name, found in lines.items()),
-            Series(name="nearest neighbour", x=x, y=(chance,) * len(x), role="chance"),
-        ),
+        series=series_along(lines, tuple(map(float, counts)), {"nearest neighbour": [chance] * len(counts)}),
         log_x=True,
     )
     return Outcome(
-        measures=tuple(Measure.from_interval(name, e, meaning=meaning, chance=chance) for name, e in errors.items()),
+        measures=(
+            Measure.from_interval("as it is", error(trained), meaning=meaning, chance=chance),
+            *measures_along(lines, points, meaning=meaning, chance=[chance] * len(counts)),
+        ),
         figures=(figure,),
     )
 
@@ -378,13 +368,13 @@ def _initial_accuracy(trial: Trial) -> Outcome:
 
 def figure13_gallery(scale: Scale) -> Sequence[Experiment]:
     """Figure 13: the best and the worst reconstructions, here of MNIST; the gallery of the page."""
-    return [informed(scale, "best and worst")]
+    return [replace(informed(scale, "best and worst"), budget=None)]
 
 
 def dp_mnist(scale: Scale) -> Sequence[Experiment]:
     """DP-GD on MNIST: what is still reconstructed at each epsilon, with the limit that epsilon sets to any attack."""
     epsilons = {"smoke": (1e3, 1e5), "small": (1e2, 1e3, 1e4, 1e6), "full": (1.0, 10.0, 100.0, 1e3, 1e4)}[scale]
-    return with_dp(informed(scale, "no privacy"), epsilons, clip=1.0)
+    return with_dp(replace(informed(scale, "no privacy"), budget=None), epsilons, clip=1.0)
 
 
 def with_dp(usual: Experiment, epsilons: Iterable[float], *, clip: float) -> Sequence[Experiment]:
@@ -410,4 +400,5 @@ def figure15_epochs(scale: Scale) -> Sequence[Experiment]:
     def vary(usual: Experiment, count: int) -> Experiment:
         return usual.with_victims(training=mnist_training(scale, epochs=count))
 
-    return sweep(informed(scale, ""), "epochs of the released model", epochs, vary, label="{value} epochs")
+    usual = replace(informed(scale, ""), budget=None)  # the paper's figure is of CIFAR-10
+    return sweep(usual, "epochs of the released model", epochs, vary, label="{value} epochs")
