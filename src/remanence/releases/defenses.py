@@ -148,5 +148,5 @@ class Quantization:
 def defended(gradient: Params, defenses: tuple[Defense, ...], *, seed: int) -> Params:
     """The gradient after all `defenses`, one after the other, each with a seed of its own."""
     for index, defense in enumerate(defenses):
-        gradient = defense(gradient, seed=derive_seed(seed, "defense", index))
+        gradient = defense(gradient, seed=derive_seed(seed, "defence", index))
     return gradient
