@@ -83,6 +83,7 @@ CLEAN = (
     "remanence_recipes/ablations",
     "remanence_recipes/balle2022",
     "remanence_recipes/curves.py",
+    "remanence_recipes/federated.py",
     "remanence_recipes/mnemonist2023",
     "remanence_recipes/wang2023",
 )  # files and folders that hold to it

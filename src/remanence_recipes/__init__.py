@@ -1,16 +1,14 @@
 """Recipes: one function per figure or table, and the demo. A recipe's first docstring line is what `list` shows."""
 
 from remanence.experiments import Recipe
-from remanence_recipes import demo
+from remanence_recipes import demo, federated
 from remanence_recipes.ablations import batch_size, defenses, embeddings, mnemonist, query_point, reconn
 from remanence_recipes.balle2022 import on_cifar10, on_mnist
 from remanence_recipes.buzaglo2023 import cifar100, classes, figures, gallery, margins, span, threshold
-from remanence_recipes.federated import counts, exact, searches
 from remanence_recipes.haim2022 import binary
 from remanence_recipes.mnemonist2023 import figures as mnemonist_figures
 from remanence_recipes.tian2025 import linear, mlps, resnets, scaling, unknowns
-from remanence_recipes.wang2023 import images, planted
-from remanence_recipes.wang2023 import rates as wang_rates
+from remanence_recipes.wang2023 import images, planted, rates
 
 RECIPES: dict[str, Recipe] = {
     "balle2022.glm": on_mnist.glm,
@@ -33,8 +31,8 @@ RECIPES: dict[str, Recipe] = {
     "mnemonist2023.figure9_gallery": mnemonist_figures.figure9_gallery,
     "wang2023.figure2": planted.figure2,
     "wang2023.figure3_mnist": images.figure3_mnist,
-    "wang2023.rates": wang_rates.rates,
-    "wang2023.noise": wang_rates.noise,
+    "wang2023.rates": rates.rates,
+    "wang2023.noise": rates.noise,
     "wang2023.linear_caveat": planted.linear_caveat,
     "wang2023.activations": planted.activations,
     "wang2023.depth": planted.depth,
@@ -62,11 +60,11 @@ RECIPES: dict[str, Recipe] = {
     "tian2025.unknown_learning_rate": unknowns.unknown_learning_rate,
     "tian2025.unknown_size": unknowns.unknown_size,
     "tian2025.unknown_labels": mlps.unknown_labels,
-    "federated.architectures": searches.architectures,
-    "federated.local_steps": searches.local_steps,
-    "federated.first_layer": exact.first_layer,
-    "federated.from_the_tensor": exact.from_the_tensor,
-    "federated.labels": counts.labels,
+    "federated.architectures": federated.architectures,
+    "federated.local_steps": federated.local_steps,
+    "federated.first_layer": federated.first_layer,
+    "federated.from_the_tensor": federated.from_the_tensor,
+    "federated.labels": federated.labels,
     "ablations.mnemonist_rates": mnemonist.rates,
     "ablations.reconn_settings": reconn.settings,
     "ablations.reconn_shadows": reconn.shadows,

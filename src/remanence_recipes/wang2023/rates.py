@@ -95,10 +95,9 @@ def _noise(scale: Scale, attack: Stein, levels: Sequence[float], seed: int, devi
         errors = {m: _draws(attack, d, m, level, REPEATS[scale], seed, device) for m in widths}
         exponent, constant = (_fit(statistic, {d: errors}, seed) for statistic in (_exponent, _constant))
         under = f", noise {level:g}"
-        measures += [
-            *_rate(under, exponent),
-            Measure.from_interval("constant" + under, constant, meaning=MEANING_OF_CONSTANT),
-        ]
+        rate, deviation = _rate(under, exponent)
+        constants = Measure.from_interval("constant" + under, constant, meaning=MEANING_OF_CONSTANT)
+        measures += [rate, constants, deviation]
         means[f"noise {level:g}"] = _means(d, errors, seed)
     x = tuple(map(float, widths))
     series = series_along(means, x, {"chance": [chance_error(d, seed)] * len(x)})
