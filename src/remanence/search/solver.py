@@ -220,7 +220,7 @@ class Stack:
             return replace(
                 variable,
                 init=self.values[name][index],
-                lr=lr[index] if isinstance(lr, Tensor) else lr,
+                lr=lr[index.to(lr.device)] if isinstance(lr, Tensor) else lr,
                 damping=None if damping is None else damping[index],
             )
 
