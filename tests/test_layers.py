@@ -1,6 +1,7 @@
 """Imports point one way, and no attack can see the truth."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,6 +76,12 @@ def test_imports_point_one_way(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "attacks").rglob("*.py")), ids=lambda path: path.name)
 def test_no_attack_imports_what_holds_the_truth(path: Path) -> None:
     assert sees_the_truth(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_library_imports_no_recipe(path: Path) -> None:
+    """The command line loads them by name."""
+    assert not re.search(r"^\s*(from|import) remanence_recipes", path.read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def test_the_rules_can_fail() -> None:

@@ -18,10 +18,10 @@ import typer
 from remanence.errors import BadInput, unknown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from remanence.execution import Local, Ray
-    from remanence.experiments import Experiment
+    from remanence.experiments import Experiment, Recipe
     from remanence.experiments.results import Result
     from remanence.experiments.run import Job
 
@@ -120,7 +120,6 @@ def program(
 def demo(out: Out = None, seed: Seed = 0, force: Force = False, redact: Redact = False, as_json: Json = False) -> None:
     """Attack small models on embedded data and write a page. It takes under a minute on two cores."""
     from remanence.experiments.run import Job
-    from remanence_recipes.demo import digits
 
     job = Job(
         recipe="demo.digits",
@@ -132,7 +131,7 @@ def demo(out: Out = None, seed: Seed = 0, force: Force = False, redact: Redact =
         force=force,
         redact=redact,
     )
-    _run(digits("small"), job, as_json=as_json)
+    _run(_recipes()["demo.digits"]("small"), job, as_json=as_json)
 
 
 @app.command()
@@ -166,28 +165,32 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Train small victims on your data, attack them, and write a page."""
+    from remanence.audit.first_layer import weights_experiment
+    from remanence.audit.presets import audit_experiments
     from remanence.data import load
     from remanence.experiments.run import Job
-    from remanence_recipes.demo import SPANS, audit_attacks
-    from remanence_recipes.finished import finished_study
 
     records = partial(load, data, label=label)
     if weights or held_out or start:
         if not (weights and held_out) or attack or net:
             raise BadInput(
                 "`--weights` and `--held-out` go together, `--start` with both, and without `--attack` and `--net`, "
-                "which are for victims that the audit trains: give both"
+                "which are for victims that the audit trains: give both",
+                code="conflict",
+                argument="--weights",
             )
         if label:
             raise BadInput(
                 "a table's columns are scaled by its own extremes, which is not how the network saw them: with "
-                "`--weights` give what it saw as an .npz, without `--label`"
+                "`--weights` give what it saw as an .npz, without `--label`",
+                code="conflict",
+                argument="--label",
             )
-        chosen: list[Experiment] = [finished_study(SPANS, records, partial(load, held_out), weights, start)]
+        chosen: list[Experiment] = [weights_experiment(records, partial(load, held_out), weights, start)]
         tuned_from = ["--start", str(start)] if start else []
         subject = ["--weights", str(weights), *tuned_from, "--held-out", held_out]
     else:
-        chosen = audit_attacks(records, net or "mlp", attack, named=data)
+        chosen = audit_experiments(records, net or "mlp", attack, named=data)
         subject = ["--net", net or "mlp"]
     job = Job(
         recipe=shlex.join(["audit", data, *(["--label", label] if label else []), *subject]),
@@ -225,10 +228,10 @@ def run(
     """Run a recipe: one figure or table of a paper. Its printed numbers stand beside ours."""
     from remanence.experiments import SCALES
     from remanence.experiments.run import Job
-    from remanence_recipes import RECIPES
 
-    if recipe not in RECIPES:
-        raise unknown_name("recipe", recipe, RECIPES, shown_by="remanence list")
+    recipes = _recipes()
+    if recipe not in recipes:
+        raise unknown_name("recipe", recipe, recipes, shown_by="remanence list")
     if scale == "paper":
         raise BadInput(
             "there is no scale `paper`: what one GPU does is called `full`, and each result says where it is less than "
@@ -239,7 +242,7 @@ def run(
     named = {name: name for name in SCALES}
     if scale not in named:
         raise unknown_name("scale", scale, SCALES)
-    experiments = RECIPES[recipe](named[scale])
+    experiments = recipes[recipe](named[scale])
     labels = [each.label for each in experiments]
     for label in experiment or []:
         if label not in labels:
@@ -291,11 +294,10 @@ def list_all(as_json: Json = False) -> None:
     from remanence.attacks import ATTACKS
     from remanence.data import list_named
     from remanence.metrics import MATCHINGS, METRICS
-    from remanence_recipes import RECIPES
 
     listed = {
         "attacks": {attack.__name__: _first_line(sys.modules[attack.__module__]) for attack in ATTACKS},
-        "recipes": {name: _first_line(recipe) for name, recipe in RECIPES.items()},
+        "recipes": {name: _first_line(recipe) for name, recipe in _recipes().items()},
         "matchings": {matching.name: _first_line(matching.pair) for matching in MATCHINGS},
         "metrics": {m.name: f"{'higher' if m.higher_is_better else 'lower'} is better" for m in METRICS},
         "data": {entry.name: entry.description for entry in list_named()},
@@ -340,6 +342,14 @@ def data_fetch(name: Annotated[str, typer.Argument(metavar="NAME", help="A named
         print(f"{name} comes with an installed package: there is nothing to fetch", file=sys.stderr)
 
 
+def _recipes() -> "Mapping[str, Recipe]":
+    """The recipes by name: a package of its own, loaded when a command needs it."""
+    from importlib import import_module
+
+    recipes: Mapping[str, Recipe] = import_module("remanence_recipes").RECIPES
+    return recipes
+
+
 def _command() -> str:
     return shlex.join(["remanence", *sys.argv[1:]])
 
@@ -350,7 +360,11 @@ def _backend(name: str, ray_address: str | None) -> "Local | Ray":
     if name not in ("local", "ray"):
         raise unknown_name("backend", name, ("local", "ray"))
     if ray_address and name != "ray":
-        raise BadInput(f"`--ray-address` needs `--backend ray`, got `--backend {name}`: change one of them")
+        raise BadInput(
+            f"`--ray-address` needs `--backend ray`, got `--backend {name}`: change one of them",
+            code="conflict",
+            argument="--ray-address",
+        )
     return Ray(address=ray_address) if name == "ray" else Local()
 
 

@@ -8,7 +8,7 @@ import pytest
 from command_line import Call, Said, ended
 from tiny_experiments import tiny_experiment
 
-import remanence_recipes.demo
+from remanence.audit import presets
 from remanence.cli import main
 from remanence_recipes import RECIPES
 
@@ -36,4 +36,4 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """`audit` at the budget of the smoke scale."""
-    monkeypatch.setattr(remanence_recipes.demo, "audit_cells", partial(remanence_recipes.demo.audit_cells, quick=True))
+    monkeypatch.setattr(presets, "attack_experiments", partial(presets.attack_experiments, quick=True))

@@ -13,7 +13,7 @@ from tiny_experiments import tiny_experiment
 
 import remanence.data
 import remanence.experiments.folder
-import remanence_recipes.demo
+from remanence.audit import presets
 from remanence.experiments.folder import read_run
 
 
@@ -28,7 +28,7 @@ def test_other_results_are_kept_unless_forced(call: Call, tiny: None, tmp_path: 
 
 
 def test_an_audit_of_something_else_is_another_run(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(remanence_recipes.demo, "audit_cells", lambda source, **_: [tiny_experiment()])
+    monkeypatch.setattr(presets, "attack_experiments", lambda source, **_: [tiny_experiment()])
     assert call("audit", "--out", "run").code == 0
     before = contents(tmp_path)
     for other in (["--net", "cnn"], ["--data", "mnist"], ["--label", "y"]):
@@ -43,7 +43,7 @@ def test_an_audit_with_fewer_attacks_does_not_drop_the_others(
         tiny_experiment("one"),
         tiny_experiment("two", attack=remanence.attacks.GradientMatching(), split=no_split),
     ]
-    monkeypatch.setattr(remanence_recipes.demo, "audit_cells", lambda source, **_: cells)
+    monkeypatch.setattr(presets, "attack_experiments", lambda source, **_: cells)
     assert call("audit", "--attack", "Guess", "--out", "run").code == 0
     assert [record.label for record in read_run(tmp_path / "run").results] == ["one"]
     assert_refused(call("audit", "--attack", "GradientMatching", "--out", "run"), "holds other results")

@@ -68,7 +68,7 @@ def test_an_audit_by_a_server_that_chose_the_weights_is_made_on_request(
     write_table(tmp_path / "people.csv", table())
     said = call("audit", "--data", "people.csv", "--label", "y", "--attack", "Stein")
     assert (said.code, said.out) == (2, "")
-    assert "1000 rows and 3 features cannot tell 4 records apart" in said.err
+    assert "1000 rows and 3 features cannot separate 4 records" in said.err
 
 
 def test_an_attack_that_is_refused_does_not_end_an_audit(call: Call, quick: None, tmp_path: Path) -> None:
@@ -77,9 +77,9 @@ def test_an_attack_that_is_refused_does_not_end_an_audit(call: Call, quick: None
     said = call(*both)
     refused, found, page = said.out.splitlines()
     assert refused.startswith("gradient of a batch, at weights that the server chose: Refused: ")
-    assert "1000 rows and 3 features cannot tell 4 records apart" in refused
+    assert "1000 rows and 3 features cannot separate 4 records" in refused
     assert found.startswith("all records but one: ")
-    assert "cannot tell 4 records apart" in Path(page).read_text()
+    assert "cannot separate 4 records" in Path(page).read_text()
     assert said.code == 2
     assert_told(said, "1 of 2 experiments refused (gradient of a batch, at weights that the server chose)", page)
     again = call(*both, "--json")

@@ -20,11 +20,11 @@ from tiny_experiments import tiny_experiment
 
 import remanence.data
 import remanence.experiments.folder
-import remanence_recipes.demo
 from remanence.errors import BadInput
 from remanence.experiments import Experiment, run_experiment
 from remanence.experiments.folder import read_run
 from remanence.experiments.results import parse_results
+from remanence_recipes import RECIPES
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def test_single_cells_can_be_run_and_unknown_ones_are_named(call: Call) -> None:
 
 
 def test_the_demo_takes_the_options_of_a_run(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(remanence_recipes.demo, "digits", lambda scale: [tiny_experiment(f"at {scale}")])
+    monkeypatch.setitem(RECIPES, "demo.digits", lambda scale: [tiny_experiment(f"at {scale}")])
     said = call("demo", "--seed", 3)
     assert (said.code, said.out.splitlines()[-1]) == (0, os.path.join("runs", "demo", "report.html"))
     (record,) = read_run(tmp_path / "runs" / "demo").results

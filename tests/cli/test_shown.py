@@ -160,7 +160,7 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
         ["audit", "--attack", "SimuDy"],
         [
             "SimuDy is not run by `audit`, which runs GradientMatching, ",
-            "build a release in Python (docs/threat-models.md)",
+            "build a release in Python (docs/tutorial.md)",
         ],
     ),
     "attack of another net": (

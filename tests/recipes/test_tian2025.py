@@ -39,8 +39,8 @@ def test_digits_come_back_one_for_every_three_neurons() -> None:
 
 def test_of_any_classes_more_come_back_where_labels_are_moved_too() -> None:
     even, moved = (record.attack.scores for record in results("tian2025.unknown_labels").values())
-    assert moved["objective"] < 0.5 * even["objective"]
-    assert moved["metrics"]["normalised_ssim"]["mean"] > even["metrics"]["normalised_ssim"]["mean"] + 0.1
+    assert moved.objective < 0.5 * even.objective
+    assert moved.metrics["normalised_ssim"].mean > even.metrics["normalised_ssim"].mean + 0.1
 
 
 def test_private_records_have_as_many_of_each_class_and_follow_the_seed() -> None:

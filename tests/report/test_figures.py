@@ -10,8 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
+from remanence.experiments import words
 from remanence.experiments.results import Histogram, RocSummary
-from remanence.report import figures, words
+from remanence.report import figures
 from remanence.report.charts import LEFT, RIGHT, WIDTH
 from remanence.report.pictures import png
 

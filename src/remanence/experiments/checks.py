@@ -11,7 +11,7 @@ from remanence.metrics.evaluation import FPR, oriented
 from remanence.types import Caveat
 
 _SWAPPED = 0.1  # an AUC that chance does not reach from above
-_OUTSIDE = 0.01  # of a record's energy; of records that were trained on rounding is left, or what first weights left
+_OUTSIDE = 0.01  # of a record's energy; of records that were trained on rounding is left, or what initial weights left
 
 
 def caveats(finding: Finding) -> list[Caveat]:
@@ -29,10 +29,10 @@ def nothing_found(finding: Finding) -> Caveat | None:
 def few_records(finding: Finding) -> Caveat | None:
     if (n := len(finding.truth)) >= 30:
         return None
-    share = finding.scores.fraction_found
+    found = finding.scores.fraction_found
     text = (
-        f"Only {n} record{'s were' if n > 1 else ' was'} attacked: the share found could be anything "
-        f"from {share.low:.0%} to {share.high:.0%}."
+        f"Only {n} record{'s were' if n > 1 else ' was'} attacked: the fraction found could be anything "
+        f"from {found.low:.0%} to {found.high:.0%}."
     )
     return Caveat(code="few-records", text=text)
 
@@ -67,7 +67,7 @@ def no_better_than_a_neighbour(finding: Finding) -> Caveat | None:
         return None
     text = (
         f"On average the reconstructions come no closer ({metric.name}) than the nearest record an attacker could own: "
-        "what was read back may be the kind of record rather than the record."
+        "what was reconstructed may be the kind of record rather than the record."
     )
     return Caveat(code="no-better-than-a-neighbour", text=text)
 
@@ -102,30 +102,30 @@ def above_the_limit(finding: Finding) -> Caveat | None:
     return Caveat(code="above-the-limit", text=text)
 
 
-def few_held_out(told: Membership) -> Caveat | None:
-    """Of a test of membership, not of a finding."""
-    if 1 / (1 + told.null) <= FPR:
+def few_held_out(test: Membership) -> Caveat | None:
+    """A check of a membership test."""
+    if 1 / (1 + test.null) <= FPR:
         return None
     text = (
-        f"Only {told.null} held-out records set the threshold, too few for a rate of {FPR:.0%}: no record can be told, "
-        "whatever the weights hold. Hold 200 or more out."
+        f"Only {test.null} held-out records set the threshold, too few for a rate of {FPR:.0%}: no record can be "
+        "identified, whatever the weights hold. Hold 200 or more out."
     )
     return Caveat(code="few-held-out", text=text)
 
 
-def swapped(told: Membership) -> Caveat | None:
-    """Of a test of membership, not of a finding."""
-    if told.auc.value > _SWAPPED:
+def swapped(test: Membership) -> Caveat | None:
+    """A check of a membership test."""
+    if test.auc.value > _SWAPPED:
         return None
     text = (
         f"The held-out records lie nearer to the span than those that are said to have trained the model (AUC "
-        f"{told.auc.value:.2f}, by chance 0.5): were the two given in each other's place?"
+        f"{test.auc.value:.2f}, by chance 0.5): were the two swapped?"
     )
     return Caveat(code="swapped", text=text)
 
 
 def records_outside(outside: Tensor) -> Caveat | None:
-    """Of a span whose records are known, by the share of each one's energy that lies outside it."""
+    """A check of a span whose records are known, by the fraction of each one's energy that lies outside it."""
     if (typical := float(outside.median())) <= _OUTSIDE:
         return None
     text = (
@@ -137,13 +137,13 @@ def records_outside(outside: Tensor) -> Caveat | None:
 
 
 def no_gap(span: Span) -> Caveat | None:
-    """Of a span, not of a finding."""
+    """A check of a span."""
     if span.rank is not None:
         return None
     text = (
         f"No singular value of the first layer is {CLEAR:g} times the next ({span.gap:.3g} times at most) between the "
         "number of classes and that of features and rows: how many records were trained on, and whether a record was, "
-        "cannot be said from it. That is no safety: more may be left of the first weights than is known, records may "
+        "cannot be said from it. That is no safety: more may remain of the initial weights than is known, records may "
         "be as many as features or rows, or the steps were not those of SGD."
     )
     return Caveat(code="no-gap", text=text)

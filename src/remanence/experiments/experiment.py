@@ -229,11 +229,11 @@ def run_experiment(
 
     outcomes = []
     for i in range(experiment.repeats):
-        own = derive_seed(seed, "repeat", i) if i else seed
-        victims = None if experiment.victims is None else (prepared or fresh)(experiment.victims, own)
+        repeat_seed = derive_seed(seed, "repeat", i) if i else seed
+        victims = None if experiment.victims is None else (prepared or fresh)(experiment.victims, repeat_seed)
         if victims and (known := experiment._known_quantities(victims)):
             check_claims(experiment.claims, known)
-        trial = Trial(attack=experiment.attack, seed=own, device=device, prepared=victims, store=store)
+        trial = Trial(attack=experiment.attack, seed=repeat_seed, device=device, prepared=victims, store=store)
         outcomes.append(joined([evaluation(trial) for evaluation in experiment.evaluations]))
     outcome = outcomes[0] if len(outcomes) == 1 else _over_repeats(outcomes, seed)
     check_claims(experiment.claims, dict.fromkeys(quantities_of(outcome)))

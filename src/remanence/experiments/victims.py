@@ -15,7 +15,7 @@ from torch import nn
 from remanence.data import Split
 from remanence.errors import BadInput
 from remanence.execution import Backend
-from remanence.models import initial_params, initial_stack
+from remanence.models import initial_params, initial_stack, server_params
 from remanence.progress import track
 from remanence.releases import Case, KnowsFinal, Reveal, Victim, check_fit, fit_of, train_victim, train_victims
 from remanence.seeds import derive_seed
@@ -27,6 +27,13 @@ from remanence.types import Caveat, Data, Params
 def random_init(model: nn.Module, seed: int) -> Params:
     """The package's default initialisation of `model`."""
     return initial_params(model, seed=seed)
+
+
+def server_init(norm: float | None, model: nn.Module, seed: int) -> Params:
+    """Weights of a server that wants pre-activations of order one for records of this norm; None: of typical images,
+    which the server does not see."""
+    width = next(layer.in_features for layer in model.modules() if isinstance(layer, nn.Linear))
+    return server_params(model, seed=seed, row_std=1 / (norm or 0.5 * width**0.5))
 
 
 @final

@@ -12,11 +12,11 @@ from torch import Tensor
 from remanence.errors import BadInput
 from remanence.experiments.folder import Row, Run
 from remanence.experiments.results import AttackSummary
+from remanence.experiments.words import percent, score
 from remanence.report import figures
 from remanence.report.glossary import released
 from remanence.report.pictures import png
 from remanence.report.sentences import limit_flag, limit_sentence, notes
-from remanence.report.words import percent, score
 
 MAX_PICTURES, MAX_VALUES, MAX_FEATURES = 12, 6, 12
 PARTS = {"truth": "truth", "reconstruction": "reconstruction", "lookalike": "look-alike"}

@@ -11,7 +11,7 @@ from html import escape
 from typing import final
 
 from remanence.experiments.outcome import Figure, Series
-from remanence.report.words import number
+from remanence.experiments.words import number
 
 WIDTH = 420
 LEFT, RIGHT, BOTTOM, PLOT = 58, 20, 48, 190

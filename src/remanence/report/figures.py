@@ -9,8 +9,8 @@ from markupsafe import Markup
 
 from remanence.experiments.outcome import Figure, Role, Series
 from remanence.experiments.results import Histogram, RocSummary
+from remanence.experiments.words import between, number, score
 from remanence.report.charts import chart
-from remanence.report.words import between, number, score
 
 MAX_ROWS = 60
 GROUPS: dict[str, tuple[str, Role]] = {
@@ -80,14 +80,14 @@ def roc(curve: RocSummary) -> str:
     low = min(low, 0.1)  # further left there is nothing to tell a rate from zero
     points = sorted(zip(curve.fpr, curve.tpr, strict=True))
     corners = [(after[0], before[1]) for before, after in pairwise(points)]
-    places = list(dict.fromkeys((max(x, low), round(y, 3)) for x, y in sorted(points + corners)))
+    shown = list(dict.fromkeys((max(x, low), round(y, 3)) for x, y in sorted(points + corners)))
     diagonal = tuple(low ** (1 - i / 40) for i in range(41))
     figure = Figure(
         title="Fraction of records that beat held-out ones at each false-positive rate",
         x_label="false-positive rate, logarithmic",
         y_label="fraction of records",
         series=(
-            Series(name="this attack", x=tuple(x for x, _ in places), y=tuple(y for _, y in places)),
+            Series(name="this attack", x=tuple(x for x, _ in shown), y=tuple(y for _, y in shown)),
             Series(name="chance", x=diagonal, y=diagonal, role="chance"),
         ),
         log_x=True,

@@ -7,9 +7,9 @@ from typing import TypeAlias, final
 from remanence.experiments.experiment import Point
 from remanence.experiments.outcome import Figure, Role, Series
 from remanence.experiments.results import AttackSummary, MetricSummary, Result
+from remanence.experiments.words import number
 from remanence.metrics.limit import Limit
 from remanence.report.figures import Rendered, rendered
-from remanence.report.words import number
 
 LEVELS = {"nearest_neighbour": "nearest neighbour", "mean_image": "mean image"}
 

@@ -17,13 +17,13 @@ from markupsafe import Markup
 from remanence.experiments.folder import Run, redacted, replace_file
 from remanence.experiments.provenance import Hardware
 from remanence.experiments.results import Result
+from remanence.experiments.words import between, number, percent, score
 from remanence.report.attacks import AttackView, attack_view
 from remanence.report.figures import Rendered, rendered
 from remanence.report.glossary import matchings_in, metrics_in
 from remanence.report.overview import overview
 from remanence.report.pictures import PictureRow, picture_rows
 from remanence.report.sentences import budget_sentence, claim_status, verdict
-from remanence.report.words import between, number, percent, score
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from remanence.experiments.outcome import Measure
 from remanence.experiments.results import AttackSummary, ClaimCheck, Counted, Result
+from remanence.experiments.words import DASH, PERCENT, between, number, percent, score
 from remanence.metrics import Interval
-from remanence.report.words import DASH, PERCENT, between, number, percent, score
 
 MAX_MEASURES = 4  # in one sentence
 

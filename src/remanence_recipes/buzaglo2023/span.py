@@ -31,16 +31,16 @@ from remanence.diagnostics.span import Span, estimate_span
 from remanence.engine import train
 from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
 from remanence.experiments.checks import few_held_out, no_gap, records_outside
+from remanence.experiments.evaluations.span import membership_measures, outside_figure, rank_measure, singular_values
 from remanence.metrics import Membership, membership_test
 from remanence.metrics.evaluation import FPR
 from remanence.metrics.statistics import auc, binomial_proportion, bootstrap_mean, p_values
-from remanence.models import mlp
+from remanence.models import initial_params, mlp
 from remanence.progress import track
 from remanence.releases import KnowsFinal, Victim, check_fit, fine_tuned, train_victim, weights_only
 from remanence.seeds import derive_seed
 from remanence.training import SGD, Training, remaining_fraction
 from remanence.types import Caveat, Data, concat
-from remanence_recipes.spans import membership_measures, outside_figure, rank_measure, singular_values, started
 
 EXACT, WITH = "rank exact", "AUC, with against without"
 WITH_TOLD, WITHOUT_TOLD = "told, with the record", "told, without the record"
@@ -65,7 +65,7 @@ class Setting:
     def start(self, fixed: Data, private: Data, seed: int) -> Victim:
         """A target before any training; all begin with the same weights."""
         model = mlp(fixed.shape, fixed.num_classes, hidden=self.hidden, activation=nn.ReLU)
-        initial = started(model, fixed, seed=derive_seed(seed, "start"))
+        initial = {n: p.to(fixed.x) for n, p in initial_params(model, seed=derive_seed(seed, "start")).items()}
         untrained = self.training(0.0, 0)
         return Victim(model=model, training=untrained, initial=initial, final=initial, fixed=fixed, private=private)
 

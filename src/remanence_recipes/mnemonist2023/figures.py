@@ -20,6 +20,9 @@ from remanence.experiments import (
     Series,
     Trial,
 )
+from remanence.experiments.evaluations import StoredRows
+from remanence.experiments.evaluations.storage import ABOUT
+from remanence.experiments.victims import random_init
 from remanence.metrics import MAE, MAE_MSE, MSE, PSNR, SSIM, identity
 from remanence.metrics.statistics import binomial_proportion, bootstrap_mean, bootstrap_statistic, rank_correlation
 from remanence.seeds import derive_seed
@@ -32,11 +35,8 @@ from remanence_recipes.mnemonist2023.setting import (
     initialisations,
     net,
     null_errors,
-    parts,
-    training,
     victims,
 )
-from remanence_recipes.storage import storage_study
 
 # Figure 1 and table 3: RecoNN and Mnemonist-RecoNN over initialisations
 
@@ -184,9 +184,15 @@ def table3(scale: Scale) -> Sequence[Experiment]:
 
 def figure5_storage(scale: Scale) -> Sequence[Experiment]:
     """Figure 5: how many rows of the first layer store each target at steps 1, 30 and 40, ReLU against sigmoid."""
-    divided, steps = partial(parts, scale), (1, 3 * STEPS[scale] // 4, STEPS[scale])
+    steps = (1, 3 * STEPS[scale] // 4, STEPS[scale])
+    usual = replace(victims(scale), initial=random_init)
     return [
-        storage_study(name, divided, partial(net, activation), training(scale), steps=steps, caveats=(TUNED,))
+        Experiment(
+            label=name,
+            about=ABOUT,
+            victims=replace(usual, model=partial(net, activation)),
+            evaluations=(StoredRows(steps=steps, caveats=(TUNED,)),),
+        )
         for name, activation in (("ReLU", nn.ReLU), ("sigmoid", nn.Sigmoid))
     ]
 

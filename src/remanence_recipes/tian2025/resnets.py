@@ -12,9 +12,9 @@ from torch.nn.functional import cross_entropy
 
 from remanence.attacks import Search, SimuDy, Simulation, Surrogate, TotalVariation, with_search
 from remanence.data import Split
-from remanence.experiments import Claim, Experiment, Measure, Measurement, Outcome, Reconstructed, Scale, Victims
-from remanence.metrics.statistics import binomial_proportion
-from remanence.models import Standardise, apply, initial_params, resnet
+from remanence.experiments import Claim, Experiment, Measurement, Outcome, Reconstructed, Scale, Victims
+from remanence.experiments.evaluations import Accuracy
+from remanence.models import Standardise, initial_params, resnet
 from remanence.progress import track
 from remanence.releases import fine_tuned
 from remanence.seeds import derive_seed
@@ -223,9 +223,4 @@ def _accuracy(
 ) -> Outcome:
     test = parts(seed).test.to(device)
     params = {name: p.to(device) for name, p in start(seed).items()}
-    with torch.no_grad():
-        guesses = [apply(built(net)(test), params, x).argmax(1) for x in test.x.split(500)]
-    share = binomial_proportion(int((torch.cat(guesses) == test.y).sum()), len(test))
-    chance = float(test.y.bincount().max()) / len(test)
-    meaning = "share of held-out images that the start classifies rightly"
-    return Outcome(measures=(Measure.from_interval("test accuracy", share, meaning=meaning, chance=chance),))
+    return Outcome(measures=(Accuracy().measure(built(net)(test), params, test),))

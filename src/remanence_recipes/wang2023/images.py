@@ -10,11 +10,12 @@ from torch import nn
 from remanence.attacks import Stein
 from remanence.data import Split, load, split
 from remanence.experiments import Claim, Experiment, Point, Reconstructed, Scale, Victims
+from remanence.experiments.victims import server_init
 from remanence.metrics import MSE, PSNR, SSIM
-from remanence.models import mlp, server_params
+from remanence.models import mlp
 from remanence.releases import gradient_at_initial
 from remanence.training import SquaredError, Training
-from remanence.types import Data, Params
+from remanence.types import Data
 from remanence_recipes.wang2023.setting import SquareAndCube
 
 NORM = {"digits": 2.0, "mnist": 4.0}  # of every record of figure 3: below that of the faintest
@@ -37,14 +38,8 @@ def server_victims(
         training=Training(epochs=0, loss=CLASSES),
         reveal=gradient_at_initial,
         per_victim=per_victim,
-        initial=partial(sent_by_server, norm),
+        initial=partial(server_init, norm),
     )
-
-
-def sent_by_server(norm: float | None, model: nn.Module, seed: int) -> Params:
-    """Rows for pre-activations of order one: the server does not see the images, but knows how bright images are."""
-    width = next(layer.in_features for layer in model.modules() if isinstance(layer, nn.Linear))
-    return server_params(model, seed=seed, row_std=1 / (norm or 0.5 * width**0.5))
 
 
 def figure3_mnist(scale: Scale) -> Sequence[Experiment]:

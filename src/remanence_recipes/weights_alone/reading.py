@@ -11,10 +11,9 @@ from torch import Tensor
 from remanence.diagnostics.preflight import Preflight, run_preflight
 from remanence.experiments import Claim, Experiment, Figure, Measure, Measurement, Outcome, Series
 from remanence.experiments.checks import tuned_on_truth
+from remanence.experiments.evaluations import Accuracy
 from remanence.metrics import SSIM, SSIM3, Scores, evaluate, nearest_ncc
 from remanence.metrics.nulls import matched
-from remanence.metrics.statistics import binomial_proportion
-from remanence.models import apply
 from remanence.releases import Victim, weights_only
 from remanence.seeds import derive_seed
 from remanence.training import SquaredError
@@ -162,15 +161,8 @@ def _measures(name: str, attacked: Attacked) -> list[Measure]:
 
 
 def accuracy(reading: Reading) -> Measure:
-    victim, held_out = reading.victim, reading.held_out
-    with torch.no_grad():
-        logits = apply(victim.model, victim.final, held_out.x)
-    told = logits.argmax(1) if logits.shape[1] > 1 else (logits[:, 0] > 0).long()
-    share = binomial_proportion(int((told == held_out.y).sum()), len(held_out))
-    commonest = int(held_out.y.bincount().max()) / len(held_out)
-    return Measure.from_interval(
-        ACCURACY, share, chance=commonest, meaning="of the victim; chance: always the commonest class"
-    )
+    victim, meaning = reading.victim, "of the victim; chance: always the commonest class"
+    return Accuracy(name=ACCURACY, meaning=meaning).measure(victim.model, victim.final, reading.held_out)
 
 
 def of_weights(before: Preflight) -> list[Measure]:

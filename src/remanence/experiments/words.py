@@ -22,12 +22,12 @@ def score(value: object) -> str:
     return number(value)
 
 
-def percent(share: object) -> str:
-    """A share as the reader says it, with more digits near nothing and near all, where rounding would mislead."""
-    if isinstance(share, bool) or not isinstance(share, (int, float)):
-        return number(share)
-    digits = ".2g" if share < 0.1 else ".0f" if share <= 0.99 else ".3g"
-    return f"{100 * share:{digits}}{PERCENT}"
+def percent(fraction: object) -> str:
+    """A fraction as a reader says it, with more digits near nothing and near all, where rounding would mislead."""
+    if isinstance(fraction, bool) or not isinstance(fraction, (int, float)):
+        return number(fraction)
+    digits = ".2g" if fraction < 0.1 else ".0f" if fraction <= 0.99 else ".3g"
+    return f"{100 * fraction:{digits}}{PERCENT}"
 
 
 def between(low: object, high: object, say: Callable[[object], str] = score) -> str:
