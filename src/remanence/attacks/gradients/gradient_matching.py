@@ -20,6 +20,7 @@ from remanence.attacks.gradients.labels import infer_labels
 from remanence.errors import NotEnoughKnowledge, check_min
 from remanence.releases import KnowsUpdate, require
 from remanence.search import (
+    LBFGS,
     Cosine,
     Distance,
     MultiStep,
@@ -100,6 +101,7 @@ class GradientMatching:
             target=target,
             initial=initial,
             labels=labels,
+            stacked=not isinstance(self.search.optimizer, LBFGS),
         )
 
 
@@ -115,6 +117,7 @@ class _Matching:
     target: Tensor
     initial: Tensor
     labels: Tensor
+    stacked: bool  # all restarts in one pass; L-BFGS evaluates them one by one
     capturable: bool = False  # a release may simulate steps that wait for the host
 
     def init(self) -> dict[str, Variable]:
@@ -124,8 +127,13 @@ class _Matching:
         pass
 
     def value_and_grad(self, v: Variables) -> tuple[Tensor, Variables]:
-        grad, value = vmap(grad_and_value(self._value))(v["x"], self.labels)
-        return value, {"x": grad}
+        grad_x = grad_and_value(self._value)
+        if self.stacked:
+            grads, values = vmap(grad_x)(v["x"], self.labels)
+        else:
+            pairs = [grad_x(x, labels) for x, labels in zip(v["x"], self.labels, strict=True)]
+            grads, values = (torch.stack(parts) for parts in zip(*pairs, strict=True))
+        return values, {"x": grads}
 
     def select(self, restarts: Tensor) -> "_Matching":
         labels = self.labels[restarts.to(self.labels.device)]
