@@ -3,8 +3,8 @@
     python docs/build.py            rewrite every region between `<!-- generated: NAME -->` and `<!-- end -->`
     python docs/build.py --check    change nothing; the exit code is 1 where a region is not current
 
-NAME is `fields MODULE.CLASS`, `recipes PAPER`, `results PAPER`, `claims`, `headlines` or `decisions`. The pictures
-are made by `docs/plots.py`; `make docs` runs both.
+NAME is `fields MODULE.CLASS`, `recipes PAPER`, `results PAPER`, `claims`, `headlines`, `decisions` or `layers`. The
+pictures are made by `docs/plots.py`; `make docs` runs both.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import inspect
 import io
 import re
 import sys
+import textwrap
 import tokenize
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -118,6 +119,15 @@ def decisions() -> str:
     return "".join(lines)
 
 
+def layers() -> str:
+    """The order of imports, as the test of the layers states it."""
+    for node in ast.parse((ROOT / "tests" / "test_layers.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LAYERS":
+            names = [", ".join(sorted(layer)) for layer in ast.literal_eval(node.value)]
+            return textwrap.fill(" → ".join(names[:-1]), 110, initial_indent="    ", subsequent_indent="    ") + "\n"
+    raise LookupError("tests/test_layers.py defines no LAYERS")
+
+
 def results(paper: str) -> str:
     def cells(row: Row) -> tuple[str, ...]:
         result, name = row.result, row.file.partition("/")[2]
@@ -183,6 +193,7 @@ def region(name: str) -> str:
         "results": results,
         "claims": claims,
         "decisions": decisions,
+        "layers": layers,
         "headlines": headlines,
     }
     return makers[kind](argument) if argument else makers[kind]()
