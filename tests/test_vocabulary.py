@@ -67,6 +67,7 @@ CLEAN = (
     "remanence_recipes/curves.py",
     "remanence_recipes/federated.py",
     "remanence_recipes/mnemonist2023",
+    "remanence_recipes/tian2025",
     "remanence_recipes/wang2023",
 )  # files and folders that hold to it
 FILES = sorted(

@@ -7,7 +7,7 @@ from remanence_recipes.balle2022 import on_cifar10, on_mnist
 from remanence_recipes.buzaglo2023 import cifar100, classes, figures, gallery, margins, span, threshold
 from remanence_recipes.haim2022 import binary
 from remanence_recipes.mnemonist2023 import figures as mnemonist_figures
-from remanence_recipes.tian2025 import linear, mlps, resnets, scaling, unknowns
+from remanence_recipes.tian2025 import mlps, resnets
 from remanence_recipes.wang2023 import images, planted, rates
 
 RECIPES: dict[str, Recipe] = {
@@ -49,16 +49,16 @@ RECIPES: dict[str, Recipe] = {
     "buzaglo2023.figure7_threshold": threshold.figure7_threshold,
     "buzaglo2023.figure8_fixed_500": classes.figure8_fixed_500,
     "buzaglo2023.span": span.span,
-    "tian2025.table_linearity": linear.table_linearity,
+    "tian2025.table_linearity": resnets.table_linearity,
     "tian2025.mlp_100": mlps.mlp_100,
     "tian2025.mlp_500": mlps.mlp_500,
     "tian2025.baselines": mlps.baselines,
     "tian2025.resnet_20": resnets.resnet_20,
     "tian2025.resnet_50": resnets.resnet_50,
     "tian2025.resnet_120": resnets.resnet_120,
-    "tian2025.scaling": scaling.scaling,
-    "tian2025.unknown_learning_rate": unknowns.unknown_learning_rate,
-    "tian2025.unknown_size": unknowns.unknown_size,
+    "tian2025.scaling": resnets.scaling,
+    "tian2025.unknown_learning_rate": mlps.unknown_learning_rate,
+    "tian2025.unknown_size": resnets.unknown_size,
     "tian2025.unknown_labels": mlps.unknown_labels,
     "federated.architectures": federated.architectures,
     "federated.local_steps": federated.local_steps,

@@ -1,208 +1,139 @@
-"""Deep nets with frozen BatchNorm, fine-tuned from a start that we pre-train: the paper's is not public."""
+"""ResNets with frozen BatchNorm, fine-tuned from pre-trained layers; how linear a training is; where SimuDy breaks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import lru_cache, partial
+from itertools import chain
 from typing import final
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from remanence.attacks import Search, SimuDy, Simulation, Surrogate, TotalVariation, with_search
-from remanence.data import Split
-from remanence.experiments import Claim, Experiment, Measurement, Outcome, Reconstructed, Scale, Victims
+from remanence.attacks import (
+    Search,
+    SimuDy,
+    Simulation,
+    Surrogate,
+    TotalVariation,
+    contributions,
+    count_needed,
+    with_search,
+)
+from remanence.diagnostics.linearity import gradient_linearity, linearity_caveat
+from remanence.experiments import (
+    Claim,
+    Experiment,
+    Figure,
+    Measure,
+    Measurement,
+    Outcome,
+    Scale,
+    Series,
+    Trial,
+    Victims,
+    prepare,
+    sweep,
+)
 from remanence.experiments.evaluations import Accuracy
-from remanence.models import Standardise, initial_params, resnet
+from remanence.metrics.matching import NONE
+from remanence.metrics.statistics import bootstrap_mean
+from remanence.models import Standardise, initial_params, resnet, vgg
 from remanence.progress import track
 from remanence.releases import fine_tuned
 from remanence.seeds import derive_seed
-from remanence.training import SGD, Adam, Training
+from remanence.training import SGD, Training
 from remanence.types import Data, Params
-from remanence_recipes.tian2025.setting import PAPERS, Images, cut, images_of
+from remanence_recipes.tian2025.mlps import (
+    ADAM,
+    TRAINING,
+    Images,
+    image_split,
+    images_of,
+    mlp_victims,
+    reconstruct,
+    simudy,
+    simulating,
+)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class DeepNet:
-    """A net, and how long its start is trained."""
+    """A network, and the pre-training of its layers on `public` images for `epochs`."""
 
     family: Callable[..., nn.Sequential] = resnet
     blocks: tuple[int, ...]
     width: int
     side: int | None  # of the images; None: as they are
-    public: int  # images that the start is trained on
+    public: int
     epochs: int
 
+    def build(self, data: Data) -> nn.Module:
+        """The network for images of the shape of `data`, with BatchNorm in evaluation mode."""
+        layers = self.family(data.shape, data.num_classes, blocks=self.blocks, width=self.width)
+        with torch.device("meta"):
+            return nn.Sequential(Standardise(data.shape[0]), *layers).eval()
 
-NETS: dict[Scale, DeepNet] = {
+
+NETS: Mapping[Scale, DeepNet] = {
     "smoke": DeepNet(blocks=(1, 1), width=4, side=None, public=400, epochs=3),
     "small": DeepNet(blocks=(1, 1, 1), width=16, side=16, public=5000, epochs=4),
-    "full": DeepNet(blocks=(2, 2, 2, 2), width=64, side=None, public=20_000, epochs=10),
+    "full": DeepNet(blocks=(2, 2, 2, 2), width=64, side=None, public=20_000, epochs=10),  # ResNet-18
 }
-FAST = replace(PAPERS, epochs=4, optimizer=SGD(lr=0.1))  # so that four epochs of a new head do
-VICTIMS: dict[Scale, Training] = {"smoke": FAST, "small": PAPERS, "full": PAPERS}
-FEWEST, FEWER = 4, 8  # epochs that first and further steps simulate; the authors' code: 8
-STEEP = Surrogate(beta=(20.0, 40.0))  # of the last steps
-SHORT = 40  # one step of so many simulates the victim's own
-DEEP = SimuDy(
+FAST = replace(TRAINING, epochs=4, optimizer=SGD(lr=0.1))  # four epochs of a new head
+FINE_TUNING: Mapping[Scale, Training] = {"smoke": FAST, "small": TRAINING, "full": TRAINING}
+FEWER_EPOCHS = (4, 8)  # that the first searches simulate; the authors' code always simulates 8
+DEEP = SimuDy(  # scales, learning rate, prior and clipping were chosen on up to ten images of seed 0 at `small`
     prior=TotalVariation(weight=0.01),
-    search=Search(optimizer=Adam(lr=0.03, beta1=0.8, beta2=0.9), steps=5000, scales=4, tf32=True),
+    search=Search(optimizer=replace(ADAM, lr=0.03), steps=5000, scales=4, tf32=True),
     surrogate=Surrogate(beta=(2.0, 40.0)),
     simulation=Simulation(clip=10.0),
 )
 
 
-def resnet_20(scale: Scale) -> Sequence[Experiment]:
-    """20 images from ResNet-18, fine-tuned from pre-trained layers under a new head, and under the pre-trained one.
+def curriculum(records: int, steps: int, shorter: Sequence[Training]) -> SimuDy:
+    """Searches that simulate each of the `shorter` trainings, which is as much cheaper, and last the victim's own.
 
-    For 20 epochs at full batch; the layers have seen other images. With their own head the loss is so curved that a
-    larger rate than the victim's diverges.
+    Each starts from what the one before found: `steps`, then a third as many, and a fortieth of the victim's own.
     """
-    claim = Claim.mean(images_of(scale).ssim, printed=0.57, target=0.60, where="20 images, read off a picture")
-    records, steps = 20 if scale == "full" else 10, {"smoke": 20, "small": 300, "full": 1500}[scale]
-    start, victim = Start.of(scale, records), VICTIMS[scale]
-    attack = deep(records, steps, [replace(victim, epochs=FEWER)] if victim.epochs > FEWER else [])
-    kept = deep_cell(scale, start.net, start.parts, start.trained, attack)
-    return [
-        *_images(scale, start, records, steps, claim),
-        replace(kept, label=f"{kept.label}, head pre-trained too"),
-    ]
-
-
-def resnet_50(scale: Scale) -> Sequence[Experiment]:
-    """50 images from the same ResNet-18."""
-    claim = Claim.mean(images_of(scale).ssim, printed=0.1982, target=0.35, where="50 images, greedy SSIM")
-    records = 50 if scale == "full" else 20
-    return _images(scale, Start.of(scale, records), records, {"smoke": 10, "small": 200, "full": 1200}[scale], claim)
-
-
-def resnet_120(scale: Scale) -> Sequence[Experiment]:
-    """120 images from the same ResNet-18, the largest set that the paper speaks of."""
-    records = {"smoke": 30, "small": 40, "full": 120}[scale]
-    return _images(scale, Start.of(scale, records), records, {"smoke": 8, "small": 80, "full": 500}[scale], None)
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Start:
-    """What a net is fine-tuned from, by the seed."""
-
-    net: DeepNet
-    parts: Callable[[int], Split]
-    trained: Callable[[int], Params]
-    new_head: Callable[[int], Params]
-
-    @classmethod
-    def of(cls, scale: Scale, records: int) -> "Start":
-        images, net = images_of(scale), NETS[scale]
-        parts = partial(cut, scale, records, public=net.public, side=net.side)
-        trained = started(net, images, parts)
-        return cls(net=net, parts=parts, trained=trained, new_head=with_new_head(net, images, parts, trained))
-
-
-def _images(scale: Scale, start: Start, records: int, steps: int, claim: Claim | None) -> list[Experiment]:
-    attack = deep(records, steps, leaping(VICTIMS[scale]))
-    cell = deep_cell(scale, start.net, start.parts, start.new_head, attack)
-    return [
-        Experiment(
-            label="the start",
-            about="How good the net is whose layers fine-tuning starts from; the head is drawn anew, as for a new "
-            "task. The paper's start is not public: ours is pre-trained on images that are neither private nor held "
-            "out.",
-            evaluations=(Measurement(measure=partial(_accuracy, start.trained, start.net, start.parts)),),
-        ),
-        replace(cell, claims=(claim,) if claim and scale == "full" else ()),
-    ]
-
-
-def deep(records: int, steps: int, shorter: Sequence[Training]) -> SimuDy:
-    """First steps simulate shorter trainings than the victim's, which cost as much less; the last ones its own."""
-    found = simulating(with_search(replace(DEEP, candidates=records), steps=steps), shorter[0] if shorter else None)
-    adam = DEEP.search.optimizer
-    assert isinstance(adam, Adam)
+    attack = simulating(with_search(replace(DEEP, candidates=records), steps=steps), shorter[0] if shorter else None)
+    refined = replace(attack, surrogate=Surrogate(beta=(20.0, 40.0)))
     for training in shorter[1:]:
-        slower = with_search(found, steps=steps // 3, optimizer=replace(adam, lr=adam.lr / 3))
-        found = simulating(replace(slower, start=found, surrogate=STEEP), training)
+        slower = with_search(refined, steps=steps // 3, optimizer=ADAM)
+        attack = simulating(replace(slower, start=attack), training)
     if not shorter:
-        return found
-    last = with_search(found, steps=max(1, steps // SHORT), optimizer=replace(adam, lr=adam.lr / 10))
-    return simulating(replace(last, start=found, surrogate=STEEP), None)
+        return attack
+    last = with_search(refined, steps=max(1, steps // 40), optimizer=replace(ADAM, lr=0.003))
+    return simulating(replace(last, start=attack), None)
 
 
-def simulating(attack: SimuDy, training: Training | None) -> SimuDy:
-    """The attack with another training that it simulates."""
-    return replace(attack, simulation=replace(attack.simulation, training=training))
-
-
-def leaping(training: Training) -> list[Training]:
-    """As far in fewer epochs; none where there are few already."""
+def shorter_trainings(training: Training) -> list[Training]:
+    """Trainings of fewer epochs at learning rates as much larger; none where `training` is short already."""
     optimizer, epochs = training.optimizer, training.epochs
     return [
-        replace(training, epochs=few, optimizer=replace(optimizer, lr=epochs / few * optimizer.lr))
-        for few in (FEWEST, FEWER)
-        if epochs > FEWER
+        replace(training, epochs=fewer, optimizer=replace(optimizer, lr=epochs / fewer * optimizer.lr))
+        for fewer in FEWER_EPOCHS
+        if epochs > max(FEWER_EPOCHS)
     ]
 
 
-def deep_cell(
-    scale: Scale, net: DeepNet, parts: Callable[[int], Split], start: Callable[[int], Params], attack: SimuDy
-) -> Experiment:
-    images = images_of(scale)
-    return Experiment(
-        label=f"ResNet, {attack.candidates} images",
-        victims=Victims(
-            split=parts,
-            model=built(net),
-            training=VICTIMS[scale],
-            initial=lambda _, seed: start(seed),
-            reveal=fine_tuned,
-        ),
-        attack=attack,
-        tuned_on_truth=True,  # scales, rate, prior, clip and leaps, on up to ten images of seed 0 at `small`
-        evaluations=(Reconstructed(matching=images.matching, metrics=images.metrics),),
-    )
+@lru_cache(maxsize=8)
+def pretrained(scale: Scale, net: DeepNet, records: int, seed: int) -> Params:
+    """The weights of `net` after pre-training on public images, which are neither private nor held out."""
+    public = image_split(scale, records, seed, public=net.public, side=net.side).public
+    model = net.build(public)
+    initial = images_of(scale).standardised(initial_params(model, seed=derive_seed(seed, "start")))
+    return pretrain(model, initial, public, epochs=net.epochs, seed=derive_seed(seed, "pre-training"))
 
 
-def built(net: DeepNet) -> Callable[[Data], nn.Module]:
-    def made(data: Data) -> nn.Module:
-        inner = net.family(data.shape, data.num_classes, blocks=net.blocks, width=net.width)
-        with torch.device("meta"):
-            return nn.Sequential(Standardise(data.shape[0]), *inner).eval()
+def pretrain(model: nn.Module, initial: Params, data: Data, *, epochs: int, seed: int) -> Params:
+    """Train by SGD with momentum in mini-batches, with the statistics of each batch in BatchNorm.
 
-    return made
-
-
-def started(net: DeepNet, images: Images, parts: Callable[[int], Split]) -> Callable[[int], Params]:
-    @cache
-    def start(seed: int) -> Params:
-        public = parts(seed).public
-        model = built(net)(public)
-        initial = images.shown(initial_params(model, seed=derive_seed(seed, "start")))
-        return pretrained(model, initial, public, epochs=net.epochs, seed=derive_seed(seed, "pre-training"))
-
-    return start
-
-
-def with_new_head(
-    net: DeepNet, images: Images, parts: Callable[[int], Split], start: Callable[[int], Params]
-) -> Callable[[int], Params]:
-    """The same layers under a head that has learnt nothing yet."""
-
-    def begun(seed: int) -> Params:
-        model = built(net)(parts(seed).public)
-        drawn = images.shown(initial_params(model, seed=derive_seed(seed, "head")))
-        head = [name for name, _ in model.named_parameters()][-2:]
-        return start(seed) | {name: drawn[name] for name in head}
-
-    return begun
-
-
-def pretrained(model: nn.Module, initial: Params, data: Data, *, epochs: int, seed: int) -> Params:
-    """By SGD with momentum in mini-batches, with the statistics of each batch in BatchNorm: not a `Training`, in which
-    they are frozen. The means that BatchNorm gathers are among the weights."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # a start is made before a cell has a device
+    That is no `Training`, in which these are frozen; the running means that BatchNorm gathers are among the weights.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # made before an experiment has a device
     real = deepcopy(model).to_empty(device=device).train()
     for name, tensor in real.state_dict().items():
         tensor.copy_(initial[name])
@@ -218,9 +149,259 @@ def pretrained(model: nn.Module, initial: Params, data: Data, *, epochs: int, se
     return {name: p.detach().cpu() for name, p in real.state_dict().items()}
 
 
-def _accuracy(
-    start: Callable[[int], Params], net: DeepNet, parts: Callable[[int], Split], seed: int, device: torch.device
-) -> Outcome:
-    test = parts(seed).test.to(device)
-    params = {name: p.to(device) for name, p in start(seed).items()}
-    return Outcome(measures=(Accuracy().measure(built(net)(test), params, test),))
+def with_new_head(images: Images, model: nn.Module, params: Params, seed: int) -> Params:
+    """`params` with the last layer re-initialised, as for a new task."""
+    sampled = images.standardised(initial_params(model, seed=derive_seed(seed, "head")))
+    head = [name for name, _ in model.named_parameters()][-2:]
+    return params | {name: sampled[name] for name in head}
+
+
+def deep_victims(
+    scale: Scale, records: int, *, training: Training, net: DeepNet | None = None, new_head: bool = False
+) -> Victims:
+    """One network, fine-tuned on all private records from pre-trained layers, with their head or a new one."""
+    net = net or NETS[scale]
+
+    def initial(model: nn.Module, seed: int) -> Params:
+        params = pretrained(scale, net, records, seed)
+        return with_new_head(images_of(scale), model, params, seed) if new_head else params
+
+    split = partial(image_split, scale, records, public=net.public, side=net.side)
+    return Victims(split=split, model=net.build, training=training, initial=initial, reveal=fine_tuned)
+
+
+def table_linearity(scale: Scale) -> Sequence[Experiment]:
+    """The linearity index M_lin of MLPs by their width, and of ResNet-18 under its pre-trained head."""
+    widths = {"smoke": (16, 64), "small": (200, 500), "full": (200, 500, 2000, 4000)}[scale]
+    records = {"smoke": 10, "small": 20, "full": 100}[scale]
+    victims = {f"MLP {width}": mlp_victims(scale, records=records, width=width) for width in widths}
+    victims["ResNet"] = deep_victims(scale, min(records, 20), training=TRAINING)
+    about = (
+        "Whether the gradients of a record point in one direction at every epoch: at one, training is linear and "
+        "attacks that linearise it can work."
+    )
+    claims = [
+        Claim(quantity=name, higher_is_better=None, printed=printed, where="table of M_lin", rtol=0.03)
+        for name, printed in PRINTED_LINEARITY.items()
+        if scale == "full"
+    ]
+    evaluation = Measurement(measure=partial(_linearity, victims))
+    return [Experiment(label="linearity", about=about, evaluations=(evaluation,), claims=tuple(claims))]
+
+
+PRINTED_LINEARITY = {"MLP 200": 0.9134, "MLP 500": 0.9165, "MLP 2000": 0.9306, "MLP 4000": 0.9535, "ResNet": 0.5988}
+
+
+def _linearity(victims: Mapping[str, Victims], seed: int, device: torch.device) -> Outcome:
+    """The index of each network, over its records, next to the paper's."""
+    found = {
+        name: bootstrap_mean(
+            gradient_linearity(prepare(each, seed=seed, device=device).trained[0]), seed=derive_seed(seed, name)
+        )
+        for name, each in victims.items()
+    }
+    printed = tuple(name for name in found if name in PRINTED_LINEARITY)
+    papers = Series(name="printed", x=printed, y=tuple(PRINTED_LINEARITY[name] for name in printed), role="printed")
+    series = (Series.from_intervals("ours", tuple(found), list(found.values())), papers)
+    meaning = "mean cosine of a record's gradients at any two epochs, over the records; chance: unrelated directions"
+    caveats = {name: linearity_caveat(each.value) for name, each in found.items()}
+    return Outcome(
+        measures=tuple(Measure.from_interval(name, each, meaning=meaning, chance=0.0) for name, each in found.items()),
+        figures=(Figure(title="Linearity", x_label="net", y_label="M_lin", series=series, kind="bars"),),
+        caveats=tuple(replace(caveat, text=f"{name}: {caveat.text}") for name, caveat in caveats.items() if caveat),
+    )
+
+
+def resnet_20(scale: Scale) -> Sequence[Experiment]:
+    """20 images from ResNet-18, fine-tuned from pre-trained layers under a new head, and under the pre-trained one.
+
+    Under the pre-trained head the loss is so curved that a larger learning rate than the victim's diverges, so that the
+    shorter training stops earlier instead.
+    """
+    claim = Claim.mean(
+        images_of(scale).ssim, printed=0.57, target=0.60, where="20 images, measured on a picture of the authors' code"
+    )
+    records, steps = 20 if scale == "full" else 10, {"smoke": 20, "small": 300, "full": 1500}[scale]
+    training, fewer = FINE_TUNING[scale], max(FEWER_EPOCHS)
+    attack = curriculum(records, steps, [replace(training, epochs=fewer)] if training.epochs > fewer else [])
+    victims = deep_victims(scale, records, training=training)
+    return [
+        *_fine_tuned(scale, records, steps, claim),
+        reconstruct(scale, f"ResNet, {records} images, head pre-trained too", victims, attack),
+    ]
+
+
+def resnet_50(scale: Scale) -> Sequence[Experiment]:
+    """50 images from the same ResNet-18 under a new head."""
+    claim = Claim.mean(images_of(scale).ssim, printed=0.1982, target=0.35, where="50 images, greedy SSIM")
+    return _fine_tuned(scale, 50 if scale == "full" else 20, {"smoke": 10, "small": 200, "full": 1200}[scale], claim)
+
+
+def resnet_120(scale: Scale) -> Sequence[Experiment]:
+    """120 images from the same ResNet-18 under a new head, the largest set that the paper's review speaks of."""
+    records, steps = {"smoke": (30, 8), "small": (40, 80), "full": (120, 500)}[scale]
+    return _fine_tuned(scale, records, steps)
+
+
+def _fine_tuned(scale: Scale, records: int, steps: int, *claims: Claim) -> list[Experiment]:
+    """The accuracy of the pre-trained network, and the attack on its fine-tuning under a new head."""
+    training = FINE_TUNING[scale]
+    about = (
+        "How good the network is whose layers fine-tuning starts from, with its own head. The paper's is not public: "
+        "ours is pre-trained on images that are neither private nor held out."
+    )
+    start = deep_victims(scale, records, training=training)
+    victims = deep_victims(scale, records, training=training, new_head=True)
+    attack = curriculum(records, steps, shorter_trainings(training))
+    return [
+        Experiment(label="the start", about=about, victims=start, evaluations=(Accuracy(weights="initial"),)),
+        reconstruct(scale, f"ResNet, {records} images", victims, attack, claims=claims),
+    ]
+
+
+def unknown_size(scale: Scale) -> Sequence[Experiment]:
+    """Half as many candidates again as there were records: which of them the training needs."""
+    records, steps = {"smoke": (10, 60), "small": (20, 400), "full": (40, 1000)}[scale]
+    candidates = records * 3 // 2
+    if scale == "full":
+        victims = deep_victims(scale, records, training=TRAINING, new_head=True)
+        attack = curriculum(candidates, steps, shorter_trainings(TRAINING))
+    else:
+        victims = mlp_victims(scale, records=records, width=64, side=16 if scale == "small" else None)
+        attack = with_search(SimuDy(candidates=candidates), steps=steps, optimizer=replace(ADAM, lr=0.04))
+    quantity = "mean SSIM of those kept"
+    claim = Claim(quantity=quantity, higher_is_better=True, printed=0.2295, target=0.30, where="40 of 60")
+    return [
+        replace(
+            reconstruct(scale, "number of records", victims, attack),
+            about="More candidates than records: as many as records are selected, by the norm of the sum of their "
+            "gradients over the training.",
+            evaluations=(partial(_needed, images_of(scale)),),
+            claims=(claim,) if scale == "full" else (),
+        )
+    ]
+
+
+def _needed(images: Images, trial: Trial) -> Outcome:
+    """Evaluation: attack with too many candidates, and select by their contributions to the simulated training."""
+    case, seed, unrelated = trial.victims.cases[0], trial.seed, trial.victims.split.test.x
+    assert isinstance(trial.attack, SimuDy)
+    truth, found = case.truth.x, trial.attack.run(case.release, seed=seed)
+    assert found.y is not None
+    norms = contributions(case.release, found)
+    selected = found.x[norms.argsort(descending=True)[: len(truth)]]
+    selected = selected[images.matching(selected, truth)]
+    order = torch.randperm(len(unrelated), generator=torch.Generator().manual_seed(derive_seed(seed, "look-alikes")))
+    others = unrelated[order[: len(truth)].to(unrelated.device)]
+    index = images.matching(found.x, truth)
+    matched = torch.zeros(len(found.x), dtype=torch.bool, device=found.x.device)
+    matched[index[index != NONE]] = True
+    count = count_needed(norms, found.y, seed=derive_seed(seed, "count"))
+    measures = (
+        Measure.from_interval(
+            "mean SSIM of those kept",
+            bootstrap_mean(images.ssim.paired(selected, truth), seed=seed),
+            meaning="greedy, of normalised images; chance: as many unrelated images",
+            chance=float(images.ssim.paired(others[images.matching(others, truth)], truth).mean()),
+        ),
+        Measure(
+            name="matched pull more than unmatched",
+            value=float((norms[matched][:, None] > norms[~matched]).double().mean()),
+            meaning="fraction of pairs, of a candidate that is matched with a record and one that is not, in which the "
+            "matched one contributes more",
+            chance=0.5,
+        ),
+        Measure(
+            name="records by two groups",
+            value=count.value,
+            low=count.low,
+            high=count.high,
+            meaning=f"of {len(found.x)} candidates; there were {len(truth)} records",
+            chance=len(found.x) / 2,
+        ),
+    )
+    return Outcome(measures=measures, pictures={"truth": truth, "selected": selected})
+
+
+Axes = Mapping[str, tuple[int, ...]]
+MLPS: Mapping[Scale, tuple[Mapping[str, int], Axes]] = {  # the usual setting, at full batch, and what is tried
+    "smoke": ({"images": 10, "epochs": 20, "width": 64}, {"images": (10, 20), "batch": (5, 10)}),
+    "small": (
+        {"images": 20, "epochs": 20, "width": 100},
+        {"images": (10, 20, 50), "epochs": (20, 40, 80), "width": (50, 100, 300), "batch": (5, 10, 20)},
+    ),
+    "full": (
+        {"images": 100, "epochs": 20, "width": 1000},
+        {
+            "images": (20, 50, 100, 200),
+            "epochs": (20, 40, 80),
+            "width": (100, 300, 1000, 3000),
+            "batch": (25, 50, 100),
+        },
+    ),
+}
+DEEP_NETS: Mapping[Scale, tuple[Mapping[str, int], Axes]] = {
+    "smoke": ({"images": 10, "epochs": 2, "width": 4}, {"epochs": (2, 4)}),
+    "small": (
+        {"images": 10, "epochs": 1, "width": 16},
+        {"images": (10, 20), "epochs": (1, 4), "width": (8, 16), "batch": (5, 10)},
+    ),
+    "full": (
+        {"images": 10, "epochs": 4, "width": 16},
+        {"images": (10, 20, 50), "epochs": (1, 4, 8), "width": (8, 16, 32), "batch": (5, 10)},
+    ),
+}
+
+
+def scaling(scale: Scale) -> Sequence[Experiment]:
+    """SSIM against the number of images, the epochs, the width and the batch size: MLP, a small ResNet and VGG.
+
+    Mini-batches are in the order of the records, which the attacker knows, while their labels are guessed.
+    """
+    usual, axes = DEEP_NETS[scale]
+    return [
+        *_one_at_a_time("MLP", *MLPS[scale], partial(_scaled_mlp, scale)),
+        *_one_at_a_time("ResNet", usual, axes, partial(_scaled_deep, scale, resnet)),
+        *_one_at_a_time("VGG", usual, {"epochs": axes["epochs"]}, partial(_scaled_deep, scale, vgg)),
+    ]
+
+
+def _one_at_a_time(
+    name: str, usual: Mapping[str, int], axes: Axes, build: Callable[..., Experiment]
+) -> Sequence[Experiment]:
+    """A sweep over each axis, with the usual setting on the others."""
+
+    def along(axis: str, values: tuple[int, ...]) -> Sequence[Experiment]:
+        def vary(_: Experiment, value: int) -> Experiment:
+            return build(**{**usual, axis: value})
+
+        return sweep(build(**usual), axis, values, vary, label=f"{name}, {axis} {{value}}", series=name, log=True)
+
+    return list(chain.from_iterable(along(axis, values) for axis, values in axes.items()))
+
+
+def _scaled_mlp(scale: Scale, *, images: int, epochs: int, width: int, batch: int | None = None) -> Experiment:
+    attack = simudy(scale, records=images, steps={"smoke": 20, "small": 200, "full": 500}[scale])
+    victims = mlp_victims(scale, records=images, width=width, training=_in_batches(images, epochs, batch))
+    return reconstruct(scale, "", victims, attack)
+
+
+def _scaled_deep(
+    scale: Scale,
+    family: Callable[..., nn.Sequential],
+    *,
+    images: int,
+    epochs: int,
+    width: int,
+    batch: int | None = None,
+) -> Experiment:
+    net = replace(NETS["small"], side=None) if scale == "full" else NETS[scale]
+    steps = {"smoke": 5, "small": 150, "full": 500}[scale]
+    attack = with_search(replace(DEEP, candidates=images), steps=steps)
+    net, training = replace(net, family=family, width=width), _in_batches(images, epochs, batch)
+    return reconstruct(scale, "", deep_victims(scale, images, training=training, net=net), attack)
+
+
+def _in_batches(records: int, epochs: int, batch: int | None) -> Training:
+    """The paper's training in batches of `batch` records; a batch of all of them is full batch."""
+    return replace(TRAINING, epochs=epochs, batch_size=None if batch == records else batch, shuffled=False)
