@@ -101,7 +101,7 @@ def test_a_tuned_model_and_what_it_was_tuned_from_tell_which_records_did_it(call
     assert (said.code, said.err) == (0, "")
     told, page = said.out.replace(SPACE, " ").splitlines()
     assert re.fullmatch(
-        r"what the first layer spans: 20 of 20 records were told to be in the training set "
+        r"what the first layer spans: 20 of 20 records were identified as training records "
         r"\(false positives [012](\.\d+)? %\)\. By the rank, 20 or more records trained the model\.",
         told,
     )

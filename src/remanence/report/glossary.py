@@ -8,9 +8,9 @@ RELEASES = {
     "Gradient": "the gradient of a batch of records, as a client of federated learning sends it to the server",
     "LocalUpdate": "the change of a model after a client trained it on a batch of records, as it is sent to the server",
     "WeightsOnly": "a trained model",
-    "FineTuned": "a fine-tuned model, the model that it started from and the way it was trained",
-    "AllButOne": "a trained model, its first weights and the way it was trained",
-    "AllButOneUnknownInit": "a trained model and the way it was trained",
+    "FineTuned": "a fine-tuned model, the model that it started from and how it was trained",
+    "AllButOne": "a trained model, its initial weights and how it was trained",
+    "AllButOneUnknownInit": "a trained model and how it was trained",
 }
 METRICS = {
     "ssim": "how alike two pictures look, patch by patch (1 is the same picture)",

@@ -49,7 +49,7 @@ def _verdict(test: Membership) -> str:
         return f"Which records trained the model cannot be said by so few held-out ones (AUC {auc})."
     count, wrong = int(test.identified.sum()), percent(test.false_positives.value)
     were = "was" if count == 1 else "were"
-    return f"{count} of {len(test.identified)} records {were} told to be in the training set (false positives {wrong})."
+    return f"{count} of {len(test.identified)} records {were} identified as training records (false positives {wrong})."
 
 
 def rank_measure(name: str, found: Span, records: int) -> Measure:
