@@ -66,7 +66,7 @@ def _decode(hint: Any, value: Any, path: str) -> Any:
 
 
 def _matching(options: tuple[Any, ...], value: Any, path: str) -> Any:
-    """The option of a union that JSON of this type belongs to; of tuples of numbers and of texts the first that fits."""
+    """The option of a union that JSON of this type belongs to; of several tuples the first that fits."""
     fitting = [each for each in options if _fits(each, value)]
     if not fitting:
         raise _fault(path, value, " or ".join(_NAMES.get(each, "a list or an object") for each in options))
