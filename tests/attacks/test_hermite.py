@@ -82,20 +82,8 @@ def test_a_scale_goes_into_the_argument_of_the_activation(name: str) -> None:
     assert hermite_coefficients(ALL[name], scale=2.5) == pytest.approx(expected, abs=1e-9)
 
 
-def test_what_vanishes_is_far_below_what_does_not() -> None:
-    """An attack chooses the order of its moments by that."""
-    vanishing = {"tanh": (0, 2, 4), "sigmoid": (2, 4), "relu": (3,), "leaky": (3,), "x^2 + x^3": (4,)}
-    for name, orders in vanishing.items():
-        found = hermite_coefficients(ALL[name])
-        assert max(abs(found[k]) for k in orders) < 1e-12 * max(map(abs, found)), name
-
-
 def test_more_orders_are_given_where_asked_for() -> None:
     found = hermite_coefficients(lambda x: x**5, max_order=5)
     assert found == pytest.approx([by_quad(lambda x: x**5, k) for k in range(6)], abs=1e-6)
     assert found[5] == pytest.approx(120)  # k! times the leading coefficient
     assert len(hermite_coefficients(torch.tanh, max_order=2)) == 3
-
-
-def test_one_order_is_the_mean_and_the_slope() -> None:
-    assert hermite_coefficients(torch.relu, max_order=1) == pytest.approx([1 / sqrt(2 * pi), 0.5])

@@ -124,15 +124,6 @@ def test_on_the_clearest_rows_a_small_error_turns_no_record_to_the_other_side() 
     assert len(equations.subset(3).sent) == 400
 
 
-def test_the_likeliest_rows_are_those_with_the_least_misfit() -> None:
-    equations, records, residuals = in_span(nn.ReLU, 1, biased=True, rows=3000)
-    shifted = records + 0.02
-    errors = equations.misfit(shifted, residuals).norm(dim=1)
-    selected = equations.likeliest(shifted, residuals)
-    assert len(selected.sent) == 1500
-    assert selected.misfit(shifted, residuals).norm(dim=1).max() <= errors.median()
-
-
 @pytest.mark.parametrize("activation", SMOOTH, ids=name_of)
 def test_lengths_are_found_for_known_directions(activation: Activation) -> None:
     equations, records, _ = in_span(activation, 1, biased=True, rows=1000)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_engines import CNNS, FORMATS, SHAPE, random_params, records
+from test_engines import CNNS, SHAPE, random_params, records
 from torch import nn
 
 from remanence import CrossEntropy
@@ -18,15 +18,6 @@ def closed_form(
     engine = cnn_engine(model, CrossEntropy(), params, shape=SHAPE, records=count, memory_format=memory_format)
     assert engine is not None
     return model, params, engine
-
-
-@pytest.mark.parametrize("memory_format", FORMATS.values(), ids=FORMATS)
-def test_one_vector_holds_every_weight(memory_format: torch.memory_format) -> None:
-    model, params, engine = closed_form("resnet", memory_format=memory_format)
-    named = engine.layout.unpack(engine.layout.pack(params))
-    assert set(named) == {name for name, _ in model.named_parameters()}
-    assert all(torch.equal(p, params[name]) for name, p in named.items())
-    assert all(p.is_contiguous(memory_format=memory_format) for p in named.values() if p.ndim == 4)
 
 
 def test_the_size_of_a_tape_is_known_before() -> None:

@@ -12,7 +12,7 @@ from torch.nn.functional import interpolate
 from remanence import DPGD, SGD, Data, Training
 from remanence.data import Split
 from remanence.engine import ensembles, train
-from remanence.engine.ensembles.chunked import CPU_CHUNK, chunk_size, chunks, train_by_vmap, train_chunk
+from remanence.engine.ensembles.chunked import CPU_CHUNK, chunk_size, train_by_vmap, train_chunk
 from remanence.models import activations, cnn, initial_params, initial_stack, mlp
 from remanence.training import Optimizer
 from remanence.training.clipping import scaled, squared_norms
@@ -196,13 +196,6 @@ def test_a_record_trains_to_the_same_bytes_in_a_full_and_in_a_short_chunk(parts:
         for size in (CPU_CHUNK, 2)
     )
     assert all(torch.equal(full[name][:2], short[name]) for name in full)
-
-
-def test_chunks_cover_every_record_in_order(parts: Split) -> None:
-    model = mlp(parts.fixed.shape, 10)
-    pieces = chunks(model, parts.fixed, parts.public)
-    assert torch.equal(torch.cat([piece.x for piece in pieces]), parts.public.x)
-    assert max(map(len, pieces)) <= chunk_size(model, parts.fixed)
 
 
 def test_a_large_network_is_trained_in_smaller_chunks() -> None:
