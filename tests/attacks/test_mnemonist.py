@@ -284,12 +284,6 @@ def test_what_it_cannot_work_on_is_refused(parts: Split) -> None:
         attack.fit(replace(bank, model=cnn((1, 12, 12), 3), targets=images), seed=0)
     with refused("too-few", "masks"):
         replace(attack, masks=4).fit(bank, seed=0)
-    with refused("out-of-range", "validation_fraction"):
-        Mnemonist(validation_fraction=0.0)
-    with refused("unknown-name", "reset_to"):
-        Mnemonist(reset_to="zero")  # type: ignore[arg-type]
-    with refused("conflict", "reconstructor"):
-        Mnemonist(reconstructor=RecoNN(features=WeightFeatures(digest=True)))
     with refused("too-few", "bank"):
         attack.fit(replace(bank, weights=bank.weights[:4], targets=bank.targets.take(slice(0, 4))), seed=0)
     other = planted(5, seed=0, hidden=(3,))

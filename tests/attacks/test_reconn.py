@@ -149,26 +149,6 @@ def test_what_cannot_be_fitted_or_run_is_refused() -> None:
         RecoNN().fit(bank, seed=0)  # nothing is known of the model
 
 
-def test_settings_that_cannot_be_are_refused() -> None:
-    for kind, wrong in (
-        (Fitting, {"dropout": 1.0}),
-        (Fitting, {"validation_fraction": -0.1}),
-        (Fitting, {"epochs": -1}),
-        (Fitting, {"batch_size": 0}),
-        (WeightFeatures, {"min_std_ratio": 1.0}),
-        (ImageLoss, {"lpips": -1.0}),
-        (RecoNN, {"hidden": (0,)}),
-    ):
-        with refused("out-of-range", next(iter(wrong))):
-            kind(**wrong)  # type: ignore[arg-type]
-    with refused("unknown-name", "head"):
-        RecoNN(head="conv")  # type: ignore[arg-type]
-    with refused("conflict", "digest"):
-        WeightFeatures(digest=True, pca=3)
-    with refused("conflict", "features"):
-        RecoNN(head="dense", features=WeightFeatures(digest=True))
-
-
 @pytest.mark.parametrize("validation_fraction", [0.0, 0.1])
 def test_divergence_is_reported(validation_fraction: float) -> None:
     optimizer = SGD(lr=3e38, momentum=3e38)
