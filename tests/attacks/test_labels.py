@@ -16,11 +16,11 @@ from remanence.releases import gradient_at_final, local_update
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("epochs", [0, 20, 100])
+@pytest.mark.parametrize("epochs", [0, 20, 60])
 def test_the_label_of_one_record_is_exact_however_long_the_model_was_trained(parts: Split, epochs: int) -> None:
     model = mlp(parts.fixed.shape, 10, hidden=(64,))
     initial = initial_params(model, seed=0)
-    for k in range(20):
+    for k in range(10):
         record = parts.public.take(slice(k, k + 1))
         made = train_victim(model, Training(epochs=epochs), initial, parts.fixed, record, seed=0)
         noise = torch.rand(16, *record.shape, generator=torch.Generator().manual_seed(k))
