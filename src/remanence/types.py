@@ -44,28 +44,19 @@ class Data:
                 argument="y",
             )
         if 0 in self.x.shape[1:]:
-            raise BadInput(
-                f"records of {self.name} must have one value each or more, got the shape {self.shape}",
-                code="shape-mismatch",
-                argument="x",
-            )
+            message = f"records of {self.name} must have one value each or more, got the shape {self.shape}"
+            raise BadInput(message, code="shape-mismatch", argument="x")
         if len(self.x):
             self._check_values()
 
     def _check_values(self) -> None:
         low, high = (float(v) for v in torch.aminmax(self.x))
         if isnan(low):
-            raise BadInput(
-                f"`x` of {self.name} must lie in [0, 1], got nan among its values: correct or drop them",
-                code="not-finite",
-                argument="x",
-            )
+            message = f"`x` of {self.name} must lie in [0, 1], got nan among its values: correct or drop them"
+            raise BadInput(message, code="not-finite", argument="x")
         if not (low >= 0.0 and high <= 1.0):
-            raise BadInput(
-                f"`x` of {self.name} must lie in [0, 1], got values from {low:g} to {high:g}: rescale it first",
-                code="out-of-range",
-                argument="x",
-            )
+            message = f"`x` of {self.name} must lie in [0, 1], got values from {low:g} to {high:g}: rescale it first"
+            raise BadInput(message, code="out-of-range", argument="x")
         first, last = int(self.y.min()), int(self.y.max())
         if first < 0 or last >= self.num_classes:
             raise BadInput(

@@ -30,21 +30,16 @@ def check_one_size(names: Sequence[str], sizes: Sequence[tuple[int, ...]]) -> No
     """Refuse records of different sizes."""
     for name, size in zip(names, sizes, strict=True):
         if size != sizes[0]:
-            raise BadInput(
-                f"records must have one size, got {sizes[0]} for {names[0]} and {size} for {name}: resize",
-                code="shape-mismatch",
-            )
+            message = f"records must have one size, got {sizes[0]} for {names[0]} and {size} for {name}: resize"
+            raise BadInput(message, code="shape-mismatch")
 
 
 def count_classes(labels: Sequence[int], name: str) -> int:
     """The number of classes, one more than the largest label; labels that look like ids are refused."""
     smallest, largest = min(labels, default=0), max(labels, default=0)
     if smallest < 0:
-        raise BadInput(
-            f"the labels of {name} must be 0 or more, got {smallest}: number the classes from 0",
-            code="out-of-range",
-            argument="y",
-        )
+        message = f"the labels of {name} must be 0 or more, got {smallest}: number the classes from 0"
+        raise BadInput(message, code="out-of-range", argument="y")
     if largest >= max(1000, len(labels)):
         raise BadInput(
             f"the labels of {name} go up to {largest}, but it holds {len(labels)} records: number the classes from 0",
@@ -78,8 +73,5 @@ def parsing(path: Path, kind: str) -> Iterator[None]:
     except FileNotFoundError:
         raise BadInput(f"{path} does not exist: check the path", code="missing-file", argument="path") from None
     except _BROKEN as error:
-        raise BadInput(
-            f"{path} cannot be read as {kind} ({error}): check or replace the file",
-            code="damaged-file",
-            argument="path",
-        ) from error
+        message = f"{path} cannot be read as {kind} ({error}): check or replace the file"
+        raise BadInput(message, code="damaged-file", argument="path") from error

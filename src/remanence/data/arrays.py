@@ -85,28 +85,19 @@ def from_npz(path: Path | str, *, part: Part = "all") -> Data:
             raise ValueError("it is no zip file of arrays")
         file = np.load(raw, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile):
-            raise BadInput(
-                f"{path} must be a .npz file, got a single array: write it with numpy.savez(path, x=x, y=y)",
-                code="wrong-type",
-                argument="path",
-            )
+            message = f"{path} must be a .npz file, got a single array: write it with numpy.savez(path, x=x, y=y)"
+            raise BadInput(message, code="wrong-type", argument="path")
         with file:
             pairs = _npz_pairs(path, file.files, part)
             labels = {y: file[y] for _, y in pairs["all"]}
             images = np.concatenate([_channels_first(path, file[x]) for x, _ in pairs[part]])
             every, y = np.concatenate(list(labels.values())), np.concatenate([labels[y] for _, y in pairs[part]])
     if every.dtype.kind not in "iu":
-        raise BadInput(
-            f"the labels of {path} must be integers, got {every.dtype}: number the classes from 0",
-            code="wrong-type",
-            argument="y",
-        )
+        message = f"the labels of {path} must be integers, got {every.dtype}: number the classes from 0"
+        raise BadInput(message, code="wrong-type", argument="y")
     if every.ndim != 1:
-        raise BadInput(
-            f"the labels of {path} must be one number for each record, got the shape {every.shape}",
-            code="shape-mismatch",
-            argument="y",
-        )
+        message = f"the labels of {path} must be one number for each record, got the shape {every.shape}"
+        raise BadInput(message, code="shape-mismatch", argument="y")
     num_classes = count_classes(every.tolist(), str(path))
     return Data(x=as_floats(as_tensor(images)), y=as_tensor(y).long(), num_classes=num_classes, name=path.stem)
 
@@ -117,21 +108,15 @@ def _npz_pairs(path: Path, keys: list[str], part: Part) -> dict[Part, list[tuple
     if not train or (part == "test" and not test):
         wanted = " or ".join(f"`{x}` and `{y}`" for x, y in _NPZ_KEYS)
         suffix = ", and for a test part the same with `_test`" if part == "test" else ""
-        raise BadInput(
-            f"{path} must hold arrays {wanted}{suffix}, got {', '.join(keys) or 'none'}: rename the arrays",
-            code="unknown-name",
-            argument="part" if train else "path",
-        )
+        message = f"{path} must hold arrays {wanted}{suffix}, got {', '.join(keys) or 'none'}: rename the arrays"
+        raise BadInput(message, code="unknown-name", argument="part" if train else "path")
     return {"train": train, "test": test, "all": train + test}
 
 
 def _channels_first(path: Path, array: Array) -> Array:
     if array.dtype.kind not in "fiub":
-        raise BadInput(
-            f"the images of {path} must be numbers, got {array.dtype}: save bytes or floats in [0, 1]",
-            code="wrong-type",
-            argument="x",
-        )
+        message = f"the images of {path} must be numbers, got {array.dtype}: save bytes or floats in [0, 1]"
+        raise BadInput(message, code="wrong-type", argument="x")
     if array.ndim == 3:
         return array[:, None]
     if array.ndim != 4 or array.shape[1] in (1, 3):
@@ -150,11 +135,8 @@ def from_dataset(dataset: Dataset[Any], num_classes: int | None = None) -> Data:
     """Load any map-style `torch.utils.data.Dataset` of (tensor, int) pairs, from the first item to the last."""
     name = type(dataset).__name__
     if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized) or not len(dataset):
-        raise BadInput(
-            f"`dataset` must be map-style with at least one record, got {name}: give it a length and items",
-            code="wrong-type",
-            argument="dataset",
-        )
+        message = f"`dataset` must be map-style with at least one record, got {name}: give it a length and items"
+        raise BadInput(message, code="wrong-type", argument="dataset")
     records, labels = zip(*[_pair(name, i, dataset[i]) for i in range(len(dataset))], strict=True)
     check_one_size([f"record {i}" for i in range(len(records))], [tuple(record.shape) for record in records])
     classes = count_classes(labels, name) if num_classes is None else num_classes
@@ -171,9 +153,6 @@ def _pair(name: str, i: int, item: Any) -> tuple[Tensor, int]:
             f"item {i} of {name} must be a pair (tensor, int), got {got}: map it", code="wrong-type", argument="dataset"
         ) from None
     if not isinstance(record, Tensor):
-        raise BadInput(
-            f"record {i} of {name} must be a tensor, got {type(record).__name__}: transform it to one",
-            code="wrong-type",
-            argument="dataset",
-        )
+        message = f"record {i} of {name} must be a tensor, got {type(record).__name__}: transform it to one"
+        raise BadInput(message, code="wrong-type", argument="dataset")
     return record.detach().cpu(), index

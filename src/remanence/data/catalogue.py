@@ -53,11 +53,8 @@ def load(source: str | Path, *, part: Part = "all", label: str | None = None) ->
         raise unknown_name("part", part, get_args(Part), argument="part")
     path = Path(source).expanduser()
     if label is not None and path.suffix.lower() != ".csv":
-        raise BadInput(
-            f"`label` names the class column of a .csv file, got it for {source}: leave it out",
-            code="conflict",
-            argument="label",
-        )
+        message = f"`label` names the class column of a .csv file, got it for {source}: leave it out"
+        raise BadInput(message, code="conflict", argument="label")
     if source == "":
         raise unknown_name("data set", "", CATALOGUE, argument="source")
     if isinstance(source, str) and source in CATALOGUE:
@@ -65,42 +62,30 @@ def load(source: str | Path, *, part: Part = "all", label: str | None = None) ->
     if path.suffix.lower() == ".npz":
         return from_npz(path, part=part)
     if part != "all":
-        raise BadInput(
-            f"`part` of {source} must be all, got {part}: only named sets and .npz files have parts",
-            code="conflict",
-            argument="part",
-        )
+        message = f"`part` of {source} must be all, got {part}: only named sets and .npz files have parts"
+        raise BadInput(message, code="conflict", argument="part")
     return _load_path(path, str(source), label)
 
 
 def _load_path(path: Path, given: str, label: str | None) -> Data:
     if path.suffix.lower() == ".csv":
         if label is None and path.exists():
-            raise BadInput(
-                f"`label` must name the class column of {path}, got none: give the column's name",
-                code="missing-argument",
-                argument="label",
-            )
+            message = f"`label` must name the class column of {path}, got none: give the column's name"
+            raise BadInput(message, code="missing-argument", argument="label")
         return from_csv(path, label or "")
     if path.is_dir():
         return from_image_folder(path)
     if path.exists() or os.path.dirname(given):
         found = "another kind of file" if path.exists() else "nothing there"
-        raise BadInput(
-            f"{path} must be a .npz, a .csv or a folder of images, got {found}: check the path",
-            code="wrong-type" if path.exists() else "missing-file",
-            argument="source",
-        )
+        message = f"{path} must be a .npz, a .csv or a folder of images, got {found}: check the path"
+        raise BadInput(message, code="wrong-type" if path.exists() else "missing-file", argument="source")
     raise unknown_name("data set", given, CATALOGUE, argument="source")
 
 
 def _load_named(name: str, entry: Entry, part: Part) -> Data:
     if entry.source is None and part != "all":
-        raise BadInput(
-            f"`part` of {name} must be all, got {part}: it is not published in parts, use `split`",
-            code="conflict",
-            argument="part",
-        )
+        message = f"`part` of {name} must be all, got {part}: it is not published in parts, use `split`"
+        raise BadInput(message, code="conflict", argument="part")
     paths = [_checked(name, entry.source.folder, file) for file in entry.files(part)] if entry.source else []
     return replace(entry.parse(paths), name=name)
 

@@ -39,29 +39,20 @@ def _class_files(folder: Path) -> list[tuple[Path, int]]:
         classes = sorted(sub for sub in folder.iterdir() if sub.is_dir() and not sub.name.startswith("."))
         found = [sorted(file for file in sub.iterdir() if file.suffix.lower() in _IMAGES) for sub in classes]
     if not classes:
-        raise BadInput(
-            f"{folder} must hold one sub-folder of images for each class, got no sub-folder: make them",
-            code="empty",
-            argument="path",
-        )
+        message = f"{folder} must hold one sub-folder of images for each class, got no sub-folder: make them"
+        raise BadInput(message, code="empty", argument="path")
     for sub, files in zip(classes, found, strict=True):
         if not files:
-            raise BadInput(
-                f"the class folder {sub} must hold {', '.join(_IMAGES)} files, got none: fill or remove it",
-                code="empty",
-                argument="path",
-            )
+            message = f"the class folder {sub} must hold {', '.join(_IMAGES)} files, got none: fill or remove it"
+            raise BadInput(message, code="empty", argument="path")
     return [(file, label) for label, files in enumerate(found) for file in files]
 
 
 def _header(file: Path) -> tuple[tuple[int, int], str]:
     with _opened(file) as image:
         if image.mode not in _GREY + _COLOUR:
-            raise BadInput(
-                f"{file} must have 8 bits for each channel, got pixels of mode {image.mode}: convert it",
-                code="wrong-type",
-                argument="path",
-            )
+            message = f"{file} must have 8 bits for each channel, got pixels of mode {image.mode}: convert it"
+            raise BadInput(message, code="wrong-type", argument="path")
         return image.size, image.mode
 
 
@@ -85,8 +76,5 @@ def _opened(file: Path) -> Iterator["PIL.Image.Image"]:
                 yield image
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             limit = Image.MAX_IMAGE_PIXELS
-            raise BadInput(
-                f"{file} must have at most {limit} pixels, got a decompression bomb: remove it",
-                code="too-large",
-                argument="path",
-            ) from error
+            message = f"{file} must have at most {limit} pixels, got a decompression bomb: remove it"
+            raise BadInput(message, code="too-large", argument="path") from error

@@ -34,11 +34,8 @@ class Split:
         parts = {"private": self.private, "fixed": self.fixed, "public": self.public, "test": self.test}
         for name, part in parts.items():
             if not len(part) and name not in _MAY_BE_EMPTY:
-                raise BadInput(
-                    f"`{name}` must hold at least one record, got an empty set: ask for more",
-                    code="empty",
-                    argument=name,
-                )
+                message = f"`{name}` must hold at least one record, got an empty set: ask for more"
+                raise BadInput(message, code="empty", argument=name)
         _check_alike(parts)
         check_disjoint(parts)
 

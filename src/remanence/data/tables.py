@@ -41,11 +41,8 @@ def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     header = lines[0][1]
     for line, row in lines[1:]:
         if len(row) != len(header):
-            raise BadInput(
-                f"row {line} of {path} needs {len(header)} values like the header, got {len(row)}: correct it",
-                code="shape-mismatch",
-                argument="path",
-            )
+            message = f"row {line} of {path} needs {len(header)} values like the header, got {len(row)}: correct it"
+            raise BadInput(message, code="shape-mismatch", argument="path")
     return header, lines[1:]
 
 
@@ -63,22 +60,16 @@ def _number(path: Path, line: int, column: str, cell: str) -> float:
 
 def _classes(path: Path, label: str, cells: list[str]) -> tuple[list[int], int]:
     if "" in cells:
-        raise BadInput(
-            f"the label column `{label}` of {path} must have no gaps, got {cells.count('')}: drop the rows",
-            code="empty",
-            argument="label",
-        )
+        message = f"the label column `{label}` of {path} must have no gaps, got {cells.count('')}: drop the rows"
+        raise BadInput(message, code="empty", argument="label")
     numbers = [number for cell in cells if (number := _as_float(cell)) is not None]
     if len(numbers) < len(cells):
         index = {name: i for i, name in enumerate(sorted(set(cells)))}
         return [index[cell] for cell in cells], len(index)
     odd = [number for number in numbers if not number.is_integer() or abs(number) >= 2**31]
     if odd:
-        raise BadInput(
-            f"the label column `{label}` of {path} must hold class numbers or names, got {odd[0]:g}: bin it",
-            code="wrong-type",
-            argument="label",
-        )
+        message = f"the label column `{label}` of {path} must hold class numbers or names, got {odd[0]:g}: bin it"
+        raise BadInput(message, code="wrong-type", argument="label")
     known = {number: i for i, number in enumerate(sorted(set(numbers)))}
     return [known[number] for number in numbers], len(known)
 

@@ -170,8 +170,5 @@ def _first_bias(model: nn.Module, shape: Sequence[int]) -> str:
 
 def _check_steps(steps: Sequence[int], count: int) -> None:
     if not steps or not all(1 <= step <= count for step in steps):
-        raise BadInput(
-            f"`steps` must name steps of 1..{count}, those of the training, got {list(steps)}",
-            code="out-of-range" if steps else "empty",
-            argument="steps",
-        )
+        message = f"`steps` must name steps of 1..{count}, those of the training, got {list(steps)}"
+        raise BadInput(message, code="out-of-range" if steps else "empty", argument="steps")

@@ -62,11 +62,8 @@ def run_preflight(victim: Victim) -> Preflight:
     layers = residual.layers_of(victim.model, victim.final, victim.private.shape)
     loss, data = victim.training.loss, concat([victim.fixed, victim.private])
     if layers is None or not isinstance(loss, CrossEntropy | Logistic | SquaredError):
-        raise BadInput(
-            "run_preflight() takes MLPs of linear layers with ReLU and a loss of ours, got another net or loss",
-            code="unsupported-model",
-            argument="victim",
-        )
+        message = "run_preflight() takes MLPs of linear layers with ReLU and a loss of ours, got another net or loss"
+        raise BadInput(message, code="unsupported-model", argument="victim")
     mean, x = residual.subtracted_mean(victim.model, victim.final, victim.private.shape), data.x.flatten(1)
     activations = residual.forward(layers, x if mean is None else x - mean, None)
     signed = isinstance(loss, SquaredError)

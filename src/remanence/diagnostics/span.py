@@ -54,11 +54,8 @@ class Span:
         """(records,): the fraction of each record's squared norm outside the span; zero, but for rounding, if it was
         trained on. Records must be as the network takes them, centred if they were."""
         if tuple(records.shape[1:]) != self.shape:
-            raise BadInput(
-                f"`records` must be of the shape {self.shape}, got {tuple(records.shape[1:])}: resize them to it",
-                code="shape-mismatch",
-                argument="records",
-            )
+            message = f"`records` must be of the shape {self.shape}, got {tuple(records.shape[1:])}: resize them to it"
+            raise BadInput(message, code="shape-mismatch", argument="records")
         basis, x = self.basis, records.flatten(1).to(self.directions)
         if basis.shape[1] > x.shape[1]:
             x = torch.cat([x, x.new_ones(len(x), 1)], dim=1)
@@ -79,20 +76,14 @@ def estimate_span(release: KnowsFinal, *, rank: int | None = None) -> Span:
     precision = torch.finfo(layer.dtype).eps
     layer = layer.double() - _remainder(release, name)
     if not bool(layer.isfinite().all()) or not bool(layer.any()):
-        raise BadInput(
-            f"the weights of `{name}` are zero, unchanged or not finite: there is no span to estimate",
-            code="not-finite" if not bool(layer.isfinite().all()) else "empty",
-            argument="release",
-        )
+        message = f"the weights of `{name}` are zero, unchanged or not finite: there is no span to estimate"
+        raise BadInput(message, code="not-finite" if not bool(layer.isfinite().all()) else "empty", argument="release")
     _, values, directions = torch.linalg.svd(layer, full_matrices=False)
     values = values.clamp_min(precision * values[0])
     max_rank = len(values) - 1
     if rank is not None and not 1 <= rank <= max_rank:
-        raise BadInput(
-            f"`rank` must lie in 1..{max_rank}, below the full rank of the layer, got {rank}: use another",
-            code="out-of-range",
-            argument="rank",
-        )
+        message = f"`rank` must lie in 1..{max_rank}, below the full rank of the layer, got {rank}: use another"
+        raise BadInput(message, code="out-of-range", argument="rank")
     position = rank or _largest_gap(values, after=release.num_classes)
     within, outside = (float(values[i]) for i in (position - 1, position)) if position else (1.0, 1.0)
     gap = within / outside

@@ -33,11 +33,8 @@ def torch_optimizer(optimizer: Optimizer, params: list[nn.Parameter]) -> torch.o
             )
         case RMSProp():
             return torch.optim.RMSprop(params, lr=lr, alpha=optimizer.decay, eps=optimizer.eps, capturable=cuda)
-    raise BadInput(
-        f"`optimizer` must be SGD, Adam, AdamW or RMSProp here, got {type(optimizer).__name__}",
-        code="wrong-type",
-        argument="optimizer",
-    )
+    message = f"`optimizer` must be SGD, Adam, AdamW or RMSProp here, got {type(optimizer).__name__}"
+    raise BadInput(message, code="wrong-type", argument="optimizer")
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:

@@ -40,10 +40,8 @@ class Ray:
 
     def __post_init__(self) -> None:
         if find_spec("ray") is None:
-            raise BadInput(
-                'the Ray backend needs ray, which is not installed: `pip install "remanence[ray]"`',
-                code="missing-dependency",
-            )
+            message = 'the Ray backend needs ray, which is not installed: `pip install "remanence[ray]"`'
+            raise BadInput(message, code="missing-dependency")
         if self.workers is not None and (self.workers < 1 or self.address):
             raise BadInput(
                 f"`workers` must be 1 or more, and only for a cluster started here (without `address`), "

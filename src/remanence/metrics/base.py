@@ -79,11 +79,8 @@ def check_records(candidates: Tensor, truth: Tensor) -> None:
     """Refuse candidates and true records that cannot be compared."""
     for name, x in (("candidates", candidates), ("truth", truth)):
         if not x.is_floating_point():
-            raise BadInput(
-                f"`{name}` must hold floats in [0, 1], got {x.dtype}: divide 8-bit pixels by 255 first",
-                code="wrong-type",
-                argument=name,
-            )
+            message = f"`{name}` must hold floats in [0, 1], got {x.dtype}: divide 8-bit pixels by 255 first"
+            raise BadInput(message, code="wrong-type", argument=name)
         if x.ndim not in (2, 4):
             raise BadInput(
                 f"`{name}` must be (n, features) or (n, channels, height, width), got {tuple(x.shape)}: "

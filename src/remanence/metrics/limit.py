@@ -169,17 +169,11 @@ def _check(reconstruction: Reconstruction, truth: Data, known: Data, mu: float, 
             argument="reconstruction",
         )
     if len(known) < 2:
-        raise BadInput(
-            f"`known` must hold records to guess from and others to count on, got {len(known)}: add some",
-            code="too-few",
-            argument="known",
-        )
+        message = f"`known` must hold records to guess from and others to count on, got {len(known)}: add some"
+        raise BadInput(message, code="too-few", argument="known")
     if not (isfinite(mu) and mu > 0):
-        raise BadInput(
-            f"`mu` must be a finite number above 0, got {mu}: without noise there is no limit",
-            code="out-of-range",
-            argument="mu",
-        )
+        message = f"`mu` must be a finite number above 0, got {mu}: without noise there is no limit"
+        raise BadInput(message, code="out-of-range", argument="mu")
     if threshold is not None and not (isfinite(threshold) and threshold > 0):
         raise BadInput(
             f"`threshold` must be a squared error above 0, got {threshold}", code="out-of-range", argument="threshold"

@@ -12,11 +12,8 @@ from remanence.errors import BadInput
 def cnn(shape: Sequence[int], num_classes: int, *, activation: Callable[[], nn.Module] = nn.ELU) -> nn.Sequential:
     """Two valid 4x4 convolutions and two linear layers: Balle et al., table V (55,208 parameters on CIFAR-10)."""
     if len(shape) != 3 or min(shape[1:]) < 10:
-        raise BadInput(
-            f"`shape` of cnn() must be (channels, height, width) of at least 10x10, got {tuple(shape)}: use mlp()",
-            code="out-of-range",
-            argument="shape",
-        )
+        message = f"`shape` of cnn() must be (channels, height, width) of at least 10x10, got {tuple(shape)}: use mlp()"
+        raise BadInput(message, code="out-of-range", argument="shape")
     channels, height, width = shape
     sides = [(side - 4) // 2 + 1 - 3 for side in (height, width)]
     with torch.device("meta"):

@@ -91,11 +91,8 @@ def _transposed(conv: Conv, fan_in: int, fan_out: int) -> nn.ConvTranspose2d:
 def patchgan(shape: Sequence[int]) -> nn.Sequential:
     """A discriminator with one logit for each of a few overlapping patches of an image: Balle et al., table VII."""
     if len(shape) != 3 or min(shape[1:]) < 24:
-        raise BadInput(
-            f"`shape` of patchgan() must be (channels, height, width) of at least 24x24, got {tuple(shape)}",
-            code="out-of-range",
-            argument="shape",
-        )
+        message = f"`shape` of patchgan() must be (channels, height, width) of at least 24x24, got {tuple(shape)}"
+        raise BadInput(message, code="out-of-range", argument="shape")
     # The paper gives neither padding nor normalisation. A padding of 1 leaves 2x2 logits on 32x32; without
     # normalisation a logit does not depend on the other images of the batch.
     widths = [(shape[0], 64, 2), (64, 128, 2), (128, 256, 2), (256, 512, 1)]

@@ -25,11 +25,8 @@ def resnet(
     """A ResNet of groups of residual blocks; each group but the first halves the sides and doubles the width. Its
     BatchNorm is frozen."""
     if len(shape) != 3:
-        raise BadInput(
-            f"`shape` of resnet() must be (channels, height, width), got {tuple(shape)}: use mlp()",
-            code="shape-mismatch",
-            argument="shape",
-        )
+        message = f"`shape` of resnet() must be (channels, height, width), got {tuple(shape)}: use mlp()"
+        raise BadInput(message, code="shape-mismatch", argument="shape")
     with torch.device("meta"):
         layers: list[nn.Module] = [nn.Conv2d(shape[0], width, 3, padding=1, bias=False), _norm(width), activation()]
         fan_in = width

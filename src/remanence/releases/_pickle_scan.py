@@ -127,10 +127,8 @@ def _run(stream: bytes) -> object:
         if name == "STOP":
             return machine.stack.pop()
         _STEPS[name](machine, argument)
-    raise BadModelFile(
-        f"its pickle has more than {_MAX_OPCODES} opcodes, and a tensor needs 45: save it as safetensors",
-        code="too-large",
-    )
+    message = f"its pickle has more than {_MAX_OPCODES} opcodes, and a tensor needs 45: save it as safetensors"
+    raise BadModelFile(message, code="too-large")
 
 
 _KNOWN = {opcode.code.encode("latin-1"): opcode for opcode in opcodes}

@@ -33,11 +33,8 @@ def check_endpoints(release: KnowsTraining) -> None:
 def check_training(given: object) -> None:
     """Refuse what is no `Training`."""
     if not isinstance(given, Training):
-        raise BadInput(
-            f"`training` must be a Training, got {type(given).__name__}: write the recipe as one",
-            code="wrong-type",
-            argument="training",
-        )
+        message = f"`training` must be a Training, got {type(given).__name__}: write the recipe as one"
+        raise BadInput(message, code="wrong-type", argument="training")
 
 
 def _check_weights(release: KnowsTraining, trained: list[str]) -> None:
@@ -49,30 +46,18 @@ def _check_weights(release: KnowsTraining, trained: list[str]) -> None:
             argument="initial",
         )
     if missing := [name for name in trained if name not in release.initial]:
-        raise BadInput(
-            f"`initial` and `final` lack the model's {', '.join(missing)}: give the weights of this model",
-            code="shape-mismatch",
-            argument="initial",
-        )
+        message = f"`initial` and `final` lack the model's {', '.join(missing)}: give the weights of this model"
+        raise BadInput(message, code="shape-mismatch", argument="initial")
     if names := _differing(release, lambda p: p.dtype):
         first, last = (params[names[0]].dtype for params in (release.initial, release.final))
-        raise BadInput(
-            f"`initial` and `final` must be of one dtype, got {first} and {last}: convert one of them",
-            code="wrong-type",
-            argument="initial",
-        )
+        message = f"`initial` and `final` must be of one dtype, got {first} and {last}: convert one of them"
+        raise BadInput(message, code="wrong-type", argument="initial")
     if not all(bool(release.final[name].isfinite().all()) for name in trained):
-        raise BadInput(
-            "`final` holds weights that are not finite: the victim's training diverged",
-            code="not-finite",
-            argument="final",
-        )
+        message = "`final` holds weights that are not finite: the victim's training diverged"
+        raise BadInput(message, code="not-finite", argument="final")
     if all(torch.equal(release.initial[name], release.final[name]) for name in trained):
-        raise BadInput(
-            "`initial` and `final` are the same weights: nothing was trained, and nothing can be reconstructed",
-            code="conflict",
-            argument="final",
-        )
+        message = "`initial` and `final` are the same weights: nothing was trained, and nothing can be reconstructed"
+        raise BadInput(message, code="conflict", argument="final")
 
 
 def _differing(release: KnowsTraining, property_of: Callable[[Tensor], object]) -> list[str]:
@@ -101,11 +86,8 @@ def _outputs(release: KnowsFinal, *, like: Tensor) -> int:
         raise
     except (RuntimeError, ValueError, IndexError) as error:
         said = str(error).partition("\n")[0]
-        raise BadInput(
-            f"the model does not take records of the release's `shape` {release.shape}: {said}",
-            code="shape-mismatch",
-            argument="shape",
-        ) from error
+        message = f"the model does not take records of the release's `shape` {release.shape}: {said}"
+        raise BadInput(message, code="shape-mismatch", argument="shape") from error
     return logits.shape[-1] if logits.ndim > 1 else 1
 
 

@@ -124,11 +124,8 @@ class Quantization:
     def __post_init__(self) -> None:
         check_min(self, bits=1)
         if self.bits > _MAX_BITS:
-            raise BadInput(
-                f"`bits` of Quantization must be at most {_MAX_BITS}, got {self.bits}",
-                code="out-of-range",
-                argument="bits",
-            )
+            message = f"`bits` of Quantization must be at most {_MAX_BITS}, got {self.bits}"
+            raise BadInput(message, code="out-of-range", argument="bits")
 
     def __call__(self, gradient: Params, *, seed: int) -> Params:
         generator = torch.Generator().manual_seed(seed)

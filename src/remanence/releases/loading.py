@@ -139,8 +139,6 @@ def _tensor(name: str, view: View, buffer: bytearray) -> Tensor:
     if dtype is torch.bool and bool((tensor.view(torch.uint8) > 1).any()):
         raise unsafe(f"{shown(name)} has a boolean that is neither 0 nor 1")
     if not bool(torch.isfinite(tensor).all()):
-        raise BadModelFile(
-            f"{shown(name)} has a NaN or infinite weight, expected finite ones: train or save it again",
-            code="not-finite",
-        )
+        message = f"{shown(name)} has a NaN or infinite weight, expected finite ones: train or save it again"
+        raise BadModelFile(message, code="not-finite")
     return tensor.clone(memory_format=torch.contiguous_format)

@@ -110,11 +110,8 @@ def _train_all(train: TrainShadows, work: Sequence[Chunk], backend: Backend, sha
     trained = track(backend.map(train, missing), total=len(missing), label="shadow models")
     for (first, targets), rows in zip(missing, trained, strict=True):
         if len(rows) != len(targets):
-            raise BadInput(
-                f"a worker of `backend` trains {len(rows)} models at once, not {len(targets)}: use equal machines",
-                code="conflict",
-                argument="backend",
-            )
+            message = f"a worker of `backend` trains {len(rows)} models at once, not {len(targets)}: use equal machines"
+            raise BadInput(message, code="conflict", argument="backend")
         if shards:
             shards.write(first, rows)
         done[first] = rows

@@ -37,11 +37,8 @@ class WeightFeatures:
     def __post_init__(self) -> None:
         check_min(self, clip=0, min_std_ratio=0, pca=1)
         if self.min_std_ratio >= 1:
-            raise BadInput(
-                f"`min_std_ratio` is a ratio and must lie in [0, 1), got {self.min_std_ratio}",
-                code="out-of-range",
-                argument="min_std_ratio",
-            )
+            message = f"`min_std_ratio` is a ratio and must lie in [0, 1), got {self.min_std_ratio}"
+            raise BadInput(message, code="out-of-range", argument="min_std_ratio")
         if self.digest and self.pca is not None:
             raise BadInput(
                 "`digest` and `pca` are two ways to reduce the weights: choose one", code="conflict", argument="digest"
@@ -93,11 +90,8 @@ class Scaler:
         """A scaler that also projects on the first `count` principal axes of the models `rows` of `weights`."""
         rank = min(len(rows), weights.shape[1])
         if not 1 <= count <= rank:
-            raise BadInput(
-                f"`pca` must lie in 1..{rank}, the rank of the bank, got {count}: use fewer axes",
-                code="out-of-range",
-                argument="pca",
-            )
+            message = f"`pca` must lie in 1..{rank}, the rank of the bank, got {count}: use fewer axes"
+            raise BadInput(message, code="out-of-range", argument="pca")
         generator = torch.Generator().manual_seed(seed)
         start = torch.randn(weights.shape[1], min(rank, count + _OVERSAMPLING), generator=generator).to(weights)
         axes, variance = principal_axes(partial(self._blocks, weights, rows), start, count)

@@ -15,11 +15,8 @@ def remaining_fraction(training: Training, steps: int, *, records: int = 1) -> f
     """The fraction of the initial weights that is left after `steps` steps of SGD, by weight decay alone; `records`
     determines the number of steps per epoch, for the learning-rate schedule."""
     if not isinstance(training.optimizer, SGD):
-        raise BadInput(
-            f"`optimizer` must be SGD, for which the effect of weight decay is known, got {training.optimizer}",
-            code="unsupported-training",
-            argument="optimizer",
-        )
+        message = f"`optimizer` must be SGD, for which the effect of weight decay is known, got {training.optimizer}"
+        raise BadInput(message, code="unsupported-training", argument="optimizer")
 
     def zero_gradient(params: Params, _batch: Tensor | None) -> Params:
         return {name: torch.zeros_like(p) for name, p in params.items()}

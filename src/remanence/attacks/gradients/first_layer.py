@@ -89,11 +89,8 @@ class _Layer:
     def from_release(cls, release: KnowsGradient) -> "_Layer":
         name = _layer(release).path
         if release.batch_size is None:
-            raise NotEnoughKnowledge(
-                "FirstLayer needs `batch_size`, by which the loss of a record is divided: give it",
-                code="not-enough-knowledge",
-                argument="batch_size",
-            )
+            message = "FirstLayer needs `batch_size`, by which the loss of a record is divided: give it"
+            raise NotEnoughKnowledge(message, code="not-enough-knowledge", argument="batch_size")
         bias = release.gradient[f"{name}.bias"]
         if not bool(bias.isfinite().all()) or not bool(bias.any()):
             raise BadInput(
@@ -237,9 +234,6 @@ def _layer(release: KnowsGradient) -> Linear:
             argument="release",
         )
     if not first.layer.has_bias:
-        raise BadInput(
-            f"FirstLayer divides by the gradient of the bias of `{first.layer.path}`, which has none: use Stein",
-            code="unsupported-model",
-            argument="release",
-        )
+        message = f"FirstLayer divides by the gradient of the bias of `{first.layer.path}`, which has none: use Stein"
+        raise BadInput(message, code="unsupported-model", argument="release")
     return first.layer

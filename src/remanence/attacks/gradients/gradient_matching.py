@@ -157,11 +157,8 @@ def _random(release: KnowsUpdate, labels: Tensor, generator: torch.Generator) ->
 def _labels_with_estimate(release: KnowsUpdate, estimate: Reconstruction, generator: torch.Generator) -> Tensor:
     """Labels (batch,) of all records, those of the estimate first, which may hold fewer."""
     if estimate.y is None:
-        raise NotEnoughKnowledge(
-            "`start` must be an attack that reconstructs labels: use `FirstLayer()` or `Stein()`",
-            code="not-enough-knowledge",
-            argument="start",
-        )
+        message = "`start` must be an attack that reconstructs labels: use `FirstLayer()` or `Stein()`"
+        raise NotEnoughKnowledge(message, code="not-enough-knowledge", argument="start")
     if release.batch_size in (None, len(estimate.x)) and release.labels is None:
         return estimate.y
     noise = torch.rand(_NOISE, *release.shape, generator=generator)

@@ -24,11 +24,8 @@ def infer_labels(release: KnowsUpdate, looks_like: Tensor) -> Tensor:
     the labels, these are then simulated.
     """
     if release.batch_size is None:
-        raise NotEnoughKnowledge(
-            "inferring labels needs `batch_size`, the number of labels: give it",
-            code="not-enough-knowledge",
-            argument="batch_size",
-        )
+        message = "inferring labels needs `batch_size`, the number of labels: give it"
+        raise NotEnoughKnowledge(message, code="not-enough-knowledge", argument="batch_size")
     last = [name for name, _ in release.model.named_parameters()][-1]
     bias = release.sent[last]
     if bias.ndim != 1 or not isinstance(release.loss, CrossEntropy):

@@ -77,11 +77,8 @@ class Stein:
         check_independent(layer, count, seed=rank_seed)
         check_determined(layer, count, norm_known=self.norm is not None)
         if layer.before and not self.exact_span:
-            raise BadInput(
-                "`exact_span=False` estimates the span from two layers only: leave it out for deeper nets",
-                code="unsupported-model",
-                argument="exact_span",
-            )
+            message = "`exact_span=False` estimates the span from two layers only: leave it out for deeper nets"
+            raise BadInput(message, code="unsupported-model", argument="exact_span")
         if release.defenses:
             layer = replace(layer, noise=estimate_noise(layer, count, seed=rank_seed))
         found: list[_Found] = []
@@ -248,11 +245,8 @@ def _labels(release: KnowsGradient, layer: WideLayer, x: Tensor) -> tuple[Tensor
         return torch.arange(len(x), device=x.device), distances.argmin(0)
     if release.labels.shape != x.shape[:1]:
         shape = tuple(release.labels.shape)
-        raise BadInput(
-            f"`labels` must be one for each of the {len(x)} records, got {shape}: give all of them, or none",
-            code="shape-mismatch",
-            argument="labels",
-        )
+        message = f"`labels` must be one for each of the {len(x)} records, got {shape}: give all of them, or none"
+        raise BadInput(message, code="shape-mismatch", argument="labels")
     from scipy.optimize import linear_sum_assignment
 
     order = linear_sum_assignment(distances[release.labels].cpu().numpy())[1]

@@ -49,11 +49,8 @@ class Fitting:
     def __post_init__(self) -> None:
         for name in ("dropout", "validation_fraction"):
             if not 0 <= getattr(self, name) < 1:
-                raise BadInput(
-                    f"`{name}` is a fraction and must lie in [0, 1), got {getattr(self, name)}",
-                    code="out-of-range",
-                    argument=name,
-                )
+                message = f"`{name}` is a fraction and must lie in [0, 1), got {getattr(self, name)}"
+                raise BadInput(message, code="out-of-range", argument=name)
         check_min(self, epochs=0, batch_size=1, input_noise=0)
 
     def split(self, bank: ShadowBank, *, seed: int) -> tuple[Tensor, Tensor]:
@@ -62,11 +59,8 @@ class Fitting:
         order = order.to(bank.weights.device)
         count = max(1, round(self.validation_fraction * len(order))) if self.validation_fraction else 0
         if len(order) < count + 2:
-            raise BadInput(
-                f"`bank` holds {len(order)} shadow models, RecoNN needs at least {count + 2}: train more",
-                code="too-few",
-                argument="bank",
-            )
+            message = f"`bank` holds {len(order)} shadow models, RecoNN needs at least {count + 2}: train more"
+            raise BadInput(message, code="too-few", argument="bank")
         return order[:count], order[count:]
 
     def learning_rate(self, epoch: int) -> float:
@@ -120,11 +114,8 @@ class Fitting:
                     best, lowest = copied(params), error
         finite = best is not None if len(validation) else all(bool(p.isfinite().all()) for p in params)
         if not finite and self.epochs:
-            raise Diverged(
-                f"the reconstructor diverged with {self.optimizer}: lower its learning rate",
-                code="diverged",
-                argument="optimizer",
-            )
+            message = f"the reconstructor diverged with {self.optimizer}: lower its learning rate"
+            raise Diverged(message, code="diverged", argument="optimizer")
         if best is not None:
             restore(params, best)
         for p in params:

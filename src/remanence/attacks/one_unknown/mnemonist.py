@@ -66,17 +66,11 @@ class Mnemonist:
             if getattr(self, name) not in known:
                 raise unknown_name(name, getattr(self, name), known, argument=name)
         if not 0 < self.validation_fraction < 1:
-            raise BadInput(
-                f"`validation_fraction` is a fraction and must lie in (0, 1), got {self.validation_fraction}",
-                code="out-of-range",
-                argument="validation_fraction",
-            )
+            message = f"`validation_fraction` is a fraction and must lie in (0, 1), got {self.validation_fraction}"
+            raise BadInput(message, code="out-of-range", argument="validation_fraction")
         if self.reconstructor.features.digest:
-            raise BadInput(
-                "`reconstructor` must take the rows one by one, got `digest` features: leave `digest` out",
-                code="conflict",
-                argument="reconstructor",
-            )
+            message = "`reconstructor` must take the rows one by one, got `digest` features: leave `digest` out"
+            raise BadInput(message, code="conflict", argument="reconstructor")
 
     def fit(self, bank: ShadowBank, *, seed: int) -> "FittedMnemonist":
         """Select rows by their importance, then train a new reconstructor on them with the complete bank."""
@@ -149,11 +143,8 @@ class Mnemonist:
         order = torch.randperm(len(bank.weights), generator=generator).to(bank.weights.device)
         count = max(2, round(self.validation_fraction * len(order)))
         if len(order) < count + 3:
-            raise BadInput(
-                f"`bank` holds {len(order)} shadow models, Mnemonist needs at least {count + 3}: train more",
-                code="too-few",
-                argument="bank",
-            )
+            message = f"`bank` holds {len(order)} shadow models, Mnemonist needs at least {count + 3}: train more"
+            raise BadInput(message, code="too-few", argument="bank")
         validation, training = (
             replace(bank, weights=bank.weights[rows], targets=bank.targets.take(rows))
             for rows in (order[:count], order[count:])

@@ -36,11 +36,8 @@ def _jennrich(tensor: Tensor, projections: int, generator: torch.Generator) -> T
     values = lstsq_qr(two, one)
     finite = values.isfinite().all(2).all(1)
     if not bool(finite.any()):
-        raise BadInput(
-            "`tensor` is zero or not of full rank: it has fewer independent factors than its sides",
-            code="not-identifiable",
-            argument="tensor",
-        )
+        message = "`tensor` is zero or not of full rank: it has fewer independent factors than its sides"
+        raise BadInput(message, code="not-identifiable", argument="tensor")
     eigenvectors = torch.linalg.eig(values[finite].mT).eigenvectors.mT
     real = (eigenvectors.imag.abs() < _REAL).all(2).all(1)
     factors: Tensor = eigenvectors[real].real if bool(real.any()) else eigenvectors.real

@@ -33,11 +33,8 @@ def check_independent(layer: WideLayer, count: int, *, seed: int) -> None:
     """Refuse a gradient that does not show `count` independent records."""
     rows, features = layer.grad_rows.shape
     if count < 1:
-        raise BadInput(
-            f"`batch_size` must be a number of records, got {count}: give 1 or more",
-            code="out-of-range",
-            argument="batch_size",
-        )
+        message = f"`batch_size` must be a number of records, got {count}: give 1 or more"
+        raise BadInput(message, code="out-of-range", argument="batch_size")
     if count > min(rows, features):
         raise BadInput(
             f"a gradient of {rows} rows and {features} features cannot separate {count} records: use a wider layer",

@@ -210,25 +210,16 @@ def _check(release: KnowsGradient, first: str) -> None:
         got = {name: tuple(p.shape) for name, p in params.items()}
         if got != shapes:
             odd = sorted(name for name in shapes.keys() | got.keys() if shapes.get(name) != got.get(name))
-            raise BadInput(
-                f"`{what}` must hold the parameters of the model, it differs at {', '.join(odd)}",
-                code="shape-mismatch",
-                argument=what,
-            )
+            message = f"`{what}` must hold the parameters of the model, it differs at {', '.join(odd)}"
+            raise BadInput(message, code="shape-mismatch", argument=what)
         if not all(bool(p.isfinite().all()) for p in params.values()):
-            raise BadInput(
-                f"`{what}` must be finite, got NaN or infinity: request the gradient again",
-                code="not-finite",
-                argument=what,
-            )
+            message = f"`{what}` must be finite, got NaN or infinity: request the gradient again"
+            raise BadInput(message, code="not-finite", argument=what)
     rows, sent = release.at[f"{first}.weight"], release.gradient[f"{first}.weight"]
     if not bool(sent.any()):
         raise BadInput(
             "`gradient` of the rows is zero: it holds nothing of the batch", code="empty", argument="gradient"
         )
     if not float(rows.std()) > 0:
-        raise BadInput(
-            "the rows in `at` are all equal, and random ones are needed to separate records",
-            code="not-identifiable",
-            argument="at",
-        )
+        message = "the rows in `at` are all equal, and random ones are needed to separate records"
+        raise BadInput(message, code="not-identifiable", argument="at")
