@@ -7,6 +7,7 @@ expected              most of the 32 records of the gradients found, all of thos
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -74,8 +75,8 @@ def _before_and_after(*, quick: bool) -> Experiment:
             training=Training(optimizer=SGD(lr=0.1), epochs=20),
             reveal=fine_tuned,
         ),
-        attack=SimuDy(
-            candidates=10 * per_class,
+        attack=replace(
+            SimuDy.paper(candidates=10 * per_class),
             distance=L2(),
             prior=TotalVariation(weight=0.001),
             search=Search(optimizer=Adam(lr=0.05, beta1=0.8, beta2=0.9), steps=100 if quick else 200),

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 from remanence import DPGD, SGD, Adam, AdamW, BadInput, Data, FineTuned, Logistic, RMSProp, Training, train_victim
 from remanence.attacks import (
     L2,
+    Cosine,
+    CosineAnnealing,
     Search,
     SimuDy,
     Simulation,
@@ -44,6 +47,7 @@ PLAIN = SimuDy(
     search=Search(optimizer=Adam(lr=0.01, beta1=0.8, beta2=0.9), steps=30),
     whitening=None,
     surrogate=None,
+    simulation=Simulation(clip=None),
 )
 SHARP = {"whitening": Whitening(), "surrogate": Surrogate()}
 RELU_RESNET: Net = lambda data: resnet(data.shape, 10, blocks=(1, 1), width=4)  # noqa: E731
@@ -324,3 +328,29 @@ def test_where_whitening_or_a_surrogate_cannot_be_used_it_is_refused(
 
 def test_a_surrogate_needs_few_neurons() -> None:
     assert SURROGATE.run(shown(with_hidden(4)), seed=0).x.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("net", "training", "same_as"),
+    [
+        (with_hidden(24), EASY, {"distance": L2(), "whitening": Whitening(), "surrogate": Surrogate()}),
+        (with_hidden(3), EASY, {"surrogate": Surrogate()}),  # as many records as neurons
+        (RELU_RESNET, EASY, {"surrogate": Surrogate(), "simulation": Simulation(clip=10.0)}),
+        (NETS["mlp with elu"], EASY, {}),
+        (with_hidden(24), replace(EASY, optimizer=Adam(lr=0.003)), {}),
+        (RELU_RESNET, replace(EASY, optimizer=Adam(lr=0.003)), {"surrogate": Surrogate()}),
+    ],
+    ids=["mlp", "narrow mlp", "resnet", "elu", "mlp by Adam", "resnet by Adam"],
+)
+def test_by_default_it_takes_what_the_network_allows(net: Net, training: Training, same_as: dict[str, Any]) -> None:
+    release, best = shown(net, training), with_search(SimuDy(candidates=3), steps=3)
+    plain = replace(best, distance=Cosine(), whitening=None, surrogate=None, simulation=Simulation(clip=None))
+    assert torch.equal(best.run(release, seed=0).x, replace(plain, **same_as).run(release, seed=0).x)
+
+
+def test_the_published_search_reconstructs_digits() -> None:
+    data = some(3)
+    release = fine_tuned(victim(NETS["mlp with elu"], data, EASY)).release
+    attack = replace(with_search(SimuDy.paper(candidates=3), steps=400, optimizer=FAST), labels=tuple(data.y.tolist()))
+    assert attack.search.schedule == CosineAnnealing(period=100)
+    assert (attack.run(release, seed=0).x - data.x).square().mean() < 0.05

@@ -165,7 +165,7 @@ def simudy(scale: Scale, *, records: int | None = None, steps: int | None = None
     search = Search(optimizer=ADAM, steps=steps, scales=4, tf32=scale == "full")
     if scale == "smoke":  # few steps must do, and digits of 8x8 are black and white
         search = replace(search, optimizer=replace(ADAM, lr=0.04), scales=0)
-    return SimuDy(candidates=records or SIZES[scale][0], search=search)
+    return replace(SimuDy.paper(candidates=records or SIZES[scale][0]), search=search)
 
 
 def whitened(attack: SimuDy) -> SimuDy:
@@ -314,7 +314,7 @@ def _identified_rates(scale: Scale, rate: Callable[[int, int], float], seed: int
         "full": (20, 1000, None, 4, 10, 10),  # 20 images, as in the authors' script
     }[scale]
     grid, rates, found = RATES[scale], [rate(seed, i) for i in range(count)], []
-    attack = whitened(with_search(SimuDy(candidates=records), steps=steps, scales=scales))
+    attack = whitened(replace(SimuDy.paper(candidates=records), search=Search(steps=steps, scales=scales)))
     for i in track(range(count), total=count, label="victims"):
         training = replace(TRAINING, optimizer=SGD(lr=rates[i]))
         victims = mlp_victims(scale, records=records, width=width, side=side, training=training)

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from remanence.attacks import (
+    Cosine,
     Search,
     SimuDy,
     Simulation,
@@ -86,8 +87,10 @@ FAST = replace(TRAINING, epochs=4, optimizer=SGD(lr=0.1))  # four epochs of a ne
 FINE_TUNING: Mapping[Scale, Training] = {"smoke": FAST, "small": TRAINING, "full": TRAINING}
 FEWER_EPOCHS = (4, 8)  # that the first searches simulate; the authors' code always simulates 8
 DEEP = SimuDy(  # scales, learning rate, prior and clipping were chosen on up to ten images of seed 0 at `small`
+    distance=Cosine(),
     prior=TotalVariation(weight=0.01),
     search=Search(optimizer=replace(ADAM, lr=0.03), steps=5000, scales=4, tf32=True),
+    whitening=None,
     surrogate=Surrogate(beta=(2.0, 40.0)),
     simulation=Simulation(clip=10.0),
 )
@@ -268,7 +271,9 @@ def unknown_size(scale: Scale) -> Sequence[Experiment]:
         attack = curriculum(candidates, steps, shorter_trainings(TRAINING))
     else:
         victims = mlp_victims(scale, records=records, width=64, side=16 if scale == "small" else None)
-        attack = with_search(SimuDy(candidates=candidates), steps=steps, optimizer=replace(ADAM, lr=0.04))
+        attack = replace(
+            SimuDy.paper(candidates=candidates), search=Search(steps=steps, optimizer=replace(ADAM, lr=0.04))
+        )
     quantity = "mean SSIM of those kept"
     claim = Claim(quantity=quantity, higher_is_better=True, printed=0.2295, target=0.30, where="40 of 60")
     return [

@@ -12,16 +12,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from remanence.attacks.finetuning.simulation import Simulation
+from remanence.attacks.finetuning.simulation import Auto, Simulation
 from remanence.engine.cuda import precision
 from remanence.engine.surrogate import Surrogate
-from remanence.engine.unroll import Unrolled
+from remanence.engine.unroll import Dynamics, Unrolled
 from remanence.engine.unroll_mlp import SpanDynamics
 from remanence.errors import BadInput, Diverged, check_min
 from remanence.releases import KnowsFixed, KnowsTraining, require
 from remanence.releases.checks import check_endpoints
 from remanence.search import (
+    L2,
     Cosine,
+    CosineAnnealing,
     Distance,
     Prior,
     Search,
@@ -37,26 +39,47 @@ from remanence.search.distances import between
 from remanence.search.labels import balanced, given, initial_logits, probabilities
 from remanence.search.whitening import WhitenedLayer
 from remanence.seeds import derive_seed
-from remanence.training import Adam
+from remanence.training import Adam, Training
 from remanence.types import Params, Reconstruction
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class SimuDy:
-    """Candidates in [0, 1] are optimised, where the authors' are normalised: `init_std` and `prior` are theirs for a
-    standard deviation of 0.2. Their learning rate would be 0.002, with six times the steps."""
+    """Candidates in [0, 1] are optimised until a training on them updates the weights as the victim's did.
 
-    candidates: int = 100
+    By default with our additions: images at several scales; for MLPs whitened layers; for ReLU a surrogate derivative.
+    """
+
+    candidates: int = 100  # as many as records, besides known ones
     labels: tuple[int, ...] | SoftLabels | None = None  # None: as many of each class, in an order by the seed
-    distance: Distance = Cosine()
+    distance: Distance | None = None  # None: L2() where layers are whitened, otherwise Cosine()
     prior: Prior | None = TotalVariation(weight=0.005)
-    search: Search = Search(optimizer=Adam(lr=0.01, beta1=0.8, beta2=0.9), steps=5000)
+    search: Search = Search(optimizer=Adam(lr=0.03, beta1=0.8, beta2=0.9), steps=2000, scales=4)
     init_std: float = 0.1  # of the initial candidates' pixels, around the middle
-    whitening: Whitening | None = None  # of layers, where updates are compared; for MLPs, not in the paper
-    surrogate: Surrogate | None = None  # in place of ReLU's derivative; not in the paper
+    whitening: Whitening | Auto | None = "auto"  # of layers, where updates are compared; auto: of MLPs that allow it
+    surrogate: Surrogate | Auto | None = "auto"  # in place of ReLU's derivative; auto: where the network allows it
     start: "SimuDy | None" = None  # whose candidates are the initial ones, such as one that simulates fewer epochs
     simulation: Simulation = Simulation()
+
+    @classmethod
+    def paper(cls, *, candidates: int = 100, training: Training | None = None) -> "SimuDy":
+        """The search of Tian et al.: single pixels, ReLU's derivative, cosine distance, 30,000 steps at a learning rate
+        that falls and rises every 200.
+
+        In pixels in place of normalised ones, whose standard deviation is taken as 0.2. Their code simulates 8 of 20
+        epochs (`training`), and clips gradients of a norm above 20 in its first steps.
+        """
+        return cls(
+            candidates=candidates,
+            distance=Cosine(),
+            search=Search(
+                optimizer=Adam(lr=0.002, beta1=0.8, beta2=0.9), steps=30_000, schedule=CosineAnnealing(period=100)
+            ),
+            whitening=None,
+            surrogate=None,
+            simulation=Simulation(training=training, clip=None),
+        )
 
     def __post_init__(self) -> None:
         check_min(self, candidates=1, init_std=0)
@@ -117,20 +140,14 @@ class SimuDy:
             x,
             labels,
             distance=self.distance,
-            in_basis=self.whitening is not None,
+            in_basis="auto" if self.whitening == "auto" else self.whitening is not None,
             surrogate=self.surrogate,
             seed=seed,
         )
-        whitened, dynamics = dict[str, WhitenedLayer](), unrolled.dynamics
         known, known_labels = x[:0], labels[:0]
         if isinstance(release, KnowsFixed):
             known, known_labels = release.fixed.x, release.fixed.y
-        if self.whitening is not None and isinstance(dynamics, SpanDynamics):
-            rank = len(known) + self.candidates  # the last layer has the rank of the classes, and is not whitened
-            whitened = {
-                name: WhitenedLayer.from_matrix(dynamics.update[name], power=self.whitening.power, rank=rank)
-                for name in dynamics.hidden
-            }
+        whitened = self._whitened_layers(unrolled.dynamics, len(known) + self.candidates)
         initial = {"x": x[None]}
         if isinstance(self.labels, SoftLabels):
             favoured = labels if self.labels.initial or self.start else None
@@ -138,7 +155,7 @@ class SimuDy:
             initial["label_logits"] = initial_logits(favoured, len(labels), release.num_classes, loss, like=x)[None]
         return _MatchUpdate(
             unrolled=unrolled,
-            distance=self.distance,
+            distance=self.distance or (L2() if whitened else Cosine()),
             prior=self.prior,
             whitened=whitened,
             known=known,
@@ -147,6 +164,16 @@ class SimuDy:
             classes=release.num_classes,
             initial=initial,
         )
+
+    def _whitened_layers(self, dynamics: Dynamics, records: int) -> dict[str, WhitenedLayer]:
+        """Of all layers but the last, which has the rank of the classes; none where layers are not compared so."""
+        if not isinstance(dynamics, SpanDynamics) or dynamics.basis is None:
+            return {}
+        power = self.whitening.power if isinstance(self.whitening, Whitening) else Whitening().power
+        return {
+            name: WhitenedLayer.from_matrix(dynamics.update[name], power=power, rank=records)
+            for name in dynamics.hidden
+        }
 
 
 @final

@@ -1,23 +1,39 @@
 """Which training SimuDy simulates, and on which engine: an MLP in the span of its records, a CNN in closed form, or
 autograd for any other network."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import final
+from itertools import chain
+from typing import Literal, TypeAlias, final
 
 import torch
 from torch import Tensor
 
-from remanence.attacks._reasons import why_not_smooth
+from remanence.engine import cnn_structure, mlp
 from remanence.engine.surrogate import Surrogate, SurrogateState
 from remanence.engine.unroll import Dynamics, GenericDynamics, Unrolled, segment_length
 from remanence.engine.unroll_cnn import CNNDynamics
 from remanence.engine.unroll_mlp import SpanDynamics
 from remanence.errors import BadInput, check_above, check_min
+from remanence.models.structure import CNN, MLP, parse
 from remanence.releases import KnowsFixed, KnowsTraining
 from remanence.releases.checks import check_training
 from remanence.search import ByProducts, Distance
-from remanence.training import SGD, Training, remaining_fraction
+from remanence.training import (
+    SGD,
+    Adam,
+    AdamW,
+    CrossEntropy,
+    Logistic,
+    RMSProp,
+    SquaredError,
+    Training,
+    remaining_fraction,
+)
 from remanence.types import Params
+
+Auto: TypeAlias = Literal["auto"]
+_CLIP = 10.0  # of convolutional nets
 
 
 @final
@@ -26,24 +42,28 @@ class Simulation:
     """The training that is simulated, and how much of it forms a graph."""
 
     training: Training | None = None  # None: the victim's. The code of Tian et al. takes 8 of its 20 epochs
-    clip: float | None = None  # gradients are clipped to so many of `mean_gradient_norm`; at first they explode
+    clip: float | Auto | None = "auto"  # gradients, in units of `mean_gradient_norm`; auto: 10 for CNNs trained by SGD
     segment: int | None = None  # steps to a graph; None: by free memory
 
     def __post_init__(self) -> None:
         check_min(self, segment=1)
-        check_above(self, clip=0)
+        if self.clip != "auto":
+            check_above(self, clip=0)
         if self.training is not None:
             check_training(self.training)
 
-    def of_release(self, release: KnowsTraining, records: int) -> Training:
+    def training_of(self, release: KnowsTraining, records: int) -> Training:
         """The training of `records` without the noise of DP-GD, which is the victim's own, and clipped; where it clips
         its own gradients, as it does."""
-        training = self.training or release.training
+        training, clip = self.training or release.training, self.clip
         if training.privacy:
             training = replace(training, privacy=replace(training.privacy, noise=0.0))
-        if self.clip is None or training.clip is not None:
+        if clip == "auto":
+            simple = isinstance(training.optimizer, SGD) and training.optimizer.lr > 0 and not training.privacy
+            clip = _CLIP if simple and isinstance(parse(release.model, release.shape), CNN) else None
+        if clip is None or training.clip is not None:
             return training
-        return replace(training, clip=self.clip * mean_gradient_norm(release, training, records=records))
+        return replace(training, clip=clip * mean_gradient_norm(release, training, records=records))
 
     def unrolled(
         self,
@@ -51,68 +71,92 @@ class Simulation:
         x: Tensor,
         labels: Tensor,
         *,
-        distance: Distance,
-        in_basis: bool,
-        surrogate: Surrogate | None,
+        distance: Distance | None,
+        in_basis: bool | Auto,
+        surrogate: Surrogate | Auto | None,
         seed: int,
     ) -> Unrolled:
         """The unrolled training of candidates that are initially `x`. `in_basis` expresses an MLP's first layer in the
-        basis of its records, which whitening needs."""
+        basis of its records, which whitening needs; "auto" takes it, and a surrogate, where they can be used."""
         if isinstance(release, KnowsFixed):
             x, labels = torch.cat([release.fixed.x, x]), torch.cat([release.fixed.y, labels])
         records, like = len(labels), next(iter(release.final.values()))
-        training = self.of_release(release, records)
+        training = self.training_of(release, records)
         batches = tuple(b if b is None else b.to(like.device) for b in training.batches(records, seed))
         sizes = {
             "steps": len(batches),
             "batch": min(training.batch_size or records, records),
             "copies": 1 + len(training.optimizer.init({})),
         }
-        endpoints = release.model, training, release.initial, release.final
-        by_products = isinstance(distance, ByProducts)  # others may depend on the order of the weights
-        cnn = None
-        if by_products and not in_basis:
+        closed_form = distance is None or isinstance(distance, ByProducts)  # others may depend on the weights' order
+        used = Surrogate() if surrogate == "auto" else surrogate
+        if closed_form and in_basis is not True:
+            endpoints = release.model, training, release.initial, release.final
             cnn = CNNDynamics.from_release(*endpoints, records=records, shape=release.shape)
-        if cnn is not None:
-            cnn = cnn.with_surrogate(surrogate, x) if surrogate else cnn
-            cnn, segment = cnn.fit_memory(release.shape, segment=self.segment, **sizes)
-            return Unrolled(training=training, dynamics=cnn, batches=batches, segment=segment)
+            if cnn is not None:
+                cnn = cnn.with_surrogate(used, x) if used else cnn
+                cnn, segment = cnn.fit_memory(release.shape, segment=self.segment, **sizes)
+                return Unrolled(training=training, dynamics=cnn, batches=batches, segment=segment)
+        span = _span(release, training, records, in_basis, seed) if closed_form else None
+        if span is None and (in_basis is True or isinstance(surrogate, Surrogate)):
+            field = "whitening" if in_basis is True else "surrogate"
+            why = _refusal(release, training, distance, records, whitened=in_basis is True)
+            problem = f"`{field}` cannot be used here, leave it out: {why}"
+            raise BadInput(problem, code="unsupported-model", argument=field)
+        if span is not None and used is not None:
+            span = replace(span, surrogate=SurrogateState.initial(used, like.new_ones(())))
+        generic = GenericDynamics(model=release.model, training=training, initial=release.initial, final=release.final)
+        dynamics: Dynamics = span or generic
         segment = self.segment or segment_length(release.model, release.shape, like=like, **sizes)
-        span = SpanDynamics.from_release(*endpoints, records=records, shape=release.shape) if by_products else None
-        dynamics: Dynamics
-        if in_basis or surrogate:
-            dynamics = _smooth(release, training, records, span, distance, in_basis, surrogate, seed)
-        else:
-            generic = GenericDynamics(
-                model=release.model, training=training, initial=release.initial, final=release.final
-            )
-            dynamics = span or generic
         return Unrolled(training=training, dynamics=dynamics, batches=batches, segment=segment)
 
 
-def _smooth(
-    release: KnowsTraining,
-    simulated: Training,
-    records: int,
-    span: SpanDynamics | None,
-    distance: Distance,
-    in_basis: bool,
-    surrogate: Surrogate | None,
-    seed: int,
-) -> SpanDynamics:
-    """An MLP's dynamics in its basis, with a surrogate, or a reason why not."""
-    victim = release.training
-    if span is not None and in_basis:
-        steps = len(list(victim.batches(records, seed))) if victim.weight_decay else 0
-        span = span.in_basis(records, decay=remaining_fraction(victim, steps, records=records))
-    if span is None:
-        field = "whitening" if in_basis else "surrogate"
-        why = why_not_smooth(release, simulated, distance, records, whitened=in_basis)
-        raise BadInput(f"`{field}` cannot be used here, leave it out: {why}", code="unsupported-model", argument=field)
-    if surrogate is None:
+def _span(
+    release: KnowsTraining, simulated: Training, records: int, in_basis: bool | Auto, seed: int
+) -> SpanDynamics | None:
+    """An MLP in the span of its records, and in their basis where that is asked for and possible."""
+    endpoints, victim = (release.model, simulated, release.initial, release.final), release.training
+    span = SpanDynamics.from_release(*endpoints, records=records, shape=release.shape)
+    if span is None or not in_basis or (in_basis == "auto" and not isinstance(victim.optimizer, SGD)):
         return span
-    scale = next(iter(release.final.values())).new_ones(())
-    return replace(span, surrogate=SurrogateState.initial(surrogate, scale))
+    steps = len(list(victim.batches(records, seed))) if victim.weight_decay else 0
+    basis = span.in_basis(records, decay=remaining_fraction(victim, steps, records=records))
+    return basis or (span if in_basis == "auto" else None)
+
+
+def _refusal(
+    release: KnowsTraining, training: Training, distance: Distance | None, records: int, *, whitened: bool
+) -> str:
+    """The first reason why a surrogate cannot replace ReLU's derivative, or why layers cannot be whitened."""
+    structure = parse(release.model, release.shape)
+    convolved = not whitened and isinstance(structure, CNN)
+    refusal = cnn_structure.refusal(structure) if convolved else mlp.refusal(structure)
+    of_net = iter([refusal] if refusal else [])
+    if isinstance(structure, MLP):
+        of_net = chain(of_net, _refusals_by_size(structure, records, whitened=whitened))
+    return next(chain(_refusals_of_training(training, distance, convolved=convolved), of_net))
+
+
+def _refusals_of_training(training: Training, distance: Distance | None, *, convolved: bool) -> Iterator[str]:
+    if training.privacy:
+        yield "DP-GD clips the gradient of each record by itself"
+    if training.clip is not None and not convolved:
+        yield "gradients are clipped (`clip`)"
+    if not isinstance(training.optimizer, (SGD, Adam, AdamW, RMSProp) if convolved else SGD):
+        yield f"the optimizer is {type(training.optimizer).__name__}"
+    if not isinstance(training.loss, CrossEntropy | Logistic | SquaredError):
+        yield "the loss is none of CrossEntropy, Logistic and SquaredError"
+    if distance is not None and not isinstance(distance, ByProducts):
+        yield "the distance is neither `L2()` nor `Cosine()`"
+
+
+def _refusals_by_size(structure: MLP, records: int, *, whitened: bool) -> Iterator[str]:
+    first = structure.layers[0]
+    if records >= first.in_features:
+        yield f"there are {records} records, and a record has only {first.in_features} values"
+    if whitened and records >= first.out_features:
+        yield f"there are {records} records, and the first layer has only {first.out_features} neurons"
+    yield "the net has no hidden layer"
 
 
 def mean_gradient_norm(release: KnowsTraining, training: Training, *, records: int) -> float:

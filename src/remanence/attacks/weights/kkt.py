@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softshrink
 
-from remanence.attacks._reasons import why_no_mlp
 from remanence.attacks.weights import residual
 from remanence.attacks.weights.preprocessing import Preprocessing
 from remanence.attacks.weights.residual_autograd import value_and_grads, with_surrogate
@@ -121,7 +120,7 @@ class ExplainedWeights:
         final = {name: p.to(like) for name, p in attack.preprocessing.scale(release).items()}
         layers = residual.layers_of(release.model, final, release.shape)
         if attack.multipliers == "projected" and layers is None:
-            why = why_no_mlp(release.model, release.shape, standardised=False)
+            why = residual.why_no_layers(release.model, release.shape)
             problem = f'"projected" `multipliers` need the closed form of an MLP with ReLU: {why}'
             raise BadInput(problem, code="unsupported-model", argument="multipliers")
         return cls(

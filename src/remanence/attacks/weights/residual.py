@@ -79,6 +79,18 @@ def layers_of(model: nn.Module, final: Params, shape: Sequence[int]) -> tuple[La
     return tuple(Layer(weight=w, bias=b, target=w, bias_target=b) for w, b in zip(weights, biases, strict=True))
 
 
+def why_no_layers(model: nn.Module, shape: Sequence[int]) -> str:
+    """Why `layers_of` finds none; empty where it does."""
+    structure = parse(model, shape)
+    if refusal := mlp.refusal(structure):
+        return refusal
+    assert isinstance(structure, MLP)
+    norm = structure.record_norm or structure.flat_norm
+    if norm is not None and (structure.record_norm or norm.std):
+        return f"the net normalises its records by `{norm.buffers[0]}`"
+    return ""
+
+
 def subtracted_mean(model: nn.Module, final: Params, shape: Sequence[int]) -> Tensor | None:
     """The mean that the model subtracts from flat records, and nothing more, before its first layer; None without."""
     first = first_linear(model, shape)

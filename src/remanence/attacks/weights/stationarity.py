@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from remanence.attacks._reasons import why_no_mlp
 from remanence.attacks.weights import residual
 from remanence.attacks.weights.preprocessing import Preprocessing
 from remanence.attacks.weights.row_space import RowSpace
@@ -105,7 +104,7 @@ class Stationarity:
         require(release, KnowsFinal, by=type(self).__name__)
         layers = residual.layers_of(release.model, self.preprocessing.scale(release), release.shape)
         if layers is None or len(layers) < 2:
-            why = why_no_mlp(release.model, release.shape, standardised=False) or "the net has no hidden layer"
+            why = residual.why_no_layers(release.model, release.shape) or "the net has no hidden layer"
             problem = f"Stationarity cannot reconstruct from this `model`, use KKT: {why}"
             raise BadInput(problem, code="unsupported-model", argument="release")
         outputs = len(layers[-1].weight)
