@@ -2,7 +2,25 @@
 
 from remanence.engine.base import Engine, on_batches
 from remanence.engine.chooser import engine_for
+from remanence.engine.cuda import precision
 from remanence.engine.driver import train, train_each, trajectory
 from remanence.engine.generic import GenericEngine, loss_gradient
+from remanence.engine.surrogate import Surrogate
+from remanence.engine.unroll import Dynamics, Unrolled
+from remanence.engine.unroll_mlp import SpanDynamics
 
-__all__ = ["Engine", "GenericEngine", "engine_for", "loss_gradient", "on_batches", "train", "train_each", "trajectory"]
+__all__ = [
+    "Dynamics",
+    "Engine",
+    "GenericEngine",
+    "SpanDynamics",
+    "Surrogate",
+    "Unrolled",
+    "engine_for",
+    "loss_gradient",
+    "on_batches",
+    "precision",
+    "train",
+    "train_each",
+    "trajectory",
+]

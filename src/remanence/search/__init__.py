@@ -1,13 +1,13 @@
 """Minimisation of an objective over candidate records: distances, priors, labels, coordinates and the solver."""
 
 from remanence.search.checkpoint import checkpoint_path
-from remanence.search.distances import L2, ByProducts, Cosine, Distance
-from remanence.search.labels import SoftLabels
+from remanence.search.distances import L2, ByProducts, Cosine, Distance, between
+from remanence.search.labels import SoftLabels, balanced, given, initial_logits, probabilities
 from remanence.search.objective import Objective, Variable, Variables
-from remanence.search.priors import ImagePrior, Prior, TotalVariation
+from remanence.search.priors import ImagePrior, Prior, TotalVariation, total_variation
 from remanence.search.settings import LBFGS, Constant, CosineAnnealing, MultiStep, Schedule, Search, with_search
 from remanence.search.solver import Solution, minimise
-from remanence.search.whitening import Whitening
+from remanence.search.whitening import WhitenedLayer, Whitening
 
 __all__ = [
     "L2",
@@ -28,8 +28,15 @@ __all__ = [
     "TotalVariation",
     "Variable",
     "Variables",
+    "WhitenedLayer",
     "Whitening",
+    "balanced",
+    "between",
     "checkpoint_path",
+    "given",
+    "initial_logits",
     "minimise",
+    "probabilities",
+    "total_variation",
     "with_search",
 ]

@@ -26,10 +26,10 @@ from remanence.search import (
     TotalVariation,
     Variable,
     Variables,
+    balanced,
     checkpoint_path,
     minimise,
 )
-from remanence.search.labels import balanced
 from remanence.training import Adam, Loss
 from remanence.types import Params, Reconstruction
 

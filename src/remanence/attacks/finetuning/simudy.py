@@ -13,10 +13,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from remanence.attacks.finetuning.simulation import Auto, Simulation
-from remanence.engine.cuda import precision
-from remanence.engine.surrogate import Surrogate
-from remanence.engine.unroll import Dynamics, Unrolled
-from remanence.engine.unroll_mlp import SpanDynamics
+from remanence.engine import Dynamics, SpanDynamics, Surrogate, Unrolled, precision
 from remanence.errors import BadInput, Diverged, check_min
 from remanence.releases import KnowsFixed, KnowsTraining, require
 from remanence.releases.checks import check_endpoints
@@ -31,13 +28,16 @@ from remanence.search import (
     TotalVariation,
     Variable,
     Variables,
+    WhitenedLayer,
     Whitening,
+    balanced,
+    between,
     checkpoint_path,
+    given,
+    initial_logits,
     minimise,
+    probabilities,
 )
-from remanence.search.distances import between
-from remanence.search.labels import balanced, given, initial_logits, probabilities
-from remanence.search.whitening import WhitenedLayer
 from remanence.seeds import derive_seed
 from remanence.training import Adam, Training
 from remanence.types import Params, Reconstruction

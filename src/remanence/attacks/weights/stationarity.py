@@ -23,14 +23,22 @@ from torch.func import vmap
 from remanence.attacks.weights import residual
 from remanence.attacks.weights.preprocessing import Preprocessing
 from remanence.attacks.weights.row_space import RowSpace
-from remanence.engine.cuda import precision
-from remanence.engine.surrogate import Surrogate
+from remanence.engine import Surrogate, precision
 from remanence.errors import BadInput, check_between, check_min
 from remanence.releases import KnowsFinal, require
 from remanence.releases.checks import check_outputs
-from remanence.search import LBFGS, Search, Variable, Variables, checkpoint_path, minimise
-from remanence.search.labels import balanced, given
-from remanence.search.priors import ImagePrior, total_variation
+from remanence.search import (
+    LBFGS,
+    ImagePrior,
+    Search,
+    Variable,
+    Variables,
+    balanced,
+    checkpoint_path,
+    given,
+    minimise,
+    total_variation,
+)
 from remanence.training import Adam, CrossEntropy, KnownLoss
 from remanence.types import Reconstruction
 
