@@ -26,7 +26,7 @@ from remanence.models import initial_params, mlp
 from remanence.releases import AllButOne, all_but_one
 from remanence.shadow import Store, build_bank
 
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]  # one cluster, on one worker
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +204,6 @@ def test_workers_are_those_of_a_cluster_started_here(fields: dict[str, Any], cod
         Ray(**fields)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("address", ["auto", "no such place", "127.0.0.1:1"])
 def test_a_cluster_that_does_not_answer_is_refused(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: False)

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from remanence.report import render
 
-pytestmark = pytest.mark.xdist_group("browser")  # one browser, on one worker
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.slow]  # one browser, on one worker
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&.npz"
 Open = Callable[..., Page]
