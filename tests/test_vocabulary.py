@@ -58,16 +58,7 @@ BANNED = {  # our word: the field's
     "whole": "total, generic, finite mask",
     "written": "closed form, analytic",
 }
-CLEAN = (
-    "remanence",
-    "remanence_recipes/ablations",
-    "remanence_recipes/balle2022",
-    "remanence_recipes/curves.py",
-    "remanence_recipes/federated.py",
-    "remanence_recipes/mnemonist2023",
-    "remanence_recipes/tian2025",
-    "remanence_recipes/wang2023",
-)  # files and folders that hold to it
+CLEAN = ("remanence", "remanence_recipes")  # files and folders that hold to it
 FILES = sorted(
     {f for entry in CLEAN for f in ((ROOT / entry).rglob("*.py") if (ROOT / entry).is_dir() else [ROOT / entry])}
 )

@@ -1,11 +1,18 @@
 """Recipes: one function per figure or table, and the demo. A recipe's first docstring line is what `list` shows."""
 
 from remanence.experiments import Recipe
-from remanence_recipes import demo, federated
-from remanence_recipes.ablations import batch_size, defenses, embeddings, mnemonist, query_point, reconn
+from remanence_recipes import demo, federated, haim2022
+from remanence_recipes.ablations import (
+    batch_size,
+    defenses,
+    embeddings,
+    first_layer_span,
+    mnemonist,
+    query_point,
+    reconn,
+)
 from remanence_recipes.balle2022 import on_cifar10, on_mnist
-from remanence_recipes.buzaglo2023 import cifar100, classes, figures, gallery, margins, span, threshold
-from remanence_recipes.haim2022 import binary
+from remanence_recipes.buzaglo2023 import figures
 from remanence_recipes.mnemonist2023 import figures as mnemonist_figures
 from remanence_recipes.tian2025 import mlps, resnets
 from remanence_recipes.wang2023 import images, planted, rates
@@ -37,18 +44,17 @@ RECIPES: dict[str, Recipe] = {
     "wang2023.activations": planted.activations,
     "wang2023.depth": planted.depth,
     "wang2023.cifar10": images.cifar10,
-    "haim2022.cifar10_binary": binary.cifar10_binary,
-    "haim2022.mnist_binary": binary.mnist_binary,
-    "haim2022.regression": binary.regression,
-    "buzaglo2023.figure1": gallery.figure1,
+    "haim2022.cifar10_binary": haim2022.cifar10_binary,
+    "haim2022.mnist_binary": haim2022.mnist_binary,
+    "haim2022.regression": haim2022.regression,
+    "buzaglo2023.figure1": figures.figure1,
     "buzaglo2023.figure2_binary_vs_multiclass": figures.figure2_binary_vs_multiclass,
-    "buzaglo2023.figure3_classes": classes.figure3_classes,
+    "buzaglo2023.figure3_classes": figures.figure3_classes,
     "buzaglo2023.figure4_weight_decay": figures.figure4_weight_decay,
-    "buzaglo2023.figure5_margins": margins.figure5_margins,
-    "buzaglo2023.figure6_cifar100": cifar100.figure6_cifar100,
-    "buzaglo2023.figure7_threshold": threshold.figure7_threshold,
-    "buzaglo2023.figure8_fixed_500": classes.figure8_fixed_500,
-    "buzaglo2023.span": span.span,
+    "buzaglo2023.figure5_margins": figures.figure5_margins,
+    "buzaglo2023.figure6_cifar100": figures.figure6_cifar100,
+    "buzaglo2023.figure7_threshold": figures.figure7_threshold,
+    "buzaglo2023.figure8_fixed_500": figures.figure8_fixed_500,
     "tian2025.table_linearity": resnets.table_linearity,
     "tian2025.mlp_100": mlps.mlp_100,
     "tian2025.mlp_500": mlps.mlp_500,
@@ -65,6 +71,7 @@ RECIPES: dict[str, Recipe] = {
     "federated.first_layer": federated.first_layer,
     "federated.from_the_tensor": federated.from_the_tensor,
     "federated.labels": federated.labels,
+    "ablations.first_layer_span": first_layer_span.span,
     "ablations.mnemonist_rates": mnemonist.rates,
     "ablations.reconn_settings": reconn.settings,
     "ablations.reconn_shadows": reconn.shadows,

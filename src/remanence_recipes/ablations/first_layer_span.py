@@ -1,19 +1,16 @@
-"""What one SVD of the first layer tells: the number of records, their span, and who lies in it. Ours, not the paper's.
+"""What one SVD of the first layer tells: the number of records, their span, and which records lie in it.
 
-remanence run buzaglo2023.span --scale paper      one busy CPU core: under three minutes
-
-Written down before the first run:
-- where weight decay has left less than 1e-6 of the first weights, the rank is the number of records exactly and every
-  record is told from held-out ones, AUC 1; the wider the classes' own gaps, the later
-- without weight decay no gap is clear at any time, and the rank, if it is known, tells some records, AUC 0.6 to 0.9
-- with the first weights known, rank and members are exact after any number of steps, without weight decay
+Expected, and written down before the first run:
+- where weight decay has left less than 1e-6 of the initial weights, the rank is the number of records exactly and every
+  record is identified, AUC 1
+- without weight decay no gap is clear at any time; the span of the true rank identifies some records, AUC 0.6 to 0.9
+- with the initial weights known, rank and members are exact after any number of steps, without weight decay
 - a target trained with a record has it in its span, one trained with another in its place does not: AUC 1
 - of held-out records 1 % are taken for members, as the test promises
 
-The first holds with one hidden layer and not with more: with two and a weight decay of 0.1 some records' share of the
-layer lay below 1e-10, and no gap was clear. So `paper` keeps the paper's images and not its nets: 100 of CIFAR-10 and
-one hidden layer of width 256, instead of 500 and two of 1,000, which with a weak decay take tens of thousands of epochs
-and are for a GPU. `small` is MNIST, `smoke` scikit-learn's 8x8 digits.
+The first holds with one hidden layer and not with more: with two and a weight decay of 0.1 some records' part of the
+layer lay below 1e-10, and no gap was clear. So `full` has 100 images of CIFAR-10 and one hidden layer of width 256;
+`small` is MNIST, `smoke` scikit-learn's 8x8 digits.
 """
 
 from collections import defaultdict
@@ -43,7 +40,7 @@ from remanence.training import SGD, Training, remaining_fraction
 from remanence.types import Caveat, Data, concat
 
 EXACT, WITH = "rank exact", "AUC, with against without"
-WITH_TOLD, WITHOUT_TOLD = "told, with the record", "told, without the record"
+WITH_IDENTIFIED, WITHOUT_IDENTIFIED = "told, with the record", "told, without the record"
 KNOWN = "first weights known, no weight decay"
 
 
@@ -54,25 +51,24 @@ class Setting:
     records: int  # trained on
     hidden: tuple[int, ...]
     lr: float
-    decays: tuple[float, ...]  # the last one kills the first weights fastest
+    decays: tuple[float, ...]  # under the last one initial weights vanish fastest
     epochs: tuple[int, ...]  # at which a target is released
-    pairs: int  # targets with a record of their own,
-    pair_epochs: int  # trained for so long
+    pairs: int  # targets that differ in one record,
+    pair_epochs: int  # and how long they are trained
 
     def training(self, decay: float, epochs: int) -> Training:
         return Training(optimizer=SGD(lr=self.lr, momentum=0.9), epochs=epochs, weight_decay=decay)
 
     def start(self, fixed: Data, private: Data, seed: int) -> Victim:
-        """A target before any training; all begin with the same weights."""
+        """A target before any training; all have the same initial weights."""
         model = mlp(fixed.shape, fixed.num_classes, hidden=self.hidden, activation=nn.ReLU)
         initial = {n: p.to(fixed.x) for n, p in initial_params(model, seed=derive_seed(seed, "start")).items()}
         untrained = self.training(0.0, 0)
         return Victim(model=model, training=untrained, initial=initial, final=initial, fixed=fixed, private=private)
 
-    def cut(self, seed: int, device: torch.device) -> Split:
-        """In float64: `private` are the records of the pairs, the others of a target are fixed."""
-        kept = self.records - 1
-        parts = split(load(self.data), private=self.pairs, fixed=kept, public=0, test=1000, seed=seed)
+    def split(self, seed: int, device: torch.device) -> Split:
+        """Records in float64: `private` are those in which the pairs differ, the others of a target are fixed."""
+        parts = split(load(self.data), private=self.pairs, fixed=self.records - 1, public=0, test=1000, seed=seed)
         names = ("private", "fixed", "public", "test")
         return Split(**{name: getattr(parts, name).to(device, torch.float64) for name in names})
 
@@ -116,7 +112,7 @@ def span(scale: Scale) -> Sequence[Experiment]:
     setting = SETTINGS[scale]
     over_time = (
         "Targets with several weight decays, released after several numbers of epochs: how many records does the first "
-        "layer say, and how well does its span tell records that were trained on from held-out ones?"
+        "layer show, and how well does its span tell records that were trained on from held-out ones?"
     )
     pairs = (
         "Targets trained on the same records but one: does a record lie in the span of the target that saw it, and "
@@ -136,71 +132,72 @@ def span(scale: Scale) -> Sequence[Experiment]:
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Reading:
-    """Of one release."""
+class _Point:
+    """The span of one release, and the fraction of records' energy outside it."""
 
-    left: float  # of the first weights
+    remaining: float  # fraction of the initial weights
     found: Span  # by the largest gap
     inside: Tensor  # what lies outside the span of the true rank, of the records trained on
     out: Tensor  # of held-out ones
 
     @classmethod
-    def of(cls, release: KnowsFinal, left: float, records: Data, held_out: Data) -> "_Reading":
+    def from_release(cls, release: KnowsFinal, remaining: float, records: Data, held_out: Data) -> "_Point":
         found = estimate_span(release)
         span = replace(found, rank=len(records))
-        return cls(left=left, found=found, inside=span.outside(records.x), out=span.outside(held_out.x))
+        return cls(remaining=remaining, found=found, inside=span.outside(records.x), out=span.outside(held_out.x))
 
 
 def _over_time(setting: Setting, seed: int, device: torch.device) -> Outcome:
-    parts = setting.cut(seed, device)
+    parts = setting.split(seed, device)
     records = concat([parts.fixed, parts.private.take([0])])
-    read = partial(_Reading.of, records=records, held_out=parts.test)
-    made = defaultdict[str, list[_Reading]](list)
+    point = partial(_Point.from_release, records=records, held_out=parts.test)
+    made = defaultdict[str, list[_Point]](list)
     for decay in track(reversed(setting.decays), total=len(setting.decays), label="weight decays"):
-        for left, target in _released(setting, decay, parts, seed):
-            made[f"weight decay {decay:g}"].append(read(weights_only(target).release, left))
+        for remaining, target in _released(setting, decay, parts, seed):
+            made[f"weight decay {decay:g}"].append(point(weights_only(target).release, remaining))
             if not decay:
-                made[KNOWN].append(read(fine_tuned(target).release, left))
+                made[KNOWN].append(point(fine_tuned(target).release, remaining))
         check_fit(target)
     last = {name: each[-1] for name, each in made.items()}
-    told = {name: membership_test(-r.inside, -r.out, seed=derive_seed(seed, name)) for name, r in last.items()}
+    tests = {name: membership_test(-r.inside, -r.out, seed=derive_seed(seed, name)) for name, r in last.items()}
     return Outcome(
-        measures=tuple(chain.from_iterable(_measures(name, last[name], told[name]) for name in last)),
+        measures=tuple(chain.from_iterable(_measures(name, last[name], tests[name]) for name in last)),
         figures=(
             singular_values({name: r.found for name, r in last.items()}),
             *_curves(setting, made),
             _error(made),
         ),
-        caveats=tuple(_caveats(last, told)),
+        caveats=tuple(_caveats(last, tests)),
     )
 
 
 def _released(setting: Setting, decay: float, parts: Split, seed: int) -> Iterator[tuple[float, Victim]]:
-    """After each number of epochs the share left of the first weights, and the target; the momentum begins anew."""
-    target, left = setting.start(parts.fixed, parts.private.take([0]), seed), 1.0
+    """The fraction that remains of the initial weights, and the target, after each number of epochs; the momentum is
+    reset at each."""
+    target, remaining = setting.start(parts.fixed, parts.private.take([0]), seed), 1.0
     for before, after in pairwise((0, *setting.epochs)):
         training = setting.training(decay, after - before)
-        left *= remaining_fraction(training, training.epochs)
+        remaining *= remaining_fraction(training, training.epochs)
         final_params = train(training, target.model, target.final, concat([target.fixed, target.private]))
         target = replace(target, training=training, final=final_params)
-        yield abs(left), target
+        yield abs(remaining), target
 
 
-def _measures(name: str, last: _Reading, told: Membership) -> list[Measure]:
+def _measures(name: str, last: _Point, test: Membership) -> list[Measure]:
     rank = rank_measure(f"rank, {name}", last.found, len(last.inside))
-    return [rank, *membership_measures(told, f", {name}")]
+    return [rank, *membership_measures(test, f", {name}")]
 
 
-def _caveats(last: Mapping[str, _Reading], told: Mapping[str, Membership]) -> Iterator[Caveat]:
-    """All are told by the same held-out records; the rest is each release's own."""
-    if few := few_held_out(next(iter(told.values()))):
+def _caveats(last: Mapping[str, _Point], tests: Mapping[str, Membership]) -> Iterator[Caveat]:
+    """About the held-out records, which all releases share, and about each release."""
+    if few := few_held_out(next(iter(tests.values()))):
         yield few
-    for name, reading in last.items():
-        if doubt := no_gap(reading.found) or records_outside(reading.inside):
-            yield replace(doubt, text=f"{name.capitalize()}: {doubt.text}")
+    for name, point in last.items():
+        if caveat := no_gap(point.found) or records_outside(point.inside):
+            yield replace(caveat, text=f"{name.capitalize()}: {caveat.text}")
 
 
-def _curves(setting: Setting, made: Mapping[str, list[_Reading]]) -> tuple[Figure, Figure]:
+def _curves(setting: Setting, made: Mapping[str, list[_Point]]) -> tuple[Figure, Figure]:
     epochs = tuple(float(each) for each in setting.epochs)
     aucs = [Series(name=n, x=epochs, y=tuple(auc(-r.inside, -r.out) for r in each)) for n, each in made.items()]
     ranks = [Series(name=n, x=epochs, y=tuple(float(r.found.rank or 0) for r in each)) for n, each in made.items()]
@@ -224,18 +221,18 @@ def _curves(setting: Setting, made: Mapping[str, list[_Reading]]) -> tuple[Figur
     )
 
 
-def _error(made: Mapping[str, list[_Reading]]) -> Figure:
-    """What a record that was trained on has outside the span that the true rank gives, as the first weights die."""
+def _error(made: Mapping[str, list[_Point]]) -> Figure:
+    """The energy of trained records outside the span of the true rank, as the initial weights vanish."""
     series = []
     for name, each in made.items():
-        if each[-1].left < 1:
-            left = tuple(r.left for r in each)
-            series.append(Series(name=name, x=left, y=tuple(float(r.inside.median()) for r in each)))
+        if each[-1].remaining < 1:
+            x = tuple(r.remaining for r in each)
+            series.append(Series(name=name, x=x, y=tuple(float(r.inside.median()) for r in each)))
             level = tuple(float(r.out.quantile(FPR)) for r in each)
-            series.append(Series(name=f"held out, nearest 1 %, {name}", x=left, y=level, role="chance"))
+            series.append(Series(name=f"held out, nearest 1 %, {name}", x=x, y=level, role="chance"))
     return Figure(
         title="As the first weights die",
-        x_label="share left of the first weights",
+        x_label="fraction left of the initial weights",
         y_label="median energy outside the span",
         series=tuple(series),
         log_x=True,
@@ -244,7 +241,7 @@ def _error(made: Mapping[str, list[_Reading]]) -> Figure:
 
 
 def _pairs(setting: Setting, seed: int, device: torch.device) -> Outcome:
-    parts = setting.cut(seed, device)
+    parts = setting.split(seed, device)
     training, found = setting.training(setting.decays[-1], setting.pair_epochs), []
     for i in track(range(setting.pairs), total=setting.pairs, label="targets"):
         first = setting.start(parts.fixed, parts.private.take([i]), seed)
@@ -253,29 +250,34 @@ def _pairs(setting: Setting, seed: int, device: torch.device) -> Outcome:
         found.append(estimate_span(weights_only(target).release))
     spans = [replace(each, rank=setting.records) for each in found]
     outside = torch.stack([span.outside(parts.private.x) for span in spans]).cpu()  # (targets, records)
-    own = torch.eye(len(spans), dtype=torch.bool)
+    member = torch.eye(len(spans), dtype=torch.bool)
     p = torch.stack(
         [
             p_values(-row, -span.outside(parts.test.x).cpu(), distinct=len(parts.test))
             for row, span in zip(outside, spans, strict=True)
         ]
     )
-    each_auc = torch.tensor([auc(-outside[own[:, i], i], -outside[~own[:, i], i]) for i in range(len(own))])
+    each_auc = torch.tensor([auc(-outside[member[:, i], i], -outside[~member[:, i], i]) for i in range(len(member))])
     meaning = "chance that a record has less of its energy outside the span of the target that saw it than of another"
     return Outcome(
         measures=(
-            _share(EXACT, torch.tensor([each.rank == setting.records for each in found]), "share of the targets"),
+            _fraction(EXACT, torch.tensor([each.rank == setting.records for each in found]), "fraction of the targets"),
             Measure.from_interval(
                 WITH, bootstrap_mean(each_auc, seed=derive_seed(seed, WITH)), meaning=meaning, chance=0.5
             ),
-            _share(WITH_TOLD, p[own] <= FPR, "share of the records called trained on, of their target", chance=FPR),
-            _share(WITHOUT_TOLD, p[~own] <= FPR, "the same of the other targets", chance=FPR),
+            _fraction(
+                WITH_IDENTIFIED,
+                p[member] <= FPR,
+                "fraction of the records that are identified in their target",
+                chance=FPR,
+            ),
+            _fraction(WITHOUT_IDENTIFIED, p[~member] <= FPR, "the same of the other targets", chance=FPR),
         ),
-        figures=(outside_figure(outside[own], outside[~own], names=("target with it", "target with another")),),
+        figures=(outside_figure(outside[member], outside[~member], names=("target with it", "target with another")),),
     )
 
 
-def _share(name: str, which: Tensor, meaning: str, *, chance: float | None = None) -> Measure:
+def _fraction(name: str, which: Tensor, meaning: str, *, chance: float | None = None) -> Measure:
     return Measure.from_interval(
         name, binomial_proportion(int(which.sum()), which.numel()), meaning=meaning, chance=chance
     )

@@ -1,0 +1,214 @@
+"""What figures 1, 5 and 7 measure: the best of each class, margins, and what an SSIM of 0.4 means."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from remanence.diagnostics.preflight import run_preflight
+from remanence.experiments import Figure, Measure, Outcome, Series
+from remanence.metrics import SSIM, hungarian
+from remanence.metrics.evaluation import FPR
+from remanence.metrics.nulls import matched
+from remanence.metrics.statistics import binomial_proportion, bootstrap_mean, bootstrap_statistic, rank_correlation
+from remanence.progress import track
+from remanence.seeds import derive_seed
+from remanence.types import Data
+from remanence_recipes.weights_alone.evaluation import (
+    FOUND,
+    ROW,
+    THRESHOLD,
+    Attacked,
+    attack,
+    found,
+    nearest,
+    scatter,
+    unrelated,
+)
+from remanence_recipes.weights_alone.target import Target
+
+UNRELATED = "unrelated images"
+
+
+def best_of_classes(target: Target, seed: int, device: torch.device) -> Outcome:
+    """The record of each class with the highest SSIM, for each attack and for unrelated images."""
+    attacked = attack(target, seed, device)
+    private, preflight = attacked.private, run_preflight(attacked.victim)
+    pictures: dict[str, Tensor] = {}
+    measures: list[Measure] = []
+    for name, each in attacked.scored.items():
+        order, best = _best(each.scores.values, private)
+        pictures |= {f"truth, best of {name}": private.x[order], name: each.found.x[each.scores.index[order]]}
+        lookalikes = unrelated(attacked.held_out, len(each.found.x), seed)
+        paired = [matched(x, private.x, hungarian, (SSIM,)) for x in lookalikes]
+        measures += [
+            Measure.from_interval(
+                f"best SSIM of a class, {name}",
+                bootstrap_mean(best, seed=derive_seed(seed, name)),
+                chance=float(torch.stack([_best(values, private)[1] for _, values in paired]).mean()),
+                meaning="mean over the classes; chance: as many unrelated images as candidates",
+            ),
+            Measure.from_interval(
+                f"classes with a record found, {name}",
+                binomial_proportion(private.y[each.scores.found].unique().numel(), private.num_classes),
+                chance=1 - (1 - FPR) ** (len(private) / private.num_classes),
+                meaning="fraction of the classes; a record is found beyond both nulls at 1 % false positives",
+            ),
+        ]
+    index, values = paired[0]
+    order = _best(values, private)[0]
+    pictures |= {"truth, best of unrelated images": private.x[order], UNRELATED: lookalikes[0][index[order]]}
+    return Outcome(
+        measures=tuple(measures),
+        figures=(scatter(preflight.margins, attacked),),
+        pictures=pictures,
+        caveats=preflight.caveats(),
+    )
+
+
+def _best(values: Mapping[str, Tensor], private: Data) -> tuple[Tensor, Tensor]:
+    """For each class the index of the record with the highest SSIM, and that SSIM."""
+    of_class = private.y == torch.arange(private.num_classes, device=private.y.device)[:, None]
+    ssim = values[SSIM.name].nan_to_num(nan=-1.0).expand(of_class.shape)
+    best, order = ssim.masked_fill(~of_class, -torch.inf).max(1)
+    return order, best
+
+
+def margins(targets: Mapping[str, Target], seed: int, device: torch.device) -> Outcome:
+    """The margins of the records of each target, and their rank correlation with SSIM."""
+    levels = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)
+    measures: list[Measure] = []
+    quantiles, scatters = [], []
+    for name, target in track(list(targets.items()), total=len(targets), label="weight decays"):
+        attacked = attack(target, seed, device)
+        preflight = run_preflight(attacked.victim)
+        each = preflight.margins.double().cpu()
+        measures += _margin_measures(name, attacked, each, preflight.on_margin, seed)
+        quantiles.append(Series(name=name, x=tuple(levels.tolist()), y=tuple(each.quantile(levels).tolist())))
+        scatters.append(replace(scatter(each, attacked), title=f"SSIM against the margin, {name}"))
+    figure = Figure(
+        title="Margins of the records",
+        x_label="fraction of the records",
+        y_label="have at most this margin",
+        series=tuple(quantiles),
+    )
+    return Outcome(measures=tuple(measures), figures=(figure, *scatters))
+
+
+def _margin_measures(name: str, attacked: Attacked, margin: Tensor, on_margin: float, seed: int) -> Iterator[Measure]:
+    ssim = attacked.ours.scores.values[SSIM.name].double().cpu()
+
+    def correlation(rows: Tensor) -> float:
+        return rank_correlation(margin[rows], ssim[rows])
+
+    yield Measure(name=f"median margin, {name}", value=float(margin.median()), meaning="of the records")
+    yield Measure(
+        name=f"records on the margin, {name}",
+        value=on_margin,
+        meaning="fraction whose margin is at most 1.1 times the smallest",
+    )
+    yield Measure.from_interval(
+        f"records on the wrong side, {name}",
+        binomial_proportion(int((margin <= 0).sum()), len(margin)),
+        meaning="fraction of the training records",
+    )
+    yield Measure.from_interval(
+        f"SSIM against the margin, {name}",
+        bootstrap_statistic(correlation, (len(margin),), seed=derive_seed(seed, name)),
+        chance=0.0,
+        meaning="rank correlation over the records, Stationarity; negative where records near the boundary are "
+        "reconstructed better",
+    )
+    yield found(f"{FOUND}, {name}", attacked.ours)
+
+
+def threshold(target: Target, seed: int, device: torch.device) -> Outcome:
+    """Records whose nearest candidate is above SSIM 0.4, which the paper counts as reconstructed, and by unrelated
+    images, up to eight times as many as records."""
+    attacked = attack(target, seed, device)
+    truth, preflight = attacked.private.x, run_preflight(attacked.victim)
+    pairs = {name: nearest(each.found.x, truth) for name, each in attacked.scored.items()}
+    counts = [times * len(truth) for times in (1, 2, 4, 8) if times * len(truth) <= len(attacked.held_out)]
+    draws = {n: [nearest(x, truth) for x in unrelated(attacked.held_out, n, seed)] for n in counts}
+    by_chance = {
+        count: binomial_proportion(sum(_above(ssim) for _, ssim in each), len(truth) * len(each))
+        for count, each in draws.items()
+    }
+    rows = pairs | {UNRELATED: draws[counts[0]][0]}
+    levels = _levels({name: ssim for name, (_, ssim) in rows.items()})
+    growing = Figure(
+        title="Above 0.4 by chance",
+        x_label=UNRELATED,
+        y_label="fraction of the records above 0.4",
+        series=(Series.from_intervals("nearest unrelated image", tuple(map(float, counts)), list(by_chance.values())),),
+        log_x=True,
+    )
+    chance_measures = [
+        Measure.from_interval(
+            f"above 0.4, {count} unrelated images",
+            each,
+            meaning="fraction of the records whose nearest unrelated image reaches it: what chance reaches",
+        )
+        for count, each in by_chance.items()
+    ]
+    return Outcome(
+        measures=(*_threshold_measures(attacked), *chance_measures),
+        figures=(levels, growing, scatter(preflight.margins, attacked)),
+        pictures=_around_threshold(truth, rows),
+        caveats=preflight.caveats(),
+    )
+
+
+def _above(ssim: Tensor) -> int:
+    return int((ssim > THRESHOLD).sum())
+
+
+def _threshold_measures(attacked: Attacked) -> Iterator[Measure]:
+    for name, each in attacked.scored.items():
+        records, above = len(each.nearest), each.above
+        yield Measure.from_interval(
+            f"above 0.4, {name}",
+            binomial_proportion(above, records),
+            chance=each.above_by_chance / records,
+            meaning="fraction of the records whose nearest candidate reaches it; chance: as many unrelated images",
+        )
+        if above:
+            yield Measure.from_interval(
+                f"found, of those above 0.4, {name}",
+                binomial_proportion(_above(each.nearest[each.scores.found]), above),
+                chance=FPR,
+                meaning="fraction of them that is beyond both nulls at 1 % false positives, one to one",
+            )
+
+
+def _levels(ssim: Mapping[str, Tensor]) -> Figure:
+    """The fraction of the records above each SSIM."""
+    levels = tuple(level / 20 for level in range(21))
+    series = [
+        Series(
+            name=name,
+            x=levels,
+            y=tuple(float((each > level).double().mean()) for level in levels),
+            role="chance" if name == UNRELATED else "ours",
+        )
+        for name, each in ssim.items()
+    ]
+    return Figure(
+        title="Records above each SSIM",
+        x_label="SSIM, window 3, of the nearest candidate",
+        y_label="fraction of the records above",
+        series=tuple(series),
+    )
+
+
+def _around_threshold(truth: Tensor, pairs: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
+    """The pairs of each kind that are nearest to the threshold, from below to above."""
+    rows: dict[str, Tensor] = {}
+    for name, (candidates, ssim) in pairs.items():
+        closest = (ssim - THRESHOLD).abs().argsort()[:ROW]
+        order = closest[ssim[closest].argsort()]
+        low, high = ssim[order[[0, -1]]].tolist()
+        rows[f"truth, {name} at {low:.2f} to {high:.2f}"] = truth[order]
+        rows[name] = candidates[order]
+    return rows

@@ -1,0 +1,171 @@
+"""Several victims of each of several targets: what is found in them, and whether it is more in one than in another."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import final
+
+import torch
+from torch import Tensor
+
+from remanence.experiments import Experiment, Figure, Measure, Outcome, Scale
+from remanence.metrics import Interval
+from remanence.metrics.evaluation import FPR
+from remanence.metrics.statistics import binomial_proportion, bootstrap_mean
+from remanence.progress import track
+from remanence.seeds import derive_seed
+from remanence_recipes.curves import series_along
+from remanence_recipes.weights_alone.evaluation import FOUND, attack_each, experiment
+from remanence_recipes.weights_alone.target import Target
+
+VICTIMS: Mapping[Scale, int] = {"smoke": 2, "small": 3, "full": 4}
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Surveyed:
+    """What one attack found in the victims of one target: numbers of records, one for each victim."""
+
+    found: Tensor
+    above: Tensor  # the papers' SSIM of 0.4
+    by_chance: Tensor  # above it, by unrelated images
+    records: int  # of each victim
+
+    @property
+    def fractions(self) -> Tensor:
+        """Found, of each victim."""
+        return self.found / self.records
+
+    def proportion(self, counts: Tensor) -> Interval:
+        """`counts` over the records of all victims."""
+        return binomial_proportion(int(counts.sum()), self.records * len(counts))
+
+
+def survey(target: Target, victims: int, seed: int, device: torch.device) -> dict[str, Surveyed]:
+    """What each attack finds in victims with records and initial weights of their own."""
+    seeds = [derive_seed(seed, "victim", i) for i in range(victims)]
+    attacked = [each.scored for each in track(attack_each(target, seeds, device), total=victims, label="victims")]
+    return {
+        name: Surveyed(
+            found=torch.tensor([float(each[name].scores.found.sum()) for each in attacked], dtype=torch.float64),
+            above=torch.tensor([float(each[name].above) for each in attacked], dtype=torch.float64),
+            by_chance=torch.tensor([each[name].above_by_chance for each in attacked], dtype=torch.float64),
+            records=target.records,
+        )
+        for name in attacked[0]
+    }
+
+
+def difference(name: str, one: Tensor, other: Tensor, seed: int) -> Measure:
+    """The difference of the fractions found in victims, with its interval over them."""
+    found = bootstrap_mean(one - other, seed=derive_seed(seed, name))
+    meaning = f"the mean over {len(one)} victims of each, and its interval over them"
+    return Measure.from_interval(f"difference of share found, {name}", found, meaning=meaning, chance=0.0)
+
+
+def fraction_found(name: str, surveyed: Surveyed) -> Measure:
+    """The fraction found of the records of all victims."""
+    victims = "one victim" if len(surveyed.found) == 1 else f"{len(surveyed.found)} victims"
+    return Measure.from_interval(
+        f"{FOUND}, {name}",
+        surveyed.proportion(surveyed.found),
+        meaning=f"of the records of {victims}",
+        chance=FPR,
+    )
+
+
+def ordering(
+    label: str, about: str, targets: Mapping[str, Target], pairs: Sequence[tuple[str, str]], *, victims: int
+) -> Experiment:
+    """Whether more is found in the first of each pair of targets than in the second."""
+    return experiment(label, about, list(targets.values()), partial(_ordering, targets, pairs, victims))
+
+
+def _ordering(
+    targets: Mapping[str, Target], pairs: Sequence[tuple[str, str]], victims: int, seed: int, device: torch.device
+) -> Outcome:
+    surveyed = {name: survey(target, victims, seed, device) for name, target in targets.items()}
+    attacks, names = tuple(next(iter(surveyed.values()))), tuple(surveyed)
+    differences = [
+        difference(f"{a} over {b}, {attack}", surveyed[a][attack].fractions, surveyed[b][attack].fractions, seed)
+        for attack in attacks
+        for a, b in pairs
+    ]
+    fractions = [fraction_found(f"{name}, {attack}", surveyed[name][attack]) for attack in attacks for name in names]
+    means = {
+        attack: [
+            bootstrap_mean(surveyed[name][attack].fractions, seed=derive_seed(seed, attack, name)) for name in names
+        ]
+        for attack in attacks
+    }
+    series = series_along(means, names, {"chance": (FPR,) * len(names)})
+    figure = Figure(
+        title="Found, mean over victims", x_label="target", y_label="fraction found", series=series, kind="bars"
+    )
+    return Outcome(measures=(*differences, *fractions), figures=(figure,))
+
+
+def survey_along(
+    label: str,
+    about: str,
+    axis: str,
+    curves: Mapping[str, Mapping[int, Target]],
+    *,
+    victims: int,
+    log: bool = False,
+) -> Experiment:
+    """What is found along an axis, such as the number of classes: curves of targets, over the same values."""
+    targets = [target for points in curves.values() for target in points.values()]
+    return experiment(label, about, targets, partial(along, axis, curves, victims, log))
+
+
+def along(
+    axis: str,
+    curves: Mapping[str, Mapping[int, Target]],
+    victims: int,
+    log: bool,
+    seed: int,
+    device: torch.device,
+) -> Outcome:
+    """The difference between the last and the first value where there are several victims, every point, and figures."""
+    surveyed = {
+        name: {x: survey(target, victims, seed, device) for x, target in points.items()}
+        for name, points in curves.items()
+    }
+    points = next(iter(surveyed.values()))
+    values, attacks = list(points), tuple(points[next(iter(points))])
+    first, last = values[0], values[-1]
+    measures = []
+    if first != last and victims > 1:
+        for attack in attacks:
+            a, b = (torch.cat([each[x][attack].fractions for each in surveyed.values()]) for x in (last, first))
+            measures.append(difference(f"{last} over {first} {axis}, {attack}", a, b, seed))
+    lines = {attack: {name: [each[x][attack] for x in values] for name, each in surveyed.items()} for attack in attacks}
+    for attack, named in lines.items():
+        for name, line in named.items():
+            suffix = f"{name}, {attack}" if name else attack
+            measures += [fraction_found(f"{x} {axis}, {suffix}", at) for x, at in zip(values, line, strict=True)]
+    groups = {f", {attack}": lines[attack] for attack in attacks}
+    if len(curves) == 1:
+        groups = {"": {attack: next(iter(lines[attack].values())) for attack in attacks}}
+    figures = [figure for suffix, group in groups.items() for figure in _figures(suffix, axis, values, group, log)]
+    return Outcome(measures=tuple(measures), figures=tuple(figures))
+
+
+def _figures(
+    suffix: str, axis: str, values: Sequence[int], lines: Mapping[str, Sequence[Surveyed]], log: bool
+) -> Iterator[Figure]:
+    """The fraction found, and that above SSIM 0.4, each next to its chance level."""
+    x = tuple(map(float, values))
+    found = {name: [at.proportion(at.found) for at in line] for name, line in lines.items()}
+    above = {name: [at.proportion(at.above) for at in line] for name, line in lines.items()}
+    by_chance = {
+        f"unrelated images, {name}": [float(at.by_chance.mean()) / at.records for at in line]
+        for name, line in lines.items()
+    }
+    for title, y_label, curves, chance in (
+        ("Found", "fraction found", found, {"chance": [FPR] * len(x)}),
+        ("SSIM above 0.4 as published", "fraction above 0.4", above, by_chance),
+    ):
+        series = series_along(curves, x, chance)
+        yield Figure(title=f"{title}{suffix}", x_label=axis, y_label=y_label, series=series, log_x=log)
