@@ -172,11 +172,13 @@ def headlines() -> str:
         name = re.sub(r"mean |,.*", "", score)
         shown = {"mse": "MSE", "psnr": "PSNR, dB", "normalised_ssim": "SSIM, normalised"}.get(name, name)
         ours = first.quantity.ours
-        count = ours if " of " in ours else f"{float(ours):.0%}"
+        if " of " not in ours:  # a fraction of the images that the first column counts
+            records = int(re.findall(r"(\d+) (?:CIFAR-10 )?images", release)[0])
+            ours = f"{round(float(ours) * records)} of {records}"
         return (
             release,
             attack,
-            count,
+            ours,
             f"{shown}: {second.quantity.ours} ({second.chance})",
             second.printed or "no number",
         )

@@ -1,10 +1,9 @@
 """Draw the pictures of the documentation: plots of committed results, the architecture, the strip of the README.
 
-python docs/plots.py                    docs/plots/*.svg and docs/architecture.svg
-python docs/plots.py --strip RUN        also docs/strip.png, from the folder of a run of `remanence demo`
+python docs/plots.py        docs/plots/*.svg, docs/architecture.svg and docs/strip.png
 """
 
-import argparse
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -148,42 +147,27 @@ def architecture() -> None:
     save(figure, DOCS / "architecture.svg")
 
 
-def strip(run: Path) -> None:
-    """Truth, reconstruction and the nearest record of the attacker, for two releases of the demo."""
-    from remanence.experiments.folder import read_run
-
-    found = read_run(run)
-    pictures, labels = found.images, [result.label for result in found.results]
-    blocks = (
-        ("gradient of a batch", "one federated gradient"),
-        ("trained weights alone", "a published model: weights alone"),
-    )
-    rows, columns = ("truth", "reconstruction", "lookalike"), 10
-    figure, grid = plt.subplots(3, 2 * columns + 1, figsize=(10.4, 2.0))
+def strip() -> None:
+    """Truth, reconstruction and look-alike of the twelve CIFAR-10 records around the median error, from the committed
+    gallery of `balle2022.cifar10`."""
+    gallery = plt.imread(DOCS.parent / "results" / "balle2022" / "cifar10-gallery.png")
+    side, rows, columns = 96, (757, 948, 1139, 1330), (0, 333, 667)  # where the median records stand in it
+    figure, grid = plt.subplots(3, len(rows) * len(columns), figsize=(10.4, 2.3))
     for axes in grid.flat:
         axes.axis("off")
-    for block, (label, title) in enumerate(blocks):
-        first = block * (columns + 1)
-        for row, name in enumerate(rows):
-            for column in range(columns):
-                picture = pictures[f"{labels.index(label)}/{name}"][column * 3, 0]
-                grid[row, first + column].imshow(picture, cmap="gray_r", vmin=0, vmax=255)
-        grid[0, first + columns // 2].set_title(title, fontsize=9)
+    for index, (y, x) in enumerate(product(rows, columns)):
+        for row, offset in enumerate((0, 102, 205)):
+            grid[row, index].imshow(gallery[y : y + side, x + offset : x + offset + side])
     for row, caption in enumerate(("training record", "reconstruction", "look-alike")):
-        figure.text(0.105, 0.72 - 0.29 * row, caption, ha="right", va="center", fontsize=9)
-    figure.subplots_adjust(left=0.115, right=1, top=0.86, bottom=0.02, wspace=0.08, hspace=0.12)
+        figure.text(0.105, 0.83 - 0.33 * row, caption, ha="right", va="center", fontsize=9)
+    figure.subplots_adjust(left=0.115, right=1, top=0.99, bottom=0.01, wspace=0.06, hspace=0.06)
     figure.savefig(DOCS / "strip.png", dpi=110, metadata={"Software": None})
     plt.close(figure)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--strip", type=Path, metavar="RUN", help="the folder of a run of `remanence demo`")
-    run = parser.parse_args().strip
-    for draw in (shadows, privacy, images, weights_alone, architecture):
+    for draw in (shadows, privacy, images, weights_alone, architecture, strip):
         draw()
-    if run is not None:
-        strip(run)
 
 
 if __name__ == "__main__":
