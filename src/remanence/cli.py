@@ -275,6 +275,9 @@ def report(
     run = read_run(folder)
     page = out or folder
     page = page / "report.html" if page.is_dir() else page
+    if page.suffix.lower() not in (".html", ".htm"):
+        message = f"`--out` must end in .html or be a folder, as the page is HTML, got `{page.name}`"
+        raise BadInput(message, code="wrong-suffix", argument="--out")
     check_writable(page.parent)
     write_page(page, run, redact=redact)
     print(page)

@@ -139,6 +139,7 @@ def test_a_page_goes_into_a_folder_that_is_there(call: Call, tiny: None, tmp_pat
     assert call("report", "run", "--out", "there").out == f"{os.path.join('there', 'report.html')}\n"
     (tmp_path / "file").write_text("mine")
     assert_refused(call("report", "run", "--out", "file/page.html"), "cannot write into `file`", "`--out`")
+    assert_refused(call("report", "run", "--out", "page.pdf"), "`--out`", "page.pdf")
 
 
 @pytest.mark.parametrize(

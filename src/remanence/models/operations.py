@@ -183,7 +183,7 @@ def _describe(operation: Operation) -> str:
         case Activation():
             return type(operation.module).__name__
         case Normalisation():
-            return f"normalised by {' and '.join(operation.buffers)}"
+            return f"normalisation by {' and '.join(operation.buffers)}"
         case Add():
             return f"({describe(operation.inner)}) + ({describe(operation.shortcut) or 'identity'})"
         case _:

@@ -226,9 +226,9 @@ def _layer(release: KnowsGradient) -> Linear:
     """The layer that the records enter as they are."""
     first, numbers = first_linear(release.model, release.shape), prod(release.shape)
     if isinstance(first, Unsupported) or any(not isinstance(each, Flatten) for each in first.before):
-        why = first.reason if isinstance(first, Unsupported) else f"records first pass {describe(first.before)}"
+        why = first.reason if isinstance(first, Unsupported) else f"this one begins with {describe(first.before)}"
         raise BadInput(
-            f"`model` must begin with a linear layer that the {numbers} numbers of a record enter for FirstLayer, and "
+            f"`model` must begin with a linear layer that the {numbers} numbers of a record enter for FirstLayer; "
             f"{why}: use GradientMatching",
             code="unsupported-model",
             argument="release",
