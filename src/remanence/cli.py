@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="remanence",
-    help="How much of the training data can be read back from what was released?",
+    help="How much of the training data can be reconstructed from what was released?",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

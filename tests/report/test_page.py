@@ -247,10 +247,10 @@ def test_what_was_released_stands_beside_each_verdict() -> None:
     verdicts = page[: page.index("How to read this page")]
     assert "Released: a trained model. Withheld: " in verdicts
     assert "The models were trained for this page" in verdicts
-    assert "can be read back by whoever is shown such a release" in verdicts
+    assert "can be reconstructed by whoever is shown such a release" in verdicts
     own = edited(made_run(leak=0), attack__release__kind="MyRelease")
     assert "Released: MyRelease. Withheld: " in render(own)
-    assert "can be read back by whoever" not in render(own)
+    assert "can be reconstructed by whoever" not in render(own)
 
 
 def test_what_else_a_result_says() -> None:

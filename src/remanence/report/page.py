@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-def render(run: Run, *, redact: bool = False, title: str = "What can be read back") -> str:
+def render(run: Run, *, redact: bool = False, title: str = "What can be reconstructed") -> str:
     """The page of a run. With `redact` it keeps counts and curves, and no picture and no line about a single record."""
     if redact:
         run = redacted(run)  # not there, so that no template can show it by mistake
