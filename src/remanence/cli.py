@@ -363,11 +363,8 @@ def _backend(name: str, ray_address: str | None) -> "Local | Ray":
     if name not in ("local", "ray"):
         raise unknown_name("backend", name, ("local", "ray"))
     if ray_address and name != "ray":
-        raise BadInput(
-            f"`--ray-address` needs `--backend ray`, got `--backend {name}`: change one of them",
-            code="conflict",
-            argument="--ray-address",
-        )
+        message = f"`--ray-address` needs `--backend ray`, got `--backend {name}`: change one of them"
+        raise BadInput(message, code="conflict", argument="--ray-address")
     return Ray(address=ray_address) if name == "ray" else Local()
 
 

@@ -68,11 +68,8 @@ def _check_bounds(holder: object, bounds: Mapping[str, float], *, strict: bool) 
             if value is not None and not in_range:
                 kind = "" if numeric else "a whole number, " if integral else "a number, "
                 limit = f"above {low:g}" if strict else f"{low:g} or more"
-                raise BadInput(
-                    f"`{name}` of {type(holder).__name__} must be {kind}{limit}, got {value!r}",
-                    code="out-of-range" if numeric else "wrong-type",
-                    argument=name,
-                )
+                message = f"`{name}` of {type(holder).__name__} must be {kind}{limit}, got {value!r}"
+                raise BadInput(message, code="out-of-range" if numeric else "wrong-type", argument=name)
 
 
 def check_between(holder: object, name: str, low: float, high: float, *, count: int | None = None) -> None:

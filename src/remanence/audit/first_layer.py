@@ -77,11 +77,8 @@ def _of_finished(
 ) -> Outcome:
     private, others = records(), held_out()
     if private.shape != others.shape:
-        raise BadInput(
-            f"`--held-out` must hold records of the shape of `--data`, {private.shape}, got {others.shape}",
-            code="shape-mismatch",
-            argument="--held-out",
-        )
+        message = f"`--held-out` must hold records of the shape of `--data`, {private.shape}, got {others.shape}"
+        raise BadInput(message, code="shape-mismatch", argument="--held-out")
     check_disjoint({"--data": private, "--held-out": others})
     final = _first_layer("--weights", weights, private, device)
     initial = None if start is None else _first_layer("--start", start, private, device)
@@ -110,11 +107,8 @@ def _first_layer(option: str, file: File, records: Data, device: torch.device) -
         )
     bias, rows = params.get(f"{names[0].removesuffix('weight')}bias"), len(params[names[0]])
     if bias is not None and bias.shape != (rows,):
-        raise BadInput(
-            f"`{option}` must hold {rows} biases for `{names[0]}`, got the shape {tuple(bias.shape)}",
-            code="shape-mismatch",
-            argument=option,
-        )
+        message = f"`{option}` must hold {rows} biases for `{names[0]}`, got the shape {tuple(bias.shape)}"
+        raise BadInput(message, code="shape-mismatch", argument=option)
     first = {"1.weight": params[names[0]]} | ({} if bias is None else {"1.bias": bias})
     return {name: p.to(device) for name, p in first.items()}
 

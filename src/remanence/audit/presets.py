@@ -160,17 +160,11 @@ def _net(name: str, data: Data, *, hidden: tuple[int, ...]) -> nn.Module:
 
 def _enough(data: Data) -> Data:
     if len(data) < MIN_RECORDS:
-        raise BadInput(
-            f"{data.name} holds {len(data)} different records, an audit needs at least {MIN_RECORDS}: add some",
-            code="out-of-range",
-            argument="--data",
-        )
+        message = f"{data.name} holds {len(data)} different records, an audit needs at least {MIN_RECORDS}: add some"
+        raise BadInput(message, code="out-of-range", argument="--data")
     if len(data.y.unique()) < 2:
-        raise BadInput(
-            f"{data.name} holds records of one class only, a victim learns to tell two or more: add another",
-            code="out-of-range",
-            argument="--data",
-        )
+        message = f"{data.name} holds records of one class only, a victim learns to tell two or more: add another"
+        raise BadInput(message, code="out-of-range", argument="--data")
     return data
 
 

@@ -26,11 +26,8 @@ class Budget:
     def __post_init__(self) -> None:
         for name, (ours, papers) in self.spent().items():
             if not (ours >= 0 and papers > 0):
-                raise BadInput(
-                    f"`{name}` of Budget must be a pair of our amount and the paper's, got ({ours}, {papers})",
-                    code="out-of-range",
-                    argument=name,
-                )
+                message = f"`{name}` of Budget must be a pair of our amount and the paper's, got ({ours}, {papers})"
+                raise BadInput(message, code="out-of-range", argument=name)
 
     def spent(self) -> dict[str, Spent]:
         """The resources that are stated, each with our amount and the paper's."""

@@ -25,17 +25,11 @@ class Claim:
 
     def __post_init__(self) -> None:
         if self.printed is None and self.target is None:
-            raise BadInput(
-                f"the claim about `{self.quantity}` needs `printed` or `target`, got neither",
-                code="empty",
-                argument="printed",
-            )
+            message = f"the claim about `{self.quantity}` needs `printed` or `target`, got neither"
+            raise BadInput(message, code="empty", argument="printed")
         if self.target is not None and self.higher_is_better is None:
-            raise BadInput(
-                f"the claim about `{self.quantity}` has a `target`, so `higher_is_better` must be set, got None",
-                code="conflict",
-                argument="higher_is_better",
-            )
+            message = f"the claim about `{self.quantity}` has a `target`, so `higher_is_better` must be set, got None"
+            raise BadInput(message, code="conflict", argument="higher_is_better")
 
     @staticmethod
     def mean(metric: Metric, *, where: str, printed: float | None = None, target: float | None = None) -> "Claim":

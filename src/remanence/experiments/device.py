@@ -18,9 +18,6 @@ def device_of(device: torch.device | str) -> torch.device:
             f"`device` must be like `cpu`, `cuda` or `cuda:0`, got `{device}`", code="unknown-name", argument="device"
         )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise BadInput(
-            f"`device` is `{device}`, but torch finds {torch.cuda.device_count()} CUDA devices here: use `cpu`",
-            code="unknown-name",
-            argument="device",
-        )
+        message = f"`device` is `{device}`, but torch finds {torch.cuda.device_count()} CUDA devices here: use `cpu`"
+        raise BadInput(message, code="unknown-name", argument="device")
     return device

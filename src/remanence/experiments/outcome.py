@@ -56,18 +56,12 @@ class Series:
     def __post_init__(self) -> None:
         lengths = {name: len(v) for name in ("x", "y", "low", "high") if (v := getattr(self, name)) is not None}
         if len(set(lengths.values())) > 1 or (self.low is None) != (self.high is None):
-            raise BadInput(
-                f"`x`, `y`, `low` and `high` of series `{self.name}` must be equally long, got {lengths}",
-                code="shape-mismatch",
-                argument="x",
-            )
+            message = f"`x`, `y`, `low` and `high` of series `{self.name}` must be equally long, got {lengths}"
+            raise BadInput(message, code="shape-mismatch", argument="x")
         texts = [x for x in self.x if isinstance(x, str)]
         if len(texts) not in (0, len(self.x)) or not all(isinstance(x, str) or isfinite(x) for x in self.x):
-            raise BadInput(
-                f"`x` of series `{self.name}` must hold finite numbers, or texts only, got {self.x}",
-                code="wrong-type",
-                argument="x",
-            )
+            message = f"`x` of series `{self.name}` must hold finite numbers, or texts only, got {self.x}"
+            raise BadInput(message, code="wrong-type", argument="x")
         if self.role not in get_args(Role):
             raise unknown_name("role of a series", self.role, get_args(Role))
 
@@ -89,11 +83,8 @@ class Figure:
         if self.kind not in get_args(Kind):
             raise unknown_name("kind of figure", self.kind, get_args(Kind))
         if self.kind != "bars" and any(isinstance(x, str) for series in self.series for x in series.x):
-            raise BadInput(
-                f"figure `{self.title}` has texts for `x`, and {self.kind} need numbers: make it bars",
-                code="wrong-type",
-                argument="kind",
-            )
+            message = f"figure `{self.title}` has texts for `x`, and {self.kind} need numbers: make it bars"
+            raise BadInput(message, code="wrong-type", argument="kind")
 
 
 @final
@@ -115,11 +106,8 @@ class Outcome:
     def __post_init__(self) -> None:
         for name, x in self.pictures.items():
             if x.ndim != 4:
-                raise BadInput(
-                    f"picture `{name}` must be (n, channels, height, width), got {tuple(x.shape)}",
-                    code="shape-mismatch",
-                    argument="pictures",
-                )
+                message = f"picture `{name}` must be (n, channels, height, width), got {tuple(x.shape)}"
+                raise BadInput(message, code="shape-mismatch", argument="pictures")
 
 
 def joined(outcomes: Sequence[Outcome]) -> Outcome:

@@ -242,11 +242,8 @@ class StackedSGD(torch.optim.Optimizer):
 
     def __init__(self, settings: Optimizer, groups: list[list[nn.Parameter]], lrs: Sequence[float | Tensor]) -> None:
         if not isinstance(settings, SGD):
-            raise BadInput(
-                f"`optimizer` must be SGD where restarts have learning rates of their own, got {settings}",
-                code="wrong-type",
-                argument="optimizer",
-            )
+            message = f"`optimizer` must be SGD where restarts have learning rates of their own, got {settings}"
+            raise BadInput(message, code="wrong-type", argument="optimizer")
         columns = [
             torch.as_tensor(lr).to(params[0]).view(-1, *[1] * (params[0].ndim - 1))
             for params, lr in zip(groups, lrs, strict=True)

@@ -162,11 +162,8 @@ def _refusals_by_size(structure: MLP, records: int, *, whitened: bool) -> Iterat
 def mean_gradient_norm(release: KnowsTraining, training: Training, *, records: int) -> float:
     """The norm of the mean gradient with which the steps of `training` would go as far as the victim's weights went."""
     if not isinstance(training.optimizer, SGD):
-        raise BadInput(
-            f"`clip` is for trainings by SGD, got {training.optimizer}: leave it out",
-            code="unsupported-training",
-            argument="clip",
-        )
+        message = f"`clip` is for trainings by SGD, got {training.optimizer}: leave it out"
+        raise BadInput(message, code="unsupported-training", argument="clip")
 
     def one(params: Params, _batch: Tensor | None) -> Params:
         return {name: torch.ones_like(p) for name, p in params.items()}
@@ -176,9 +173,6 @@ def mean_gradient_norm(release: KnowsTraining, training: Training, *, records: i
     trained = [name for name, _ in release.model.named_parameters()]
     update = torch.cat([(release.final[name] - release.initial[name]).flatten() for name in trained])
     if not unit:
-        raise BadInput(
-            "`clip` is for trainings that change the weights, got one with a learning rate of 0",
-            code="unsupported-training",
-            argument="clip",
-        )
+        message = "`clip` is for trainings that change the weights, got one with a learning rate of 0"
+        raise BadInput(message, code="unsupported-training", argument="clip")
     return float(update.norm()) / float(-unit)

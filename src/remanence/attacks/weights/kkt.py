@@ -62,11 +62,8 @@ class KKT:
     def __post_init__(self) -> None:
         check_min(self, candidates=1)
         if self.multipliers not in ("penalised", "squared", "projected"):
-            raise BadInput(
-                f"`multipliers` of KKT must be penalised, squared or projected, got {self.multipliers!r}",
-                code="unknown-name",
-                argument="multipliers",
-            )
+            message = f"`multipliers` of KKT must be penalised, squared or projected, got {self.multipliers!r}"
+            raise BadInput(message, code="unknown-name", argument="multipliers")
         if not self.runs:
             raise BadInput("`runs` of KKT must hold one or more, got none", code="empty", argument="runs")
 

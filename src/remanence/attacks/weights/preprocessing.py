@@ -34,11 +34,8 @@ class Preprocessing:
             return final
         layers = layers_of(model, final, release.shape)
         if layers is None or any(layer.bias is not None for layer in layers[1:]):
-            raise BadInput(
-                "`norm` scales MLPs with ReLU and no bias but the first layer's, got another net: leave it None",
-                code="unsupported-model",
-                argument="norm",
-            )
+            message = "`norm` scales MLPs with ReLU and no bias but the first layer's, got another net: leave it None"
+            raise BadInput(message, code="unsupported-model", argument="norm")
         factor = self.norm / torch.stack([layer.weight.norm() for layer in layers]).log().mean().exp()
         trained = {name for name, _ in model.named_parameters()}
         return {name: factor * p if name in trained else p for name, p in final.items()}
