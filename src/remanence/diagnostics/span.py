@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from remanence.errors import BadInput
-from remanence.models.operations import Flatten, describe
+from remanence.models.operations import Conv, Flatten, describe
 from remanence.models.structure import Unsupported, first_linear
 from remanence.releases import KnowsFinal, KnowsTraining, require
 from remanence.training import SGD, remaining_fraction
@@ -98,12 +98,10 @@ def _first_layer(release: KnowsFinal) -> str:
     if not isinstance(first, Unsupported) and all(isinstance(each, Flatten) for each in first.before):
         return first.layer.path
     why = first.reason if isinstance(first, Unsupported) else f"the net begins with {describe(first.before)}"
-    raise BadInput(
-        f"estimate_span needs a linear layer that the {prod(release.shape)} values of a record enter: {why}. The "
-        "patches of a few images already span all inputs of a convolution",
-        code="unsupported-model",
-        argument="release",
-    )
+    if not isinstance(first, Unsupported) and any(isinstance(each, Conv) for each in first.before):
+        why += "; the patches of a few images already span all inputs of a convolution"
+    message = f"estimate_span needs a linear layer that the {prod(release.shape)} values of a record enter: {why}"
+    raise BadInput(message, code="unsupported-model", argument="release")
 
 
 def _with_bias(params: Params, name: str) -> Tensor:
