@@ -70,7 +70,8 @@ def privacy() -> None:
     axes.semilogx(x, limits, "--", color=PRINTED, label="limit for any attack")
     axes.axhline(0.01, color=CHANCE, linestyle=":", label="chance")
     axes.set(xlabel="epsilon (delta 1e-5)", ylabel="fraction of records", title="DP-GD on MNIST")
-    axes.legend()
+    axes.set_ylim(-0.03, 1.28)
+    axes.legend(ncols=2, loc="upper left", fontsize=7)
     save(figure, DOCS / "plots" / "privacy.svg")
 
 
@@ -83,11 +84,12 @@ def images() -> None:
     axes.fill_between(x, [each.low for each in scores], [each.high for each in scores], color=OURS, alpha=0.2)
     axes.plot(x, [each.mean for each in scores], "o-", color=OURS, label="SimuDy, unwhitened")
     whitened = score(results("tian2025/mlp_500")[0], metric).mean
-    axes.plot([500], [whitened], "^", color=OURS, label="SimuDy, whitened with a surrogate derivative")
+    axes.plot([500], [whitened], "^", color=OURS, label="SimuDy, whitened, surrogate derivative")
     axes.plot(x, [null(each, "unrelated", metric) for each in sets], "--", color=CHANCE, label="unrelated images")
     axes.plot([100], [0.3374], "s", color=PRINTED, label="printed (Tian et al. 2025)")
     axes.set(xlabel="training images", ylabel="mean SSIM (normalised)", title="MLP 3072-1000-1000-10, fine-tuned")
-    axes.legend(fontsize=6)
+    axes.set_ylim(-0.03, 1.6)
+    axes.legend(loc="upper left", fontsize=7)
     save(figure, DOCS / "plots" / "simudy-images.svg")
 
 

@@ -79,9 +79,9 @@ def _of_finished(
     if private.shape != others.shape:
         message = f"`--held-out` must hold records of the shape of `--data`, {private.shape}, got {others.shape}"
         raise BadInput(message, code="shape-mismatch", argument="--held-out")
-    check_disjoint({"--data": private, "--held-out": others})
     final = _first_layer("--weights", weights, private, device)
     initial = None if start is None else _first_layer("--start", start, private, device)
+    check_disjoint({"--data": private, "--held-out": others})
     found = estimate_span(_released(final, initial, private))
     return span_outcome(found, private, others, seed, hint=_hint(final, initial))
 

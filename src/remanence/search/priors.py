@@ -19,7 +19,7 @@ class Prior(Protocol):
 class TotalVariation:
     """`weight` times the total variation of images (Geiping et al. 2020)."""
 
-    weight: float
+    weight: float  # of the variation next to the distance
 
     def __post_init__(self) -> None:
         check_min(self, weight=0)

@@ -68,10 +68,10 @@ class Search:
     """The solver's settings. Restarts that diverge are dropped; successive halving (Jamieson and Talwalkar 2016) drops
     the worse half of the others by the objective alone."""
 
-    optimizer: Optimizer | LBFGS = Adam(lr=0.01)
-    steps: int = 1000
+    optimizer: Optimizer | LBFGS = Adam(lr=0.01)  # of the candidates, and of all that is optimised with them
+    steps: int = 1000  # of the optimizer
     restarts: int = 1  # from other initial values; the one with the lowest objective is returned
-    schedule: Schedule = CosineAnnealing()
+    schedule: Schedule = CosineAnnealing()  # of the learning rate, over the steps
     scales: int = 0  # coarser versions of images, each of half the side, that are updated with the pixels
     halvings: int = 0  # the better half of the restarts goes on, last after 1/2 of the steps, before after 1/4, ...
     signed: bool = False  # the optimizer sees the sign of each gradient alone

@@ -18,7 +18,7 @@ from remanence.errors import check_min
 class Whitening:
     """The singular values of a layer's update are divided by this power of themselves where updates are compared."""
 
-    power: float = 0.5
+    power: float = 0.5  # 1: all directions count alike; 0: as they are
 
     def __post_init__(self) -> None:
         check_min(self, power=0)

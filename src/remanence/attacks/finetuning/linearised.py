@@ -40,10 +40,10 @@ class Linearised:
     """Candidates are optimised together with a multiplier of each at each of the two weights, until the gradients times
     the multipliers sum up to the update."""
 
-    candidates: int = 200
+    candidates: int = 200  # Tian et al.: twice as many as records
     initial_gradients: bool = True  # False: gradients at the final weights alone
-    distance: Distance = Cosine()
-    prior: Prior | None = TotalVariation(weight=0.005)
+    distance: Distance = Cosine()  # of the update from the sum of gradients
+    prior: Prior | None = TotalVariation(weight=0.005)  # added to the distance: how images look
     search: Search = Search(optimizer=Adam(lr=0.01, beta1=0.8, beta2=0.9), steps=5000)
     init_std: float = 0.1  # of the initial candidates' pixels, around the middle
 

@@ -54,7 +54,7 @@ class SimuDy:
     candidates: int = 100  # as many as records, besides known ones
     labels: tuple[int, ...] | SoftLabels | None = None  # None: as many of each class, in an order by the seed
     distance: Distance | None = None  # None: L2() where layers are whitened, otherwise Cosine()
-    prior: Prior | None = TotalVariation(weight=0.005)
+    prior: Prior | None = TotalVariation(weight=0.005)  # added to the distance: how images look
     search: Search = Search(optimizer=Adam(lr=0.03, beta1=0.8, beta2=0.9), steps=2000, scales=4)
     init_std: float = 0.1  # of the initial candidates' pixels, around the middle
     whitening: Whitening | Auto | None = "auto"  # of layers, where updates are compared; auto: of MLPs that allow it

@@ -47,8 +47,8 @@ class GradientMatching:
     A client that took several steps is simulated. The batch's labels are inferred where the release does not show them.
     """
 
-    distance: Distance = Cosine()
-    prior: Prior | None = TotalVariation(weight=1e-3)
+    distance: Distance = Cosine()  # of the update that candidates cause from the one that was sent
+    prior: Prior | None = TotalVariation(weight=1e-3)  # added to the distance: how images look
     search: Search = Search(optimizer=Adam(lr=0.1), steps=1000, restarts=2)
     label_rounds: int = 2  # not in the papers: short searches that refine inferred labels, each a fifth of the steps
     start: Attack[Any] | None = None  # whose estimate the first restart is initialised with; others are random

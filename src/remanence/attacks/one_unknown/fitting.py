@@ -36,11 +36,11 @@ from remanence.training import AdamW, Optimizer
 class Fitting:
     """The training of a reconstructor on shadow models; the default is our best on MNIST."""
 
-    optimizer: Optimizer = AdamW(lr=5e-4, weight_decay=1e-2)
+    optimizer: Optimizer = AdamW(lr=5e-4, weight_decay=1e-2)  # of the reconstructor
     # the paper's learning rate is constant; annealing it lowers the error (MNIST, one bank: MSE 0.0138 -> 0.0134)
     cosine: bool = True
-    epochs: int = 50
-    batch_size: int = 128
+    epochs: int = 50  # over the shadow models
+    batch_size: int = 128  # shadow models to a step
     validation_fraction: float = 0.05  # shadows that select the epoch; 0: the last epoch is taken, as in the paper
     dropout: float = 0.0  # not in the paper
     input_noise: float = 0.0  # not in the paper: standard deviation of Gaussian noise on the features

@@ -20,10 +20,10 @@ class ImageLoss:
     """The weights of a reconstructor's losses. On MNIST the paper uses MSE + MAE; on CIFAR-10 all four, of which it
     does not print the weights."""
 
-    mse: float = 1.0
-    mae: float = 1.0
-    lpips: float = 0.0
-    adversarial: float = 0.0
+    mse: float = 1.0  # weight of the mean squared error
+    mae: float = 1.0  # weight of the mean absolute error
+    lpips: float = 0.0  # weight of the perceptual distance; it needs a file of weights
+    adversarial: float = 0.0  # weight of a discriminator's verdict on patches
 
     def __post_init__(self) -> None:
         check_min(self, mse=0, mae=0, lpips=0, adversarial=0)

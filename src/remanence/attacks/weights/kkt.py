@@ -34,9 +34,9 @@ _PROJECTIONS = 20  # steps of the multipliers in each step of the candidates
 class KKTRun:
     """The hyper-parameters of one run. The defaults are the authors' second published multiclass run on CIFAR-10."""
 
-    lr: float = 1.36235e-3
-    multiplier_lr: float = 0.479332
-    min_multiplier: float = 0.203209
+    lr: float = 1.36235e-3  # of the candidates
+    multiplier_lr: float = 0.479332  # of the multipliers
+    min_multiplier: float = 0.203209  # below it multipliers are penalised
     alpha: float = 39.5174  # of the surrogate: sigmoid(alpha a) in place of ReLU's derivative
     init_std: float = 6.2277e-5  # of the initial candidates
 
@@ -52,7 +52,7 @@ class KKT:
     With several outputs a record's margin is to its closest competitor, with one output y times the output.
     """
 
-    candidates: int = 1000
+    candidates: int = 1000  # the authors: twice as many as records
     runs: tuple[KKTRun, ...] = (KKTRun(),)  # their learning rates are in units of the optimizer's
     search: Search = Search(optimizer=SGD(lr=1.0, momentum=0.9), steps=50_000, schedule=Constant())
     multipliers: Multipliers = "penalised"  # or "squared"; "projected" (ours): by least squares at every step

@@ -52,7 +52,7 @@ _DAMPING = 0.7  # fraction of their updates that selected candidates take back
 class Powers:
     """Powers of their singular values by which layers are whitened: the first, and those between first and last."""
 
-    first: float = 0.5
+    first: float = 0.5  # of the first layer
     inner: float | None = None  # None: 1, with one output 0
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class Stationarity:
 
     candidates: int | None = None  # None: as many as the rank of the first layer
     labels: tuple[int, ...] | None = None  # None: as many of each class
-    loss: KnownLoss = CrossEntropy()
+    loss: KnownLoss = CrossEntropy()  # that the model was trained with
     search: Search = Search(optimizer=Adam(lr=0.003, eps=1e-20), steps=3000, restarts=2)  # of each round and level
     init_std: float = 0.005  # of the initial candidates' pixels
     whitening: Powers = Powers()
