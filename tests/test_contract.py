@@ -158,6 +158,7 @@ def test_device_and_dtype_follow_the_release(row: Row, parts: Split, device: str
     assert x.device.type == device
 
 
+@pytest.mark.slow
 @by_attack
 def test_returns_plain_records_in_the_unit_box_and_leaves_all_else_as_it_was(row: Row, parts: Split) -> None:
     case = row.reveal(victim(row, parts))

@@ -68,6 +68,7 @@ def test_the_jobs_of_the_tutorial_run(printed_by: Any) -> None:
     assert rank.endswith("20 records")
 
 
+@pytest.mark.slow
 def test_the_attack_of_the_guide_runs(printed_by: Any) -> None:
     guide = DOCS / "add-an-attack.md"
     printed = printed_by(guide)
@@ -130,6 +131,7 @@ def caveat_codes() -> set[str]:
     return {ast.literal_eval(word.value) for call in calls for word in call.keywords if word.arg == "code"}
 
 
+@pytest.mark.slow
 def test_every_caveat_has_a_row() -> None:
     assert caveat_codes() == set(re.findall(r"^\| `([a-z-]+)` \|", text(DOCS / "caveats.md"), flags=re.MULTILINE))
 

@@ -141,6 +141,7 @@ def test_a_bad_cell_is_refused_and_the_finished_ones_are_kept(tmp_path: Path, ca
     assert [record.label for record in read_run(tmp_path).results] == ["good"]
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_says_why_a_cell_or_a_study_was_refused(tmp_path: Path) -> None:
     def diverging(seed: int, device: torch.device) -> Outcome:
         raise BadInput("the <rate> is too high")
@@ -195,6 +196,7 @@ def test_results_that_a_run_would_not_make_again_are_other_results(tmp_path: Pat
     assert contents(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_the_same_run_may_be_repeated_and_completed(tmp_path: Path) -> None:
     next(run_job([tiny_experiment("one"), tiny_experiment("two")], job(tmp_path)))  # broken off after the first cell
     done([tiny_experiment("one"), tiny_experiment("two")], tmp_path)

@@ -40,6 +40,7 @@ def mse(found: Reconstruction, batch: Data) -> float:
 # ---- gradient matching
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("distance", [Cosine(), L2()], ids=repr)
 def test_clipping_hides_neither_images_nor_repeated_labels(digits: Data, distance: Cosine | L2) -> None:
     batch = digits.take(torch.tensor([0, 10, 1, 2]))  # the digits 0, 0, 1, 2
@@ -104,6 +105,7 @@ def test_noise_makes_the_error_larger_and_the_objective_says_how_much_is_unexpla
     assert objectives[0] < 0.1 < objectives[2] < 1
 
 
+@pytest.mark.slow
 def test_the_refinement_uses_all_rows_of_a_noisy_gradient() -> None:
     """By the number of unknowns and of equations the error goes with the noise over the root of the rows."""
     truth = unit_vectors()

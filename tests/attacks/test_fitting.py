@@ -169,6 +169,7 @@ def test_the_discriminator_learns_to_separate_and_the_reconstructor_to_pass() ->
     assert discriminator.generator_loss(fake - 10 * passing.grad) < discriminator.generator_loss(fake)
 
 
+@pytest.mark.slow
 def test_the_adversarial_term_is_part_of_the_fit() -> None:
     bank = linear_bank(8, shape=(1, 24, 24), dtype=torch.float32)
     attack = RecoNN(hidden=(8,), head="dense", fitting=Fitting(epochs=2, batch_size=4))
@@ -244,6 +245,7 @@ def test_coordinates_that_only_hold_rounding_noise_are_silenced() -> None:
     assert Scaler.fit(weights, clip=None)(weights + 1)[:, :40].min() > 100
 
 
+@pytest.mark.slow
 def test_a_lower_ratio_keeps_weights_that_vary_little() -> None:
     """Without it a few weights that end anywhere hide those that hold the record."""
     x = rand(400, 1, 4, 4)

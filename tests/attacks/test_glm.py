@@ -53,6 +53,7 @@ def exact(data: Data) -> Data:
     return data.to("cpu", torch.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight_decay", [1e-1, 1e-2, 1e-3])
 def test_the_unknown_record_of_a_minimiser_is_exact(parts: Split, weight_decay: float) -> None:
     for k in range(3):

@@ -36,6 +36,7 @@ def test_finds_the_images_and_labels_of_a_batch(parts: Split, distance: Cosine |
     assert error.max() < 0.01
 
 
+@pytest.mark.slow
 def test_works_on_table_rows(parts: Split) -> None:
     batch = Data(x=parts.private.x[:2].flatten(1), y=parts.private.y[:2], num_classes=10)
     fixed = Data(x=parts.fixed.x.flatten(1), y=parts.fixed.y, num_classes=10)
@@ -121,6 +122,7 @@ def test_a_search_that_would_be_none_is_refused() -> None:
             TotalVariation(weight=weight)
 
 
+@pytest.mark.slow
 def test_the_published_method_finds_a_record(parts: Split) -> None:
     batch = parts.private.take(slice(0, 1))
     attack = dataclasses.replace(with_search(GradientMatching.paper(), steps=300), prior=None)

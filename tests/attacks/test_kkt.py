@@ -92,6 +92,7 @@ def test_it_explains_the_weights_better_and_better() -> None:
     assert long < 0.5 * short
 
 
+@pytest.mark.slow
 def test_it_reads_planted_records_and_no_others() -> None:
     """Noise: what is like it was trained on."""
     noise = torch.rand(2 * RECORDS, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -211,6 +212,7 @@ def test_before_the_attack_the_owner_sees_what_the_truth_leaves() -> None:
     assert before.unexplained == pytest.approx(left, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [CrossEntropy(), Logistic()], ids=repr)
 def test_without_decay_the_truth_explains_weights_whose_loss_is_below_any_number(loss: KnownLoss) -> None:
     victim = without_decay(loss, epochs=2000)

@@ -52,6 +52,7 @@ def test_after_one_step_the_gradients_at_the_start_are_the_way(data: Data) -> No
     torch.testing.assert_close(explained, moved)
 
 
+@pytest.mark.slow
 def test_digits_come_back_after_one_step_and_less_after_many(data: Data) -> None:
     attack = Linearised(
         candidates=40, prior=None, search=Search(optimizer=Adam(lr=0.05, beta1=0.8, beta2=0.9), steps=150)

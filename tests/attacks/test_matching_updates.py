@@ -34,6 +34,7 @@ def sent_after(batch: Data, steps: int, *, momentum: float = 0.0) -> LocalUpdate
     return local_update(made).release
 
 
+@pytest.mark.slow
 def test_lbfgs_finds_a_batch_to_many_digits(digits: Data) -> None:
     batch = some_digits(digits, 10, 2)
     found = with_search(MATCHING, steps=200).run(honest(batch, nn.ELU, hidden=(64,)), seed=0)
@@ -42,6 +43,7 @@ def test_lbfgs_finds_a_batch_to_many_digits(digits: Data) -> None:
     assert found.objective < 1e-15
 
 
+@pytest.mark.slow
 def test_an_estimate_is_sharpened(digits: Data) -> None:
     batch = some_digits(digits, 0, 4, classes=2)
     release = sent_to(batch, SquareAndCube)
@@ -61,6 +63,7 @@ def test_where_the_start_finds_all_nothing_is_left_to_search(digits: Data) -> No
     assert_found(found, batch, within=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shown", [True, False])
 def test_an_estimate_of_some_records_is_filled_up(digits: Data, shown: bool) -> None:
     batch = some_digits(digits, 0, 4)

@@ -119,6 +119,7 @@ def test_the_order_of_the_names_does_not_matter(parts: Split) -> None:
     assert torch.equal(fitted.run(release, seed=0).x, fitted.run(turned, seed=0).x)
 
 
+@pytest.mark.slow
 def test_refining_on_a_few_shadows_of_another_fixed_set_beats_all_else() -> None:
     """Figure 11: better than the old reconstructor as it is, and than a new one from those few shadows alone."""
     attack = replace(DENSE, fitting=replace(DENSE.fitting, epochs=30))
@@ -157,6 +158,7 @@ def test_divergence_is_reported(validation_fraction: float) -> None:
         replace(QUICK, fitting=fitting).fit(planted_bank(20, seed=0), seed=0)
 
 
+@pytest.mark.slow
 def test_gates_add_up_the_rows_of_the_first_layer(parts: Split) -> None:
     """Planted: every row has moved along the record alone, by a factor that the biases hold."""
     generator = torch.Generator().manual_seed(0)
@@ -183,6 +185,7 @@ def planted_rows(records: Data, seed: int, *, effort: float, at: float = 0.0) ->
     return ShadowBank(weights=at + torch.cat([factors, rows.flatten(1)], dim=1), targets=records, model=model)
 
 
+@pytest.mark.slow
 def test_a_digest_reconstructs_records_that_moved_the_rows_little_and_much(parts: Split) -> None:
     bank = planted_rows(parts.public.take(slice(0, 120)), 0, effort=2.0)
     unseen = planted_rows(parts.private, 1, effort=2.0)

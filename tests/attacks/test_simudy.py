@@ -137,6 +137,7 @@ def test_deep_nets_are_simulated_on_images_of_64x64(net: Callable[..., nn.Module
     assert found.x.isfinite().all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, SHARP], ids=["plain", "whitened, with a surrogate"])
 def test_known_records_are_simulated_too(settings: dict[str, Whitening | Surrogate]) -> None:
     data, training = some(6), replace(EASY, epochs=3)
@@ -146,6 +147,7 @@ def test_known_records_are_simulated_too(settings: dict[str, Whitening | Surroga
     assert (found.x - data.x[5:]).square().mean() < 0.005
 
 
+@pytest.mark.slow
 def test_dp_gd_is_simulated_without_its_noise() -> None:
     attack, privacy = with_search(replace(PLAIN, labels=(0, 1, 2)), steps=10), DPGD(clip=0.5)
     noisy, same = (
@@ -194,6 +196,7 @@ def test_soft_labels_need_classes() -> None:
         replace(PLAIN, candidates=2, labels=SoftLabels()).run(release, seed=0)
 
 
+@pytest.mark.slow
 def test_another_training_can_be_simulated() -> None:
     total, same, fewer = (
         simulating(PLAIN, training=training).run(shown(), seed=0).x
@@ -203,6 +206,7 @@ def test_another_training_can_be_simulated() -> None:
     assert not torch.equal(total, fewer)
 
 
+@pytest.mark.slow
 def test_a_search_starts_from_a_shorter_one() -> None:
     fewer = simulating(replace(PLAIN, labels=(2, 0, 1)), training=replace(EASY, epochs=2))
     initial = fewer.run(shown(), seed=0)
@@ -229,6 +233,7 @@ def test_of_several_restarts_the_lowest_objective_counts() -> None:
     assert found.objective == best.objective
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("segment", [1, 4])
 def test_an_attack_in_segments_is_the_same_attack(segment: int) -> None:
     total, split = (simulating(PLAIN, segment=n).run(shown(), seed=0).x for n in (None, segment))
@@ -348,6 +353,7 @@ def test_by_default_it_takes_what_the_network_allows(net: Net, training: Trainin
     assert torch.equal(best.run(release, seed=0).x, replace(plain, **same_as).run(release, seed=0).x)
 
 
+@pytest.mark.slow
 def test_the_published_search_reconstructs_digits() -> None:
     data = some(3)
     release = fine_tuned(victim(NETS["mlp with elu"], data, EASY)).release

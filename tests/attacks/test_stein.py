@@ -75,6 +75,7 @@ def test_the_papers_estimator_comes_as_near_as_the_paper_says(seed: int) -> None
     assert 0.15 < by_head < 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", READABLE, ids=name_of)
 def test_each_part_of_ours_improves_the_papers(activation: Activation) -> None:
     release, truth = planted(activation), unit_vectors()
@@ -85,6 +86,7 @@ def test_each_part_of_ours_improves_the_papers(activation: Activation) -> None:
     assert both < 1e-6 < span < papers / 2 < 0.15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.Sigmoid], ids=name_of)
 def test_a_span_estimated_along_the_directions_is_nearer(activation: Activation) -> None:
     truth = unit_vectors(features=50)
@@ -96,6 +98,7 @@ def test_a_span_estimated_along_the_directions_is_nearer(activation: Activation)
     assert again < 0.7 * once
 
 
+@pytest.mark.slow
 def test_more_rows_bring_the_papers_estimator_nearer() -> None:
     truth = unit_vectors()
     errors = [
@@ -129,6 +132,7 @@ def test_the_spread_of_the_rows_is_the_unit_of_the_records() -> None:
     assert_exact(Stein().run(release, seed=0), batch)
 
 
+@pytest.mark.slow
 def test_rows_of_another_covariance_are_whitened_in_an_exact_span() -> None:
     batch, release = unit_vectors(), planted(nn.Tanh)
     at = release.at | {"1.weight": release.at["1.weight"].clone()}
@@ -210,6 +214,7 @@ def test_the_number_of_records_is_inferred_from_the_spectrum(digits: Data, count
     assert_exact(Stein().run(release, seed=0), batch, within=1e-5)
 
 
+@pytest.mark.slow
 def test_noise_leaves_the_number_of_records_and_them_nearly() -> None:
     release, truth = planted(nn.ELU), unit_vectors()
     generator = torch.Generator().manual_seed(0)

@@ -61,6 +61,7 @@ def test_a_deeper_net_must_be_wide_enough_for_x_and_its_opposite() -> None:
         server_params(mlp((FEATURES,), 1, hidden=(50, 39, ROWS)), seed=0)
 
 
+@pytest.mark.slow
 def test_a_layer_that_cannot_be_inverted_is_refused(digits: Data) -> None:
     batch = some_digits(digits, 0, 3)
     for activation, code in ((nn.ReLU, "not-identifiable"), (nn.ELU, "unsupported-model")):

@@ -129,6 +129,7 @@ def test_a_release_that_does_not_determine_the_batch_is_refused(case: str) -> No
         Stein().run(make(), seed=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["at", "gradient"])
 def test_wrong_names_and_shapes_are_refused(part: str) -> None:
     params: Params = getattr(small(), part)

@@ -47,6 +47,7 @@ def victim(digits: Data) -> Victim:
     return train_victim(model, TRAINING, initial, data.take([]), data, seed=0)
 
 
+@pytest.mark.slow
 def test_the_rate_is_found_among_others_and_among_those_that_diverge(victim: Victim) -> None:
     attack = QUICK
     wrong = replace(TRAINING, optimizer=SGD(lr=7.0))

@@ -36,6 +36,7 @@ def scores(out: str) -> list[object]:
     return [record.attack.scores for record in parse_results(out, where="stdout")]
 
 
+@pytest.mark.slow
 def test_a_store_has_one_folder_for_the_shadow_models_of_each_cell(call: Call, shadows: None, tmp_path: Path) -> None:
     first = call("run", "shadows", "--store", "kept", "--json")
     assert (first.code, first.err) == (0, "")
@@ -47,6 +48,7 @@ def test_a_store_has_one_folder_for_the_shadow_models_of_each_cell(call: Call, s
     assert scores(first.out) == scores(again.out) == scores(without.out)
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_from_the_store(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = tiny_experiment("simulated", reveal=fine_tuned, attack=with_search(SimuDy(candidates=20), steps=3))
     monkeypatch.setitem(RECIPES, "searches", lambda scale: [cell])
@@ -61,6 +63,7 @@ def test_a_search_goes_on_from_the_store(call: Call, tmp_path: Path, monkeypatch
     assert call("run", "searches").code == 1
 
 
+@pytest.mark.slow
 def test_another_recipe_in_the_store_is_refused(call: Call, shadows: None, tmp_path: Path) -> None:
     assert call("run", "shadows", "--store", "kept", "--out", "one").code == 0
     before = contents(tmp_path)

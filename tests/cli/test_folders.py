@@ -17,6 +17,7 @@ from remanence.audit import presets
 from remanence.experiments.folder import read_run
 
 
+@pytest.mark.slow
 def test_other_results_are_kept_unless_forced(call: Call, tiny: None, tmp_path: Path) -> None:
     assert call("run", "tiny", "--out", "run").code == 0
     before = contents(tmp_path)
@@ -86,6 +87,7 @@ def full_disk(name: str) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["write_bytes", "write_text", "replace"])
 def test_a_full_disk_is_one_line_and_loses_nothing(call: Call, tiny: None, tmp_path: Path, name: str) -> None:
     assert call("run", "tiny", "--out", "run").code == 0
@@ -112,6 +114,7 @@ def test_a_reader_that_has_enough_is_no_error(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_a_redacted_run_shows_no_record(call: Call, tiny: None, tmp_path: Path) -> None:
     assert call("run", "tiny", "--out", "run").code == 0
     assert call("run", "tiny", "--out", "run", "--redact").code == 0

@@ -71,6 +71,7 @@ def test_an_audit_by_a_server_that_chose_the_weights_is_made_on_request(
     assert "1000 rows and 3 features cannot separate 4 records" in said.err
 
 
+@pytest.mark.slow
 def test_an_attack_that_is_refused_does_not_end_an_audit(call: Call, quick: None, tmp_path: Path) -> None:
     write_table(tmp_path / "people.csv", table())
     both = ("audit", "--data", "people.csv", "--label", "y", "--attack", "Stein", "--attack", "RecoNN")

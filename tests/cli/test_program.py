@@ -61,33 +61,39 @@ def test_a_run_prints_its_records_and_nothing_else(demo_run: Finished) -> None:
     assert {record.command for record in records} == {command}
 
 
+@pytest.mark.slow
 def test_a_run_leaves_four_files(demo_run: Finished) -> None:
     assert sorted(contents(demo_run.folder)) == FILES
 
 
+@pytest.mark.slow
 def test_the_demo_finds_most_records_of_a_gradient(demo_run: Finished) -> None:
     gradient = read_run(demo_run.folder).results[0].attack.scores
     assert gradient.records == 8
     assert gradient.found.count >= 4  # chance finds 8 of 100 times one
 
 
+@pytest.mark.slow
 def test_the_first_layer_and_a_server_that_chose_the_weights_give_all_away(demo_run: Finished) -> None:
     for record, count in zip(read_run(demo_run.folder).results[1:3], (8, 4), strict=True):
         assert record.attack.scores.records == record.attack.scores.found.count == count
 
 
+@pytest.mark.slow
 def test_weights_alone_give_most_records_away(demo_run: Finished) -> None:
     scores = read_run(demo_run.folder).results[-2].attack.scores
     assert scores.records == 20
     assert scores.found.count >= 8  # chance finds 20 of 100 times one
 
 
+@pytest.mark.slow
 def test_both_ends_of_a_training_give_most_records_away(demo_run: Finished) -> None:
     scores = read_run(demo_run.folder).results[-1].attack.scores
     assert scores.records == 10
     assert scores.found.count >= 7
 
 
+@pytest.mark.slow
 def test_a_page_is_drawn_again_to_the_byte(demo_run: Finished, call: Call, tmp_path: Path) -> None:
     for name in ("results.json", "scores.csv", "images.safetensors"):
         shutil.copy(demo_run.folder / name, tmp_path / name)
@@ -109,6 +115,7 @@ def test_the_paper_of_balle_runs_at_smoke_scale(call: Call, tmp_path: Path) -> N
     assert (claim.printed, claim.holds) == (0.0089, None)  # printed for another scale
 
 
+@pytest.mark.slow
 def test_single_cells_can_be_run_and_unknown_ones_are_named(call: Call) -> None:
     said = call("run", "balle2022.table3", "--scale", "smoke", "--experiment", "ELU")
     assert said.code == 0

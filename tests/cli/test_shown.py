@@ -130,6 +130,7 @@ def test_a_loop_inside_another_has_its_bar_below(
         assert "inner" in err
 
 
+@pytest.mark.slow
 def test_a_terminal_without_dashes_gets_the_result_all_the_same(tiny: None, tmp_path: Path) -> None:
     raw = BytesIO()
     with TextIOWrapper(raw, encoding="ascii") as terminal:

@@ -86,6 +86,7 @@ def update_norm(training: Training, model: nn.Module, params: Params, data: Data
     return float((squares / by_decay) ** 0.5)
 
 
+@pytest.mark.slow
 def test_training_ends_where_the_weights_are_stationary(parts: Split) -> None:
     data = few(parts)
     model, initial = net(data)
@@ -151,6 +152,7 @@ def test_the_margin_grows_to_the_largest_as_the_rate_follows_the_loss() -> None:
     assert angles[1] < 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_loss_falls_below_any_number(parts: Split, dtype: torch.dtype, device: str) -> None:

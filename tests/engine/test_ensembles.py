@@ -95,6 +95,7 @@ def test_the_rounding_of_tf32_is_far_below_the_effect_of_a_record(
     assert (deviations(Training(epochs=50, tf32=True)) - exact).norm() < 0.02 * exact.norm()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("privacy", PRIVACY, ids=repr)
 @pytest.mark.parametrize("batch_size", [None, 20])
 def test_cnns(parts: Split, batch_size: int | None, privacy: DPGD | None) -> None:

@@ -124,6 +124,7 @@ def assert_gradient(grad: Tensor, value: Callable[[Tensor], Tensor], at: Tensor,
     assert float((grad * direction).sum()) == pytest.approx(difference, rel=rel)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [HARD, replace(HARD, clip=0.3)], ids=["plain", "clipped"])
 @pytest.mark.parametrize("net", NETS.values(), ids=NETS)
 def test_any_network_by_autograd_in_any_segments(net: Net, training: Training) -> None:
@@ -213,6 +214,7 @@ def test_a_cnn_in_closed_form_is_the_same_training(net: str, optimizer: Optimize
     assert_same(gradients(ours), gradients(theirs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [None, 4], ids=["full batch", "mini-batches"])
 @pytest.mark.parametrize(("store_tapes", "chunk", "segment"), [(True, 3, 99), (False, None, 2), (False, 1, 1)])
 def test_memory_changes_nothing(batch: int | None, store_tapes: bool, chunk: int | None, segment: int) -> None:
@@ -261,6 +263,7 @@ class SurrogateReLU(nn.Module):
         return Relu.apply(x, self.beta)  # type: ignore[no-any-return, no-untyped-call]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("store_tapes", "chunk", "segment"), [(True, None, 99), (False, 3, 2)])
 @pytest.mark.parametrize("net", CNNS)
 def test_a_cnn_with_a_surrogate_is_that_of_autograd(

@@ -71,6 +71,7 @@ def test_a_neighbour_given_as_the_reconstruction_is_no_closer_than_itself(digits
     assert told.closer.tolist() == [True] + [False] * 19
 
 
+@pytest.mark.slow
 def test_every_score_stands_beside_five_null_levels(digits: Data) -> None:
     parts = split(digits, private=20, fixed=0, public=0, test=200, seed=0)
     scores = evaluate(Reconstruction(x=parts.private.x), parts.private, unrelated=parts.test)
@@ -83,6 +84,7 @@ def test_every_score_stands_beside_five_null_levels(digits: Data) -> None:
     assert scores.fraction_found.low <= scores.fraction_found.value <= scores.fraction_found.high
 
 
+@pytest.mark.slow
 def test_the_nearest_neighbour_is_the_nearest_known_record(digits: Data) -> None:
     parts = split(digits, private=10, fixed=0, public=100, test=200, seed=0)
     scores = evaluate(Reconstruction(x=parts.test.x[:10]), parts.private, unrelated=parts.test, known=parts.public)
@@ -95,6 +97,7 @@ def test_the_nearest_neighbour_is_the_nearest_known_record(digits: Data) -> None
     )
 
 
+@pytest.mark.slow
 def test_fewer_candidates_than_records_leave_records_unmatched(digits: Data) -> None:
     parts = split(digits, private=10, fixed=0, public=10, test=200, seed=0)
     scores = evaluate(Reconstruction(x=parts.private.x[:6]), parts.private, unrelated=parts.test, matching=greedy_ssim)
@@ -105,6 +108,7 @@ def test_fewer_candidates_than_records_leave_records_unmatched(digits: Data) -> 
     assert scores.means["mse"].value == pytest.approx(0, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_a_few_good_candidates_for_many_records_are_found(digits: Data) -> None:
     parts = split(digits, private=300, fixed=0, public=10, test=1000, seed=0)
     scores = evaluate(Reconstruction(x=parts.private.x[:10]), parts.private, unrelated=parts.test)

@@ -211,6 +211,7 @@ def test_an_audit_of_private_training_has_its_limit_and_says_when_it_is_broken(p
     assert "a bug" in flag.text
 
 
+@pytest.mark.slow
 def test_without_an_accounted_guarantee_there_is_no_limit(parts: Split) -> None:
     noisy = DPGD(clip=1.0, noise=10.0)
     assert found_with(Training(privacy=noisy), parts).limit is not None

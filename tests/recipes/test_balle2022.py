@@ -25,12 +25,14 @@ def test_a_recipe_runs_from_its_experiments_to_the_page(name: str) -> None:
     assert list(results(name)) == [experiment.label for experiment in RECIPES[name]("smoke")]
 
 
+@pytest.mark.slow
 def test_gates_find_what_the_papers_reconstructor_does_not() -> None:
     ours, papers = results("balle2022.mnist").values()
     assert found(ours) >= 10 > found(papers)
     assert ours.claims[0].holds is None  # claims are checked at full scale only
 
 
+@pytest.mark.slow
 def test_without_the_initial_weights_nothing_is_found() -> None:
     made = results("balle2022.figure10_membership")
     auc, unknown = measures(made["membership"]), made["reconstruction, first weights unknown"]
@@ -52,6 +54,7 @@ def test_noise_raises_the_error_and_success_stays_under_the_limit_of_epsilon() -
     assert little.attack.limit.epsilon == pytest.approx(1e5, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_closed_form_finds_every_record() -> None:
     (result,) = results("balle2022.glm").values()
     assert found(result) == result.attack.scores.records
@@ -64,6 +67,7 @@ def test_only_relu_has_weights_with_zero_gradients() -> None:
     assert zeros["ELU"] == 0
 
 
+@pytest.mark.slow
 def test_more_shadow_models_lower_the_error() -> None:
     few, many = results("ablations.reconn_shadows").values()
     assert mse(many) < mse(few)

@@ -69,6 +69,7 @@ def test_gains_at_a_rate_are_those_of_the_errors_in_its_figure() -> None:
         assert found["RecoNN"] == found["RecoNN, no floor"]
 
 
+@pytest.mark.slow
 def test_twins_stay_close_in_a_stable_training_and_not_in_a_chaotic_one() -> None:
     assert twin_distance(study(lr=0.1, epochs=60)) < 1e-3
     assert twin_distance(study(lr=0.3, epochs=60)) > 0.01
@@ -94,6 +95,7 @@ def test_every_row_stores_every_record_with_a_sigmoid_and_some_do_with_a_relu() 
     assert mean == pytest.approx(relu, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_importance_has_every_row_and_every_mask() -> None:
     (result,) = results("mnemonist2023.figure7_importance").values()
     figures = {figure.title: figure.series[0] for figure in result.figures}

@@ -85,6 +85,7 @@ def test_a_model_can_stand_for_what_is_expected(tmp_path: Path) -> None:
     model.load_state_dict(load_weights(tmp_path / "net.pt", expected=conv_net()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [save_file, torch.save])
 def test_a_truncated_file_is_refused_wherever_it_is_cut(write: Callable[..., None], tmp_path: Path) -> None:
     write({"a": torch.rand(7), "b": torch.rand(3, 3)}, tmp_path / "whole")

@@ -146,6 +146,7 @@ def test_two_models_one_behind_the_other_are_refused(tmp_path: Path) -> None:
     refused(tmp_path / "comment.pt", "unsafe-file")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("weights", "records", "code"),
     [

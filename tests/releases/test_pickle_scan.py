@@ -167,6 +167,7 @@ ZIP_LIES: dict[str, tuple[bytes, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ZIP_LIES)
 def test_a_torch_zip_whose_pickle_lies_is_refused(case: str, tmp_path: Path) -> None:
     stream, code = ZIP_LIES[case]

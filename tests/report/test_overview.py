@@ -59,6 +59,7 @@ def test_levels_that_differ_between_series_are_drawn_for_each() -> None:
     assert ">nearest neighbour</text>" not in page
 
 
+@pytest.mark.slow
 def test_the_table_of_attacks_has_a_dash_for_what_is_not_known() -> None:
     run = made_run(["one", "two"])  # the second has no count of closer records and nothing printed
     section = render(run)[: render(run).index("How to read this page")]

@@ -80,6 +80,7 @@ def test_one_bank_serves_releases_of_one_start_and_one_fixed_set(parts: Split) -
             attack_cases([first, other], RecoNN(), public=parts.public, unrelated=parts.test)
 
 
+@pytest.mark.slow
 def test_the_nearest_neighbour_is_looked_for_in_all_that_the_attacker_owns(parts: Split) -> None:
     model = mlp(parts.fixed.shape, 10)
     initial, target = initial_params(model, seed=0), parts.private.take(slice(0, 1))
@@ -140,6 +141,7 @@ def test_a_cell_walks_from_split_to_scores(parts: Split) -> None:
     assert result.finding.scores.fraction_found.value > 0.5
 
 
+@pytest.mark.slow
 def test_a_choice_made_with_the_truth_in_hand_is_said(parts: Split) -> None:
     result = run_experiment(cell(parts, tuned_on_truth=True, attack=with_search(GradientMatching(), steps=5)))
     assert "tuned-on-truth" in {caveat.code for caveat in result.outcome.caveats}

@@ -66,6 +66,7 @@ def test_what_the_attacker_saw_is_described(completed: Completed) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_convolution_and_the_defenses_of_a_gradient_are_described() -> None:
     def net(_: object) -> nn.Module:
         with torch.device("meta"):

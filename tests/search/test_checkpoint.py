@@ -71,6 +71,7 @@ def test_an_attack_is_not_searched_twice(
     assert same(stored.run(release, seed=0), expected)
 
 
+@pytest.mark.slow
 def test_what_another_search_left_is_not_loaded(tmp_path: Path) -> None:
     stored = with_search(SHORT, checkpoints=tmp_path)
     stored.run(RELEASE, seed=0)
