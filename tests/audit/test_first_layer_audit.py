@@ -26,6 +26,6 @@ def test_an_audit_of_an_mlp_tells_the_number_of_its_records() -> None:
     outcome = run_experiment(experiment, seed=1).outcome
     found = {measure.name: measure.value for measure in outcome.measures}
     assert found["training records, by the rank"] == 50
-    assert found["private records told"] == found["AUC"] == 1
+    assert found["private records identified"] == found["AUC"] == 1
     assert (found["held-out records taken for private ones"] or 0) < 0.04
     assert not outcome.caveats

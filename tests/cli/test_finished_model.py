@@ -54,7 +54,7 @@ def test_a_finished_model_tells_which_records_trained_it(call: Call, tmp_path: P
     (record,) = parse_results(said.out, where="stdout")
     found = {measure.name: measure.value for measure in record.measures}
     assert found["training records, by the rank"] == 20
-    assert found["private records told"] == found["AUC"] == 1
+    assert found["private records identified"] == found["AUC"] == 1
     assert record.caveats == ()
     assert_refused(call(*OWN[:5]), "go together")
     assert_refused(call(*OWN, "--net", "mlp"), "without `--attack` and `--net`")
@@ -64,7 +64,7 @@ def test_a_finished_model_tells_which_records_trained_it(call: Call, tmp_path: P
     (few,) = parse_results(call(*OWN[:6], "few.npz", "--json", "--force").out, where="stdout")
     assert [caveat.code for caveat in few.caveats] == ["few-held-out"]
     found = {measure.name: measure.value for measure in few.measures}
-    assert (found["private records told"], found["AUC"]) == (None, 1)  # none told would read as none at risk
+    assert (found["private records identified"], found["AUC"]) == (None, 1)  # none told would read as none at risk
 
 
 @pytest.mark.parametrize(

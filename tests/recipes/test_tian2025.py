@@ -71,7 +71,7 @@ def test_rates_are_sampled_from_all_of_the_grid_and_chance_is_that_of_a_sampled_
 @pytest.mark.slow
 def test_candidates_that_no_record_needs_contribute_less() -> None:
     found = measures(results("tian2025.unknown_size")["number of records"])
-    assert found["matched pull more than unmatched"] > 0.7
+    assert found["matched contribute more than unmatched"] > 0.7
 
 
 def test_scaling_changes_one_thing_at_a_time() -> None:

@@ -24,11 +24,11 @@ def test_the_exact_span_is_closer_than_the_moments_and_the_refinement_exact() ->
 
 def test_the_error_falls_with_the_root_of_the_rows_and_noise_changes_its_constant_only() -> None:
     for result in results("wang2023.rates").values():
-        assert 0.25 < measures(result)["slope"] < 0.75
+        assert 0.25 < measures(result)["exponent"] < 0.75
     for result in results("wang2023.noise").values():
         found = measures(result)
         assert 1.5 * found["constant, noise 0"] < found["constant, noise 3"]
-        assert all(abs(found[f"slope, noise {level}"] - 0.5) < 0.25 for level in (0, 3))
+        assert all(abs(found[f"exponent, noise {level}"] - 0.5) < 0.25 for level in (0, 3))
 
 
 def test_linear_and_quadratic_activations_leave_what_the_paper_predicts() -> None:

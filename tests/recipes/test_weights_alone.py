@@ -50,7 +50,7 @@ def test_more_is_found_with_weight_decay() -> None:
     made = results("buzaglo2023.figure4_weight_decay")
     without, decayed = (measures(made[label]) for label in ("no decay, small first layer", "decay 0.01"))
     assert decayed["share found, Stationarity"] > without["share found, Stationarity"]
-    assert decayed["unexplained off the kinks"] < 0.1 < without["unexplained off the kinks"]
+    assert decayed["unexplained off the ReLU boundary"] < 0.1 < without["unexplained off the ReLU boundary"]
 
 
 @pytest.mark.slow
@@ -84,7 +84,7 @@ def test_the_threshold_stands_next_to_what_unrelated_images_reach() -> None:
 @pytest.mark.parametrize("name", ["cifar10_binary", "mnist_binary", "regression"])
 def test_binary_victims_converge_without_weight_decay_but_for_regression(name: str) -> None:
     made = results(f"haim2022.{name}")
-    without, decayed = (measures(result)["unexplained off the kinks"] for result in made.values())
+    without, decayed = (measures(result)["unexplained off the ReLU boundary"] for result in made.values())
     assert decayed < 0.15
     assert (without < 0.15) == (name != "regression")
     axis = "error" if name == "regression" else "margin"
@@ -106,8 +106,8 @@ def test_the_rank_of_the_first_layer_counts_the_records_once_the_initial_weights
 @pytest.mark.slow
 def test_a_record_is_identified_in_the_target_that_was_trained_on_it_and_in_no_other() -> None:
     found = measures(results("ablations.first_layer_span")["with and without a record"])
-    assert found["rank exact"] == found["AUC, with against without"] == found["told, with the record"] == 1
-    assert found["told, without the record"] == 0
+    assert found["rank exact"] == found["AUC, with against without"] == found["identified, with the record"] == 1
+    assert found["identified, without the record"] == 0
 
 
 def test_a_victim_has_as_many_records_of_each_class_and_none_held_out() -> None:

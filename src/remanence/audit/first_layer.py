@@ -31,7 +31,7 @@ _TRY_START = ": if the model was tuned from public weights, give them with --sta
 
 
 def span_experiment(split: Callable[[int], Split]) -> Experiment:
-    """How many records trained an MLP with weight decay, and whether private ones can be told from held-out ones."""
+    """How many records trained an MLP with weight decay, and whether private ones are identified by its span."""
     about = (
         "An MLP is trained with weight decay on a few private records, in float64, until its initial weights have "
         "decayed. One SVD of its first layer, from the weights alone: the rank is the number of records, and a record "

@@ -1,6 +1,6 @@
 """Charts shown from a figure of a record: lines and points over numbers, bars over texts (decision 0002).
 
-Ours are coloured by a class and told apart by the shape of their marks too; the levels of chance are dashed, limits
+Ours are coloured by a class and by the shape of their marks too; the levels of chance are dashed, limits
 dotted, printed numbers hollow.
 """
 

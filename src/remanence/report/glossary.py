@@ -19,7 +19,7 @@ METRICS = {
     "mse": "the mean squared difference between values from 0 to 1 (0 is the same record)",
     "mae": "the mean difference between values from 0 to 1 (0 is the same record)",
     "mae+mse": "the sum of mae and mse (0 is the same record)",
-    "psnr": "mse in decibels (20 is a rough likeness, 40 can hardly be told from the record)",
+    "psnr": "mse in decibels (20 is a rough likeness, 40 can hardly be distinguished from the record)",
     "ncc": "how alike two records are once brightness and contrast are set aside (1 is the same)",
     "lpips": "how different two pictures look to a net that was trained on photographs (0 is the same picture)",
 }

@@ -40,7 +40,7 @@ from remanence.training import SGD, Training, remaining_fraction
 from remanence.types import Caveat, Data, concat
 
 EXACT, WITH = "rank exact", "AUC, with against without"
-WITH_IDENTIFIED, WITHOUT_IDENTIFIED = "told, with the record", "told, without the record"
+WITH_IDENTIFIED, WITHOUT_IDENTIFIED = "identified, with the record", "identified, without the record"
 KNOWN = "first weights known, no weight decay"
 
 
@@ -205,7 +205,7 @@ def _curves(setting: Setting, made: Mapping[str, list[_Point]]) -> tuple[Figure,
     truth = Series(name="trained on", x=epochs, y=(float(setting.records),) * len(epochs), role="limit")
     return (
         Figure(
-            title="Records told by the span",
+            title="Records identified by the span",
             x_label="epochs",
             y_label="AUC, the rank being known",
             series=(*aucs, chance),

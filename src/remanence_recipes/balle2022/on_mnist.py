@@ -239,7 +239,9 @@ def _membership(records: int, models: int, trial: Trial) -> Outcome:
         if name == COMMON:
             identified = binomial_proportion(int((aucs >= 0.99).sum()), records)
             meaning = "fraction of the records with an AUC of at least 0.99"
-            measures.append(Measure.from_interval("told apart, common start", identified, meaning=meaning, chance=0.01))
+            measures.append(
+                Measure.from_interval("distinguished, common start", identified, meaning=meaning, chance=0.01)
+            )
         figures.append(_loss_histograms(name.removeprefix("AUC, "), inside[0], outside[0]))
     return Outcome(measures=tuple(measures), figures=tuple(figures))
 

@@ -310,7 +310,7 @@ def _needed(images: Images, trial: Trial) -> Outcome:
             chance=float(images.ssim.paired(others[images.matching(others, truth)], truth).mean()),
         ),
         Measure(
-            name="matched pull more than unmatched",
+            name="matched contribute more than unmatched",
             value=float((norms[matched][:, None] > norms[~matched]).double().mean()),
             meaning="fraction of pairs, of a candidate that is matched with a record and one that is not, in which the "
             "matched one contributes more",

@@ -28,7 +28,7 @@ from remanence_recipes.wang2023.setting import (
     standard_batch,
 )
 
-EXPONENT, DEVIATION = "slope", "distance of the slope from 1/2"
+EXPONENT, DEVIATION = "exponent", "distance of the exponent from 1/2"
 MEANING_OF_EXPONENT = "of the logarithm of the error over that of features / rows, by least squares"
 MEANING_OF_CONSTANT = (
     "of the error over the square root of features / rows: the geometric mean over the numbers of rows"

@@ -196,11 +196,15 @@ def _stationarity(preflight: Preflight) -> Iterator[Measure]:
             "the same with the loss's multipliers of all classes, and ReLU's derivative at its boundary as it is",
         ),
         (
-            "unexplained off the kinks",
+            "unexplained off the ReLU boundary",
             preflight.first_layer_residual,
             "the same in the first layer, without pairs of record and neuron on ReLU's boundary",
         ),
-        ("pairs on a kink", preflight.boundary_fraction, "fraction of the pairs of record and neuron on the boundary"),
+        (
+            "pairs on the ReLU boundary",
+            preflight.boundary_fraction,
+            "fraction of the pairs of record and neuron on the boundary",
+        ),
         ("records on the margin", preflight.on_margin, "fraction whose margin is at most 1.1 times the smallest"),
     ):
         yield Measure(name=name, value=value, meaning=meaning)

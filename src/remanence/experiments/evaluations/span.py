@@ -16,7 +16,7 @@ from remanence.types import Data
 
 RANK, IDENTIFIED, FALSE, AUC = (
     "training records, by the rank",
-    "private records told",
+    "private records identified",
     "held-out records taken for private ones",
     "AUC",
 )
@@ -73,7 +73,7 @@ def membership_measures(test: Membership, suffix: str = "") -> list[Measure]:
             IDENTIFIED + suffix,
             identified,
             chance=0.01,
-            meaning=f"fraction of the records trained on that are told from held-out ones at 1 % false positives, {by}",
+            meaning=f"fraction of the records trained on that are identified at 1 % false positives, {by}",
         ),
         Measure.from_interval(
             FALSE + suffix,
