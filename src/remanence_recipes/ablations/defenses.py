@@ -121,7 +121,10 @@ def gradient_defenses(scale: Scale) -> Sequence[Experiment]:
     about = "The error of reconstructed images against the strength of a client's defense, and the model's accuracy."
     return [
         Experiment(
-            label=label, about=about, evaluations=(Measurement(measure=partial(_study, SETTINGS[scale], curve, scale)),)
+            label=label,
+            about=about,
+            evaluations=(Measurement(measure=partial(_study, SETTINGS[scale], curve, scale)),),
+            tuned_on_truth=True,  # the defaults of both attacks: on digits, MNIST and CIFAR-10
         )
         for label, curve in CURVES.items()
     ]

@@ -177,8 +177,7 @@ def _threshold_measures(attacked: Attacked) -> Iterator[Measure]:
             yield Measure.from_interval(
                 f"found, of those above 0.4, {name}",
                 binomial_proportion(_above(each.nearest[each.scores.found]), above),
-                chance=FPR,
-                meaning="fraction of them that is beyond both nulls at 1 % false positives, one to one",
+                meaning="fraction of them beyond both nulls, one to one; chance is unknown for records chosen by score",
             )
 
 

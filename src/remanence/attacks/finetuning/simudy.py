@@ -15,6 +15,7 @@ from torch.nn.functional import one_hot
 from remanence.attacks.finetuning.simulation import Auto, Simulation
 from remanence.engine import Dynamics, SpanDynamics, Surrogate, Unrolled, precision
 from remanence.errors import BadInput, Diverged, check_min
+from remanence.progress import track
 from remanence.releases import KnowsFixed, KnowsTraining, require
 from remanence.releases.checks import check_endpoints
 from remanence.search import (
@@ -49,6 +50,7 @@ class SimuDy:
     """Candidates in [0, 1] are optimised until a training on them updates the weights as the victim's did.
 
     By default with our additions: images at several scales; for MLPs whitened layers; for ReLU a surrogate derivative.
+    The defaults were chosen by the error on true CIFAR-10 images.
     """
 
     candidates: int = 100  # as many as records, besides known ones
@@ -98,7 +100,8 @@ class SimuDy:
         check_endpoints(release)
         check_min(self.simulation.training or release.training, epochs=1)
         seeds = [seed, *(derive_seed(seed, "restart", index) for index in range(1, self.search.restarts))]
-        return min((self._run(release, each) for each in seeds), key=lambda found: found.objective or 0.0)
+        restarts = track(seeds, total=len(seeds), label="restarts") if len(seeds) > 1 else seeds
+        return min((self._run(release, each) for each in restarts), key=lambda found: found.objective or 0.0)
 
     def _run(self, release: KnowsTraining, seed: int) -> Reconstruction:
         x, labels = self._initial(release, seed)

@@ -89,7 +89,7 @@ class Rounds:
 @dataclass(frozen=True, kw_only=True)
 class Stationarity:
     """For MLPs with ReLU. The learning rate is in units of pixels; the optimizer's eps is tiny, because at first
-    gradients are, and only their direction counts."""
+    gradients are, and only their direction counts. The defaults were chosen on true digits and CIFAR-10 images."""
 
     candidates: int | None = None  # None: as many as the rank of the first layer
     labels: tuple[int, ...] | None = None  # None: as many of each class
