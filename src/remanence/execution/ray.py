@@ -69,7 +69,7 @@ class Ray:
             while tasks:
                 yield self._result(tasks)
         finally:
-            for pending in tasks:
+            for pending in tasks if ray.is_initialized() else ():  # a generator may be collected after the cluster
                 ray.cancel(pending)
 
     def _connect(self, threads: int) -> None:
