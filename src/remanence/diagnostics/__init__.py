@@ -5,12 +5,4 @@ from remanence.diagnostics.memorization import Storage, audit_storage
 from remanence.diagnostics.preflight import Preflight, run_preflight
 from remanence.diagnostics.span import Span, estimate_span
 
-__all__ = [
-    "Preflight",
-    "Span",
-    "Storage",
-    "audit_storage",
-    "estimate_span",
-    "gradient_linearity",
-    "run_preflight",
-]
+__all__ = ["Preflight", "Span", "Storage", "audit_storage", "estimate_span", "gradient_linearity", "run_preflight"]

@@ -159,12 +159,11 @@ def _first_bias(model: nn.Module, shape: Sequence[int]) -> str:
     first = first_linear(model, shape)
     if isinstance(first, Unsupported) or not first.layer.has_bias:
         why = first.reason if isinstance(first, Unsupported) else f"`{first.layer.path}` has none"
-        raise BadInput(
+        message = (
             "`model` must have a fully connected layer with a bias, as the rows of that layer store records, "
-            f"and {why}: use a model such as `mlp(shape, num_classes)`",
-            code="unsupported-model",
-            argument="model",
+            f"and {why}: use a model such as `mlp(shape, num_classes)`"
         )
+        raise BadInput(message, code="unsupported-model", argument="model")
     return first.layer.bias
 
 

@@ -41,13 +41,12 @@ class Span:
     def basis(self) -> Tensor:
         """(rank, columns): an orthonormal basis of the records, each extended by a one where there is a bias."""
         if self.rank is None:
-            raise BadInput(
+            message = (
                 f"the first layer shows no span: beyond those of the classes no singular value is {CLEAR:g} times the "
                 f"next, {self.gap:.3g} times at most. There were as many records as features or rows, or as few as "
-                "classes, or the initial weights have not decayed: show the initial weights, or give the `rank`",
-                code="no-gap",
-                argument="rank",
+                "classes, or the initial weights have not decayed: show the initial weights, or give the `rank`"
             )
+            raise BadInput(message, code="no-gap", argument="rank")
         return self.directions[: self.rank]
 
     def outside(self, records: Tensor) -> Tensor:

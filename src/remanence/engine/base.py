@@ -19,13 +19,11 @@ class Engine(Protocol):
 
     def gradient(self, params: Params, x: Tensor, y: Tensor) -> Params:
         """The gradient with respect to the trained parameters, without weight decay and noise."""
-        ...
 
     def hvp(self, params: Params, x: Tensor, y: Tensor, direction: Params) -> HVP:
         """The derivatives of  <gradient, direction>  with respect to the trained parameters (the Hessian-vector
         product), the records and, where `y` holds probabilities, these, up to a constant for each record, as they sum
         to one; None otherwise."""
-        ...
 
 
 def hvp_by_autograd(gradient: Gradient, params: Params, x: Tensor, y: Tensor, direction: Params) -> HVP:

@@ -13,12 +13,7 @@ from remanence.types import Params
 
 
 def engine_for(
-    model: nn.Module,
-    training: Training,
-    shape: Sequence[int],
-    *,
-    frozen: Params | None = None,
-    records: int = 1,
+    model: nn.Module, training: Training, shape: Sequence[int], *, frozen: Params | None = None, records: int = 1
 ) -> Engine:
     """The engine for `model` on records of `shape` by the loss of `training`: a closed form for MLPs with ReLU, else
     generic, as is the per-example clipping of DP-GD.

@@ -52,15 +52,12 @@ class Layer(Protocol):
     def backward(self, tape: Tape, grad: Tensor, *, weight_grads: bool) -> Tensor:
         """The gradient with respect to the input from that with respect to the output; with `weight_grads` those with
         respect to the weights go onto the tape."""
-        ...
 
     def forward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor | None) -> Tensor:
         """The tangent of the output from that of the input; None: the input is that of the network, which is fixed."""
-        ...
 
     def backward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor) -> Tensor:
         """The tangent of the gradient with respect to the input from that with respect to the output."""
-        ...
 
 
 @final

@@ -128,12 +128,11 @@ def _of_objective(training: Training, engine: MLPEngine) -> MLPEngine:
         return engine
     loss = engine.loss
     if training.weight_decay or isinstance(loss, SquaredError | LogOf) or not isinstance(training.optimizer, SGD):
-        raise BadInput(
+        message = (
             f"`lr_schedule` {training.lr_schedule} is for SGD on CrossEntropy or Logistic without weight decay, where "
-            "the loss falls for ever, got another training: give (epochs, factor) pairs",
-            code="unsupported-training",
-            argument="lr_schedule",
+            "the loss falls for ever, got another training: give (epochs, factor) pairs"
         )
+        raise BadInput(message, code="unsupported-training", argument="lr_schedule")
     return replace(engine, loss=LogOf(loss=loss))
 
 

@@ -51,7 +51,6 @@ class Dynamics(Protocol):
 
     def set_progress(self, progress: float) -> None:
         """Prepare for a step of the search of which this fraction is done."""
-        ...
 
     def initial_weights(self, records: Tensor) -> Params: ...
 
@@ -59,17 +58,14 @@ class Dynamics(Protocol):
 
     def project(self, x: Tensor) -> Tensor:
         """The records that are simulated in place of these."""
-        ...
 
     def gradient(self, weights: Params, inputs: Inputs, y: Tensor, batch: Tensor | None) -> Params: ...
 
     def compare(self, weights: Params, inputs: Inputs) -> Comparison:
         """The victim's update with that to these weights."""
-        ...
 
     def describe(self) -> str:
         """What to say of memory besides how many steps form a graph."""
-        ...
 
 
 @final

@@ -47,14 +47,7 @@ class CNNDynamics:
 
     @classmethod
     def from_release(
-        cls,
-        model: nn.Module,
-        training: Training,
-        initial: Params,
-        final: Params,
-        *,
-        records: int,
-        shape: Sequence[int],
+        cls, model: nn.Module, training: Training, initial: Params, final: Params, *, records: int, shape: Sequence[int]
     ) -> "CNNDynamics | None":
         """None where the net is not one of convolutions and ReLU, or gradients are clipped one by one."""
         if training.privacy or not isinstance(training.optimizer, SGD | Adam | AdamW | RMSProp):

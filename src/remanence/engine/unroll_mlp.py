@@ -40,14 +40,7 @@ class SpanDynamics:
 
     @classmethod
     def from_release(
-        cls,
-        model: nn.Module,
-        training: Training,
-        initial: Params,
-        final: Params,
-        *,
-        records: int,
-        shape: Sequence[int],
+        cls, model: nn.Module, training: Training, initial: Params, final: Params, *, records: int, shape: Sequence[int]
     ) -> "SpanDynamics | None":
         """None where the net is no MLP with ReLU, the optimizer not SGD, or the records as many as their features."""
         net = engine_for(model, training, shape)

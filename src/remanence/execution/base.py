@@ -12,4 +12,3 @@ class Backend(Protocol):
 
     def map(self, fn: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
         """Yield `fn(item)` for each item, in the order of the items, computed no earlier than needed."""
-        ...

@@ -43,12 +43,11 @@ class Ray:
             message = 'the Ray backend needs ray, which is not installed: `pip install "remanence[ray]"`'
             raise BadInput(message, code="missing-dependency")
         if self.workers is not None and (self.workers < 1 or self.address):
-            raise BadInput(
+            message = (
                 f"`workers` must be 1 or more, and only for a cluster started here (without `address`), "
-                f"got {self.workers} with `address` {self.address}",
-                code="conflict" if self.address else "out-of-range",
-                argument="workers",
+                f"got {self.workers} with `address` {self.address}"
             )
+            raise BadInput(message, code="conflict" if self.address else "out-of-range", argument="workers")
 
     def map(self, fn: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
         import ray

@@ -59,9 +59,8 @@ def check_claims(claims: Sequence[Claim], known: Mapping[str, bool | None]) -> N
         if (name := claim.quantity.casefold()) not in directions:
             raise unknown_name("quantity of a claim", claim.quantity, known)
         if None not in (directions[name], claim.higher_is_better) and directions[name] != claim.higher_is_better:
-            raise BadInput(
+            message = (
                 f"`higher_is_better` of the claim about `{claim.quantity}` must be {directions[name]}, "
-                f"got {claim.higher_is_better}",
-                code="conflict",
-                argument="higher_is_better",
+                f"got {claim.higher_is_better}"
             )
+            raise BadInput(message, code="conflict", argument="higher_is_better")

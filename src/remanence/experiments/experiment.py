@@ -49,12 +49,11 @@ class Point:
     def __post_init__(self) -> None:
         if not isinstance(self.value, str) and not (isfinite(self.value) and (self.value > 0 or not self.log)):
             wanted = "a positive number" if self.log else "a finite number"
-            raise BadInput(
+            message = (
                 f"`value` on the axis `{self.axis}` must be {wanted} or a text, got {self.value}: "
-                "leave `point` out for an experiment that lies off the axis",
-                code="out-of-range",
-                argument="value",
+                "leave `point` out for an experiment that lies off the axis"
             )
+            raise BadInput(message, code="out-of-range", argument="value")
 
 
 @final

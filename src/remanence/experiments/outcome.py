@@ -114,12 +114,11 @@ def joined(outcomes: Sequence[Outcome]) -> Outcome:
     """What several evaluations of one trial give together; at most one of them may have a finding."""
     findings = [outcome.finding for outcome in outcomes if outcome.finding is not None]
     if len(findings) > 1:
-        raise BadInput(
+        message = (
             f"one evaluation of an experiment may attack the releases, got {len(findings)}: make several experiments "
-            "that hold the same `victims`",
-            code="conflict",
-            argument="evaluations",
+            "that hold the same `victims`"
         )
+        raise BadInput(message, code="conflict", argument="evaluations")
     verdicts = [outcome.verdict for outcome in outcomes if outcome.verdict]
     return Outcome(
         finding=findings[0] if findings else None,

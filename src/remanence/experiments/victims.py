@@ -57,12 +57,11 @@ class Victims:
 
     def __post_init__(self) -> None:
         if self.init_per_victim and (self.per_victim != 1 or self.initial is not random_init):
-            raise BadInput(
+            message = (
                 "`init_per_victim` draws initial weights for each victim of one record: set `per_victim=1` and leave "
-                "`initial` out",
-                code="conflict",
-                argument="init_per_victim",
+                "`initial` out"
             )
+            raise BadInput(message, code="conflict", argument="init_per_victim")
 
 
 @final

@@ -33,12 +33,11 @@ def paired(compare: Comparison) -> Comparison:
     def guarded(candidates: Tensor, truth: Tensor) -> Tensor:
         check_records(candidates, truth)
         if len(candidates) != len(truth):
-            raise BadInput(
+            message = (
                 f"`candidates` must be as many as the truth's {len(truth)} records to be compared one by one, "
-                f"got {len(candidates)}: match them first, or use `pairwise`",
-                code="shape-mismatch",
-                argument="candidates",
+                f"got {len(candidates)}: match them first, or use `pairwise`"
             )
+            raise BadInput(message, code="shape-mismatch", argument="candidates")
         return _compare(compare, candidates, truth)
 
     return guarded
@@ -82,19 +81,17 @@ def check_records(candidates: Tensor, truth: Tensor) -> None:
             message = f"`{name}` must hold floats in [0, 1], got {x.dtype}: divide 8-bit pixels by 255 first"
             raise BadInput(message, code="wrong-type", argument=name)
         if x.ndim not in (2, 4):
-            raise BadInput(
+            message = (
                 f"`{name}` must be (n, features) or (n, channels, height, width), got {tuple(x.shape)}: "
-                "add the dimensions of size 1",
-                code="shape-mismatch",
-                argument=name,
+                "add the dimensions of size 1"
             )
+            raise BadInput(message, code="shape-mismatch", argument=name)
     if candidates.shape[1:] != truth.shape[1:]:
-        raise BadInput(
+        message = (
             f"`candidates` must hold records of the truth's shape {tuple(truth.shape[1:])}, "
-            f"got {tuple(candidates.shape[1:])}: resize them to it",
-            code="shape-mismatch",
-            argument="candidates",
+            f"got {tuple(candidates.shape[1:])}: resize them to it"
         )
+        raise BadInput(message, code="shape-mismatch", argument="candidates")
 
 
 # A candidate still attached to its attack's graph would keep every intermediate of every pair alive.

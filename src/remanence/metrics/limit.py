@@ -162,12 +162,11 @@ def _upper_bound(succeeds: Tensor) -> float:
 
 def _check(reconstruction: Reconstruction, truth: Data, known: Data, mu: float, threshold: float | None) -> None:
     if len(reconstruction.x) != len(truth) or not len(truth):
-        raise BadInput(
+        message = (
             f"`reconstruction` must hold one candidate for each record of `truth`, {len(truth)}, "
-            f"got {len(reconstruction.x)}: the limit is about one unknown record per release",
-            code="shape-mismatch",
-            argument="reconstruction",
+            f"got {len(reconstruction.x)}: the limit is about one unknown record per release"
         )
+        raise BadInput(message, code="shape-mismatch", argument="reconstruction")
     if len(known) < 2:
         message = f"`known` must hold records to guess from and others to count on, got {len(known)}: add some"
         raise BadInput(message, code="too-few", argument="known")
@@ -175,6 +174,5 @@ def _check(reconstruction: Reconstruction, truth: Data, known: Data, mu: float, 
         message = f"`mu` must be a finite number above 0, got {mu}: without noise there is no limit"
         raise BadInput(message, code="out-of-range", argument="mu")
     if threshold is not None and not (isfinite(threshold) and threshold > 0):
-        raise BadInput(
-            f"`threshold` must be a squared error above 0, got {threshold}", code="out-of-range", argument="threshold"
-        )
+        message = f"`threshold` must be a squared error above 0, got {threshold}"
+        raise BadInput(message, code="out-of-range", argument="threshold")

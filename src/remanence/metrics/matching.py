@@ -35,12 +35,11 @@ class Matching:
 def _identity(candidates: Tensor, truth: Tensor) -> Tensor:
     """The k-th candidate for the k-th record, as where there is one release for each record (RecoNN)."""
     if len(candidates) != len(truth):
-        raise BadInput(
+        message = (
             f"`candidates` must be as many as the truth's {len(truth)} records for the matching `identity`, "
-            f"got {len(candidates)}: use `hungarian` or `nearest_ncc`",
-            code="shape-mismatch",
-            argument="candidates",
+            f"got {len(candidates)}: use `hungarian` or `nearest_ncc`"
         )
+        raise BadInput(message, code="shape-mismatch", argument="candidates")
     return torch.arange(len(truth), device=truth.device)
 
 

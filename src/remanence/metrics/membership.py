@@ -30,12 +30,11 @@ def membership_test(scores: Tensor, held_out: Tensor, *, seed: int = 0) -> Membe
     """Test each of `scores` (records,) against those of `held_out` records of the same distribution, which were not
     trained on."""
     if len(held_out) < 2 or not len(scores):
-        raise BadInput(
+        message = (
             f"`scores` must hold one record or more and `held_out` two or more, got {len(scores)} and {len(held_out)}: "
-            "give more records",
-            code="too-few",
-            argument="held_out" if len(scores) else "scores",
+            "give more records"
         )
+        raise BadInput(message, code="too-few", argument="held_out" if len(scores) else "scores")
     scores, held_out = scores.detach().double().cpu(), held_out.detach().double().cpu()
     order = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(derive_seed(seed, "halves")))
     null, others = held_out[order].tensor_split(2)

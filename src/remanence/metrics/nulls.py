@@ -113,12 +113,11 @@ def _pooled(
 def _samples(labels: Tensor, pool: Data, seed: int) -> Iterator[Tensor]:
     """Indices of samples from `pool` without replacement, record i of the label `labels[i]` as far as there are any."""
     if len(pool) < len(labels):
-        raise BadInput(
+        message = (
             f"`unrelated` must hold at least as many records as are compared, {len(labels)}, got {len(pool)}: "
-            "hold more records out",
-            code="too-few",
-            argument="unrelated",
+            "hold more records out"
         )
+        raise BadInput(message, code="too-few", argument="unrelated")
     generator = torch.Generator().manual_seed(seed)
     for _ in range(MAX_SAMPLES):
         yield _sample(labels.cpu(), pool.y.cpu(), generator).to(pool.x.device)

@@ -133,13 +133,12 @@ class Convention:
 
     def _check_size(self, x: Tensor) -> None:
         if x.ndim != 4 or min(x.shape[2:]) < self.window:
-            raise BadInput(
+            message = (
                 f"the metric `{self.name}` needs images of at least {self.window}x{self.window} pixels, "
                 f"got records of shape {tuple(x.shape[1:])}: score these with `mse` or `ncc`, "
-                "match them with `nearest_ncc` or `hungarian`",
-                code="shape-mismatch",
-                argument="truth",
+                "match them with `nearest_ncc` or `hungarian`"
             )
+            raise BadInput(message, code="shape-mismatch", argument="truth")
 
 
 SKIMAGE = Convention(name="ssim", window=7, sigma=None, sample=True, reflect=False, peak=None)

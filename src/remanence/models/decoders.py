@@ -20,12 +20,11 @@ def deconv(inputs: int, shape: Sequence[int], *, hidden: Sequence[int] = ()) -> 
     widths of linear layers before them, which the table does not have.
     """
     if len(shape) != 3 or shape[1] % 4 or shape[2] % 4:
-        raise BadInput(
+        message = (
             f"`shape` of deconv() must be (channels, height, width) with sides that 4 divides, got {tuple(shape)}: use "
-            "mlp()",
-            code="shape-mismatch",
-            argument="shape",
+            "mlp()"
         )
+        raise BadInput(message, code="shape-mismatch", argument="shape")
     channels, height, width = shape[0], shape[1] // 4, shape[2] // 4
     widths = [inputs, *hidden, 64 * height * width]
     with torch.device("meta"):
@@ -33,8 +32,7 @@ def deconv(inputs: int, shape: Sequence[int], *, hidden: Sequence[int] = ()) -> 
         for fan_in, fan_out in pairwise(widths):
             layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
         return nn.Sequential(
-            *(*layers, Image(64, height, width)),
-            *(Doubling(64, 32), nn.ReLU(), Doubling(32, channels)),
+            *(*layers, Image(64, height, width)), *(Doubling(64, 32), nn.ReLU(), Doubling(32, channels))
         )
 
 

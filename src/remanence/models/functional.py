@@ -29,12 +29,11 @@ def apply(model: nn.Module, params: Params, x: Tensor) -> Tensor:
     """The logits of `model` with the weights `params` for records `x`."""
     for layer in model.modules():
         if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
-            raise BadInput(
+            message = (
                 "`model` has a BatchNorm in training mode, with which the output for a record depends on the others of "
-                "its batch: freeze it with `model.eval()`, its statistics among the weights",
-                code="unsupported-model",
-                argument="model",
+                "its batch: freeze it with `model.eval()`, its statistics among the weights"
             )
+            raise BadInput(message, code="unsupported-model", argument="model")
     logits: Tensor = functional_call(model, params, (x,))
     return logits
 

@@ -98,11 +98,7 @@ def _pooled(x: Tensor, given: dict[str, Any]) -> tuple[int, ...] | None:
 
 
 def _slid(
-    x: Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
+    x: Tensor, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
 ) -> list[int]:
     """The sides of what a window that slides over images makes."""
     windows = zip(x.shape[2:], kernel_size, stride, padding, dilation, strict=True)

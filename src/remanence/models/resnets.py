@@ -74,12 +74,11 @@ def vgg(
     2, 2) is VGG-11."""
     side = 1 << len(blocks)
     if len(shape) != 3 or min(shape[1:]) < side:
-        raise BadInput(
+        message = (
             f"`shape` of vgg() with {len(blocks)} poolings must be (channels, height, width) of at least "
-            f"{side}x{side}, got {tuple(shape)}: use fewer `blocks`, or mlp()",
-            code="out-of-range",
-            argument="shape",
+            f"{side}x{side}, got {tuple(shape)}: use fewer `blocks`, or mlp()"
         )
+        raise BadInput(message, code="out-of-range", argument="shape")
     with torch.device("meta"):
         layers, fan_in = list[nn.Module](), shape[0]
         for group, count in enumerate(blocks):

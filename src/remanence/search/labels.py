@@ -36,24 +36,22 @@ def given(labels: Sequence[int], candidates: int, classes: int) -> Tensor:
     """The labels of a field `labels` as a tensor (candidates,), refused where they do not fit."""
     wrong = sorted({label for label in labels if not 0 <= label < classes})
     if len(labels) != candidates or wrong:
-        raise BadInput(
+        message = (
             f"`labels` must hold one of 0..{classes - 1} for each of the {candidates} candidates, got {len(labels)}"
-            f"{f' with {wrong}' if wrong else ''}",
-            code="out-of-range" if wrong else "shape-mismatch",
-            argument="labels",
+            f"{f' with {wrong}' if wrong else ''}"
         )
+        raise BadInput(message, code="out-of-range" if wrong else "shape-mismatch", argument="labels")
     return torch.tensor(labels)
 
 
 def initial_logits(labels: Tensor | None, count: int, classes: int, loss: Loss, *, like: Tensor) -> Tensor:
     """Initial variables (count, classes) of soft labels: in favour of `labels`, or with None of no class."""
     if not isinstance(loss, CrossEntropy):
-        raise BadInput(
+        message = (
             f"soft labels are probabilities of classes under CrossEntropy, got a training with {type(loss).__name__}: "
-            "give `labels`",
-            code="unsupported-training",
-            argument="labels",
+            "give `labels`"
         )
+        raise BadInput(message, code="unsupported-training", argument="labels")
     return like.new_zeros(count, classes) if labels is None else one_hot(labels, classes).to(like) / _LOGIT_SCALE
 
 

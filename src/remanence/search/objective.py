@@ -33,16 +33,12 @@ class Objective(Protocol):
 
     def init(self) -> dict[str, Variable]:
         """The variables with their initial values."""
-        ...
 
     def set_progress(self, progress: float) -> None:
         """Prepare for a step before which this fraction of the search is done; 1 at the end."""
-        ...
 
     def value_and_grad(self, v: Variables) -> tuple[Tensor, Variables]:
         """The value (restarts,), and the gradient by each variable; one without a gradient is not updated."""
-        ...
 
     def select(self, restarts: Tensor) -> "Objective":
         """The objective of these restarts alone."""
-        ...

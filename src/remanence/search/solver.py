@@ -103,11 +103,7 @@ class Stack:
     """The variables of the remaining restarts with their optimizer, which `step` updates in place."""
 
     def __init__(
-        self,
-        objective: Objective,
-        variables: dict[str, Variable],
-        search: Search,
-        restarts: Tensor | None = None,
+        self, objective: Objective, variables: dict[str, Variable], search: Search, restarts: Tensor | None = None
     ) -> None:
         self.objective, self.variables, self.search = objective, variables, search
         self.values = {name: variable.init.detach().clone() for name, variable in variables.items()}

@@ -4,10 +4,4 @@ from remanence.shadow.bank import ShadowBank, build_bank
 from remanence.shadow.rows import Rows, stack_weights
 from remanence.shadow.store import Store
 
-__all__ = [
-    "Rows",
-    "ShadowBank",
-    "Store",
-    "build_bank",
-    "stack_weights",
-]
+__all__ = ["Rows", "ShadowBank", "Store", "build_bank", "stack_weights"]

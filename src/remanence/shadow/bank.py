@@ -66,11 +66,7 @@ def build_bank(
     work = list(zip(accumulate(map(len, targets[:-1]), initial=0), targets, strict=True))
     initial = release.initial if isinstance(release, KnowsAllButOne) else None
     train = TrainShadows(
-        training=release.training,
-        model=release.model,
-        initial=initial,
-        fixed=release.fixed,
-        seed=seed,
+        training=release.training, model=release.model, initial=initial, fixed=release.fixed, seed=seed
     )
     shards = store.open(ingredients(release, public, seed=seed)) if store else None
     trained = _train_all(train, work, backend or Local(), shards)

@@ -40,9 +40,8 @@ class WeightFeatures:
             message = f"`min_std_ratio` is a ratio and must lie in [0, 1), got {self.min_std_ratio}"
             raise BadInput(message, code="out-of-range", argument="min_std_ratio")
         if self.digest and self.pca is not None:
-            raise BadInput(
-                "`digest` and `pca` are two ways to reduce the weights: choose one", code="conflict", argument="digest"
-            )
+            message = "`digest` and `pca` are two ways to reduce the weights: choose one"
+            raise BadInput(message, code="conflict", argument="digest")
 
     def fit(self, weights: Tensor, rows: Tensor, *, layer: Rows | None, seed: int) -> "FittedFeatures":
         """Estimate the features from the models `rows` of `weights`; the rows of `layer`, if any, are appended."""
@@ -72,12 +71,7 @@ class Scaler:
 
     @classmethod
     def fit(
-        cls,
-        weights: Tensor,
-        *,
-        clip: float | None,
-        rows: Tensor | None = None,
-        min_std_ratio: float = MIN_STD_RATIO,
+        cls, weights: Tensor, *, clip: float | None, rows: Tensor | None = None, min_std_ratio: float = MIN_STD_RATIO
     ) -> "Scaler":
         """Mean and standard deviation over the models `rows` of `weights`, or over all."""
         rows = torch.arange(len(weights), device=weights.device) if rows is None else rows
@@ -123,12 +117,11 @@ class Scaler:
     def check_size(self, weights: Tensor) -> None:
         """Refuse models with another number of parameters than the shadows."""
         if weights.shape[1] != len(self.mean):
-            raise BadInput(
+            message = (
                 f"the reconstructor takes models of {len(self.mean)} parameters, got {weights.shape[1]}: "
-                "fit it on shadows of this model",
-                code="shape-mismatch",
-                argument="release",
+                "fit it on shadows of this model"
             )
+            raise BadInput(message, code="shape-mismatch", argument="release")
 
     def row_deltas(self, weights: Tensor, rows: Rows) -> Tensor:
         """(models, rows, features): each row less its mean, divided by the largest standard deviation in it."""
@@ -161,13 +154,7 @@ class Digest:
 
     @classmethod
     def fit(
-        cls,
-        weights: Tensor,
-        layer: Rows,
-        *,
-        clip: float | None,
-        rows: Tensor,
-        min_std_ratio: float = MIN_STD_RATIO,
+        cls, weights: Tensor, layer: Rows, *, clip: float | None, rows: Tensor, min_std_ratio: float = MIN_STD_RATIO
     ) -> "Digest":
         """Means and standard deviations over the models `rows` of `weights`."""
         layer = replace(layer, other=layer.other.to(weights.device))

@@ -43,12 +43,11 @@ class Store:
         changed = [name for name in {**there, **made_of} if there.get(name) != made_of.get(name)]
         if changed:
             changes = "; ".join(f"`{n}` changed: was {_shown(there, n)}, is {_shown(made_of, n)}" for n in changed)
-            raise BadInput(
+            message = (
                 f"`{self.folder}` holds the shadow models of another recipe ({changes}): "
-                "give the old recipe, another folder for this one, or remove that folder",
-                code="conflict",
-                argument="store",
+                "give the old recipe, another folder for this one, or remove that folder"
             )
+            raise BadInput(message, code="conflict", argument="store")
 
 
 @final

@@ -45,12 +45,11 @@ def mu_of(training: "Training") -> float:
     if training.privacy is None or training.privacy.noise == 0:
         return inf
     if training.batch_size is not None:
-        raise BadInput(
+        message = (
             f"`batch_size` must be None (full batch) to account for the privacy of a training, got "
-            f"{training.batch_size}: the guarantee of shuffled mini-batches is not known here",
-            code="unsupported-training",
-            argument="batch_size",
+            f"{training.batch_size}: the guarantee of shuffled mini-batches is not known here"
         )
+        raise BadInput(message, code="unsupported-training", argument="batch_size")
     return mu(training.privacy.noise, steps=training.epochs)
 
 

@@ -38,12 +38,11 @@ class ByLoss:
     def __post_init__(self) -> None:
         check_above(self, decrease=0)
         if not all(0 < fraction < 1 and factor > 0 for fraction, factor in self.factors):
-            raise BadInput(
+            message = (
                 "`factors` of ByLoss must hold pairs of a fraction of the epochs and a factor above 0, got "
-                f"{self.factors}",
-                code="out-of-range",
-                argument="factors",
+                f"{self.factors}"
             )
+            raise BadInput(message, code="out-of-range", argument="factors")
 
 
 Schedule: TypeAlias = tuple[tuple[int, float], ...] | UntilStationary | ByLoss

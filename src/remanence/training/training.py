@@ -61,13 +61,12 @@ class Training:
     def optimizers(self, records: int) -> Iterator[Optimizer]:
         """The optimizer of each step in turn, with the learning rate of the schedule, without end."""
         if not isinstance(self.lr_schedule, tuple):
-            raise BadInput(
+            message = (
                 f"`lr_schedule` {self.lr_schedule} is for a single MLP with ReLU that is trained, not simulated, on "
                 "full batches by one of our losses without DP-GD and `clip`, got another training: give (epochs, "
-                "factor) pairs",
-                code="unsupported-training",
-                argument="lr_schedule",
+                "factor) pairs"
             )
+            raise BadInput(message, code="unsupported-training", argument="lr_schedule")
         steps = self.steps_per_epoch(records)
         changes = {epochs * steps: replace(self.optimizer, lr=f * self.optimizer.lr) for epochs, f in self.lr_schedule}
         optimizer = self.optimizer

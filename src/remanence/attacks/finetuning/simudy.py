@@ -88,12 +88,11 @@ class SimuDy:
         if not isinstance(self.labels, SoftLabels):
             check_min(self, labels=0)
         if self.start is not None and self.start.candidates != self.candidates:
-            raise BadInput(
+            message = (
                 f"`start` must have as many candidates as the search that it initialises, {self.candidates}, got "
-                f"{self.start.candidates}",
-                code="conflict",
-                argument="start",
+                f"{self.start.candidates}"
             )
+            raise BadInput(message, code="conflict", argument="start")
 
     def run(self, release: KnowsTraining, *, seed: int) -> Reconstruction:
         require(release, KnowsTraining, by=type(self).__name__)
@@ -243,12 +242,11 @@ class _MatchUpdate:
         initial = {name: value[0] for name, value in self.initial.items()}
         step = self.unrolled.diverges_at(torch.cat([self.known, initial["x"]]), self._labels(initial))
         if step is not None:
-            raise Diverged(
+            message = (
                 f"the simulated training diverges at its step {step} of {len(self.unrolled.batches)} on random "
-                "records: is its learning rate that of the victim?",
-                code="diverged",
-                argument="training",
+                "records: is its learning rate that of the victim?"
             )
+            raise Diverged(message, code="diverged", argument="training")
 
     @torch.no_grad()
     def reconstruction(self, v: Variables) -> Reconstruction:

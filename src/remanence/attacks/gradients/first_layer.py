@@ -227,12 +227,11 @@ def _layer(release: KnowsGradient) -> Linear:
     first, numbers = first_linear(release.model, release.shape), prod(release.shape)
     if isinstance(first, Unsupported) or any(not isinstance(each, Flatten) for each in first.before):
         why = first.reason if isinstance(first, Unsupported) else f"this one begins with {describe(first.before)}"
-        raise BadInput(
+        message = (
             f"`model` must begin with a linear layer that the {numbers} numbers of a record enter for FirstLayer; "
-            f"{why}: use GradientMatching",
-            code="unsupported-model",
-            argument="release",
+            f"{why}: use GradientMatching"
         )
+        raise BadInput(message, code="unsupported-model", argument="release")
     if not first.layer.has_bias:
         message = f"FirstLayer divides by the gradient of the bias of `{first.layer.path}`, which has none: use Stein"
         raise BadInput(message, code="unsupported-model", argument="release")

@@ -29,12 +29,11 @@ def infer_labels(release: KnowsUpdate, looks_like: Tensor) -> Tensor:
     last = [name for name, _ in release.model.named_parameters()][-1]
     bias = release.sent[last]
     if bias.ndim != 1 or not isinstance(release.loss, CrossEntropy):
-        raise NotEnoughKnowledge(
+        message = (
             "labels are inferred from the gradient of the last layer's bias under cross-entropy, which this release "
-            "lacks: it must show `labels`",
-            code="not-enough-knowledge",
-            argument="labels",
+            "lacks: it must show `labels`"
         )
+        raise NotEnoughKnowledge(message, code="not-enough-knowledge", argument="labels")
     looks_like = looks_like.to(bias)
     softmax = apply(release.model, release.at, looks_like).softmax(dim=-1).mean(dim=0)
     certain = bias.argsort()[: int((bias < 0).sum())][: release.batch_size]

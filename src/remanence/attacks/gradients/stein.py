@@ -121,12 +121,7 @@ class Stein:
         return self._solve(InSpan.from_layer(layer, span), directions, span)
 
     def _estimate(
-        self,
-        moments: Moments | MomentsInBlocks,
-        span: Tensor,
-        activation: Callable[[Tensor], Tensor],
-        *,
-        seed: int,
+        self, moments: Moments | MomentsInBlocks, span: Tensor, activation: Callable[[Tensor], Tensor], *, seed: int
     ) -> tuple[Tensor, Tensor]:
         """The span (d, b), and unit vectors (b, b) along the records in it.
 
@@ -135,12 +130,11 @@ class Stein:
         order = identifying_order(activation)
         directions = self._directions(moments, span, order, seed=seed)
         if self.plug_in and (self.exact_span or not vanishes(2, hermite_coefficients(activation))):
-            raise BadInput(
+            message = (
                 "`plug_in` is for a span that is estimated from a contracted moment, where the second Hermite "
-                "coefficient vanishes: leave it out",
-                code="conflict",
-                argument="plug_in",
+                "coefficient vanishes: leave it out"
             )
+            raise BadInput(message, code="conflict", argument="plug_in")
         for again in range(self.plug_in):
             contracted = [moments.second_contracted(direction) for direction in directions @ span.T]
             span = leading_span(torch.stack([moment @ moment for moment in contracted]).sum(0), span.shape[1])

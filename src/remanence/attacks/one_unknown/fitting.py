@@ -13,16 +13,7 @@ from torch.nn.functional import pad
 
 from remanence.attacks.one_unknown.losses import Criterion, Discriminator, ImageLoss
 from remanence.attacks.one_unknown.network import Reconstructor
-from remanence.engine.cuda import (
-    changed_by,
-    copied,
-    precision,
-    replayed,
-    restore,
-    set_lr,
-    torch_optimizer,
-    update,
-)
+from remanence.engine.cuda import changed_by, copied, precision, replayed, restore, set_lr, torch_optimizer, update
 from remanence.errors import BadInput, Diverged, check_min
 from remanence.progress import track
 from remanence.seeds import derive_seed

@@ -63,12 +63,11 @@ def _layer(release: KnowsAllButOne) -> Linear:
     layers = structure.layers if isinstance(structure, MLP) and not structure.normalised else ()
     if len(layers) == 1 and layers[0].has_bias:
         return layers[0]
-    raise BadInput(
+    message = (
         "`model` must be one linear layer with an intercept for GLM, on records as they are, such as "
-        f"`mlp(shape, num_classes, hidden=())`, got {structure}: use RecoNN",
-        code="unsupported-model",
-        argument="release",
+        f"`mlp(shape, num_classes, hidden=())`, got {structure}: use RecoNN"
     )
+    raise BadInput(message, code="unsupported-model", argument="release")
 
 
 def _check(release: KnowsAllButOne) -> None:

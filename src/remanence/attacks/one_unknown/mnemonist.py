@@ -102,12 +102,11 @@ class Mnemonist:
         groups, initial = _superparameters(bank), _initial(bank)
         masks = sample_masks(len(groups), self.masks, seed=derive_seed(seed, "masks")).to(bank.weights.device)
         if len(masks) <= len(groups):
-            raise BadInput(
+            message = (
                 f"`masks` must be more than the {len(groups)} rows of the first layer, whose coefficients are fitted "
-                f"to them, got {self.masks}: use more, best several times as many",
-                code="too-few",
-                argument="masks",
+                f"to them, got {self.masks}: use more, best several times as many"
             )
+            raise BadInput(message, code="too-few", argument="masks")
         validation, training = self._split(bank, seed)
         probe = probe or self.fit_probe(bank, seed=seed)
         assert isinstance(probe.features, Scaler)
@@ -203,12 +202,11 @@ class FittedMnemonist:
         require(release, KnowsAllButOne, by=type(self.attack).__name__)
         weights = _flat(release.final)
         if len(weights) != self.parameters:
-            raise BadInput(
+            message = (
                 f"the reconstructor takes models of {self.parameters} parameters, got {len(weights)}: "
-                "fit it on shadows of this model",
-                code="shape-mismatch",
-                argument="release",
+                "fit it on shadows of this model"
             )
+            raise BadInput(message, code="shape-mismatch", argument="release")
         return Reconstruction(x=self.reconstructor.reconstruct(weights[None, self.coordinates]))
 
 
@@ -227,12 +225,11 @@ def _fibonacci(n: int) -> list[int]:
 
 def _initial(bank: ShadowBank) -> Tensor:
     if bank.initial is None:
-        raise BadInput(
+        message = (
             "`bank` must hold the initial weights of its shadows, got None: build it for a release with `initial`, "
-            "such as `all_but_one` gives, or use RecoNN",
-            code="not-enough-knowledge",
-            argument="bank",
+            "such as `all_but_one` gives, or use RecoNN"
         )
+        raise BadInput(message, code="not-enough-knowledge", argument="bank")
     return _flat(bank.initial).to(bank.weights)
 
 
@@ -240,10 +237,9 @@ def _superparameters(bank: ShadowBank) -> Superparameters:
     layer = bank.first_layer()
     if layer is None or layer.encoder:
         got = "no model" if bank.model is None else "one whose first layer is not, or not recognised"
-        raise BadInput(
+        message = (
             "`model` of the bank must begin with a fully connected layer, from whose rows Mnemonist selects, "
-            f"got {got}: use a model such as `mlp()` makes, or RecoNN for this one",
-            code="unsupported-model",
-            argument="bank",
+            f"got {got}: use a model such as `mlp()` makes, or RecoNN for this one"
         )
+        raise BadInput(message, code="unsupported-model", argument="bank")
     return Superparameters.from_layer(layer, bank.weights.device)

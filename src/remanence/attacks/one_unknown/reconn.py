@@ -73,12 +73,11 @@ class RecoNN:
             raise unknown_name("head", self.head, get_args(Head), argument="head")
         check_min(self, hidden=1)
         if self.features.digest and self.head != "gated":
-            raise BadInput(
+            message = (
                 f'`features` with `digest` predict the gates of `head="gated"`, got head="{self.head}": '
-                "leave one of them out",
-                code="conflict",
-                argument="features",
+                "leave one of them out"
             )
+            raise BadInput(message, code="conflict", argument="features")
 
     def fit(self, bank: ShadowBank, *, seed: int) -> "FittedRecoNN":
         """Train a reconstructor on the bank and select the epoch with the lowest validation loss."""

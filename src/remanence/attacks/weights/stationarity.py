@@ -125,12 +125,11 @@ class Stationarity:
         )
         count, classes = self.candidates or space.count, release.num_classes
         if count is None:
-            raise BadInput(
+            message = (
                 "the rank of the first layer does not give the number of records (it was not trained with weight decay "
-                "until it was stationary): set `candidates`",
-                code="not-enough-knowledge",
-                argument="candidates",
+                "until it was stationary): set `candidates`"
             )
+            raise BadInput(message, code="not-enough-knowledge", argument="candidates")
         labels = balanced(count, classes) if self.labels is None else given(self.labels, count, classes)
         labels, tf32 = labels.to(space.basis.device), self.search.tf32
         with precision(tf32=tf32):
@@ -165,13 +164,7 @@ class Stationarity:
         return z[best], float(found.value[best])
 
     def _objective(
-        self,
-        release: KnowsFinal,
-        space: RowSpace,
-        z: Tensor,
-        shifts: Sequence[Tensor],
-        reset: Tensor,
-        labels: Tensor,
+        self, release: KnowsFinal, space: RowSpace, z: Tensor, shifts: Sequence[Tensor], reset: Tensor, labels: Tensor
     ) -> "BalancedWeights":
         assert not isinstance(self.search.optimizer, LBFGS)
         return BalancedWeights(

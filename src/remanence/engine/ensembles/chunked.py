@@ -42,14 +42,7 @@ def chunks(model: nn.Module, fixed: Data, targets: Data) -> list[Data]:
 
 
 def train_chunk(
-    training: Training,
-    model: nn.Module,
-    initial: Params,
-    fixed: Data,
-    targets: Data,
-    *,
-    seed: int,
-    noise_seed: int,
+    training: Training, model: nn.Module, initial: Params, fixed: Data, targets: Data, *, seed: int, noise_seed: int
 ) -> Params:
     """For each target the weights after training on `fixed` and that target, stacked: each has the leading dimension
     (targets, ...).

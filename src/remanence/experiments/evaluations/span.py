@@ -93,11 +93,7 @@ def membership_measures(test: Membership, suffix: str = "") -> list[Measure]:
 def singular_values(spans: Mapping[str, Span]) -> Figure:
     """The singular values of first layers, largest first."""
     series = tuple(
-        Series(
-            name=name,
-            x=tuple(float(i) for i in range(1, len(span.values) + 1)),
-            y=tuple(span.values.tolist()),
-        )
+        Series(name=name, x=tuple(float(i) for i in range(1, len(span.values) + 1)), y=tuple(span.values.tolist()))
         for name, span in spans.items()
     )
     return Figure(

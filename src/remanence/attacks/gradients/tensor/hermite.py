@@ -35,12 +35,11 @@ def identifying_order(activation: Callable[[Tensor], Tensor]) -> int:
             return order
     values = ", ".join(f"c_{k} = {c:.2g}" for k, c in enumerate(coefficients))
     remaining = "one combination of the batch" if vanishes(2, coefficients) else "the span of the batch"
-    raise BadInput(
+    message = (
         f"the activation's Hermite coefficients of orders 3 and 4 vanish ({values}): only {remaining} is identified by "
-        "this gradient; use another activation",
-        code="not-identifiable",
-        argument="release",
+        "this gradient; use another activation"
     )
+    raise BadInput(message, code="not-identifiable", argument="release")
 
 
 def vanishes(order: int, coefficients: Sequence[float]) -> bool:

@@ -20,12 +20,11 @@ def estimate_rank(layer: WideLayer, *, seed: int) -> int:
         return rank
     gaps = values[:-1] / values[1:]
     if float(gaps.max()) < _CLEAR_GAP:
-        raise BadInput(
+        message = (
             f"the gradient shows {rank} directions or more and no gap between them, which does not determine the "
-            "number of records: give `batch_size`",
-            code="not-enough-knowledge",
-            argument="batch_size",
+            "number of records: give `batch_size`"
         )
+        raise BadInput(message, code="not-enough-knowledge", argument="batch_size")
     return int(gaps.argmax()) + 1
 
 
@@ -44,12 +43,11 @@ def check_independent(layer: WideLayer, count: int, *, seed: int) -> None:
     values = span_of_rows(layer.grad_rows, count, seed=seed)[1]
     rank = int((values > layer.gap * values[0]).sum())
     if rank < count:
-        raise BadInput(
+        message = (
             f"the gradient shows {rank} independent directions and the batch has {count} records: some of them depend "
-            "linearly on others, or leave no trace, and cannot be separated",
-            code="not-identifiable",
-            argument="batch_size",
+            "linearly on others, or leave no trace, and cannot be separated"
         )
+        raise BadInput(message, code="not-identifiable", argument="batch_size")
 
 
 def check_determined(layer: WideLayer, count: int, *, norm_known: bool) -> None:
@@ -57,19 +55,17 @@ def check_determined(layer: WideLayer, count: int, *, norm_known: bool) -> None:
     equations = len(layer.rows) * (count + (layer.grad_biases is not None))
     unknowns = count * (count + row_space(layer.head).shape[1])
     if equations < _EQUATIONS * unknowns:
-        raise BadInput(
+        message = (
             f"{len(layer.rows)} rows give {equations} equations for {unknowns} unknowns of {count} records, and "
-            f"{_EQUATIONS} times as many are needed: other batches may explain the gradient; use a wider layer",
-            code="not-identifiable",
-            argument="batch_size",
+            f"{_EQUATIONS} times as many are needed: other batches may explain the gradient; use a wider layer"
         )
+        raise BadInput(message, code="not-identifiable", argument="batch_size")
     if not norm_known and layer.grad_biases is None and layer.homogeneous:
-        raise BadInput(
+        message = (
             "without biases and with an activation such as ReLU a record of twice the length and half the residual "
-            "gives the same gradient: give the `norm` of the records",
-            code="not-identifiable",
-            argument="norm",
+            "gives the same gradient: give the `norm` of the records"
         )
+        raise BadInput(message, code="not-identifiable", argument="norm")
 
 
 def estimate_noise(layer: WideLayer, count: int, *, seed: int) -> float:

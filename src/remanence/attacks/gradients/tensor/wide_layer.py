@@ -146,12 +146,11 @@ class EarlierLayer:
         errors = (self.activation(inputs @ self.rows.T + self.biases) - outputs).norm(dim=1) / outputs.norm(dim=1)
         if bool((errors > tolerance).any()):
             record, width = int(errors.argmax()), self.rows.shape
-            raise BadInput(
+            message = (
                 f"a layer of {width[0]} neurons before the last two cannot be inverted: record {record} turns "
-                f"{int(informative[record].sum())} of them on, and {width[1]} inputs are unknown; use a wider layer",
-                code="not-identifiable",
-                argument="release",
+                f"{int(informative[record].sum())} of them on, and {width[1]} inputs are unknown; use a wider layer"
             )
+            raise BadInput(message, code="not-identifiable", argument="release")
         return inputs
 
 
@@ -196,12 +195,11 @@ def _structure(release: KnowsGradient) -> MLP:
     plain = isinstance(structure, MLP) and not any(structure.norms) and not structure.normalised
     if isinstance(structure, MLP) and plain and len(structure.layers) > 1:
         return structure
-    raise BadInput(
+    message = (
         f"`model` must be fully connected layers with an activation between each two for Stein, got {structure}: use a "
-        "model such as `mlp(shape, outputs, hidden=(5000,))`, or GradientMatching for this one",
-        code="unsupported-model",
-        argument="release",
+        "model such as `mlp(shape, outputs, hidden=(5000,))`, or GradientMatching for this one"
     )
+    raise BadInput(message, code="unsupported-model", argument="release")
 
 
 def _check(release: KnowsGradient, first: str) -> None:
@@ -217,9 +215,8 @@ def _check(release: KnowsGradient, first: str) -> None:
             raise BadInput(message, code="not-finite", argument=what)
     rows, sent = release.at[f"{first}.weight"], release.gradient[f"{first}.weight"]
     if not bool(sent.any()):
-        raise BadInput(
-            "`gradient` of the rows is zero: it holds nothing of the batch", code="empty", argument="gradient"
-        )
+        message = "`gradient` of the rows is zero: it holds nothing of the batch"
+        raise BadInput(message, code="empty", argument="gradient")
     if not float(rows.std()) > 0:
         message = "the rows in `at` are all equal, and random ones are needed to separate records"
         raise BadInput(message, code="not-identifiable", argument="at")
