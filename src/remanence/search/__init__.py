@@ -8,10 +8,13 @@ from remanence.search.priors import ImagePrior, Prior, TotalVariation, total_var
 from remanence.search.settings import LBFGS, Constant, CosineAnnealing, MultiStep, Schedule, Search, with_search
 from remanence.search.solver import Solution, minimise
 from remanence.search.whitening import WhitenedLayer, Whitening
+from remanence.training import SGD, Adam
 
 __all__ = [
     "L2",
     "LBFGS",
+    "SGD",
+    "Adam",
     "ByProducts",
     "Constant",
     "Cosine",

@@ -20,6 +20,7 @@ from remanence.releases import KnowsFixed, KnowsTraining, require
 from remanence.releases.checks import check_endpoints
 from remanence.search import (
     L2,
+    Adam,
     Cosine,
     CosineAnnealing,
     Distance,
@@ -40,7 +41,6 @@ from remanence.search import (
     probabilities,
 )
 from remanence.seeds import derive_seed
-from remanence.training import Adam, Training
 from remanence.types import Params, Reconstruction
 
 
@@ -65,12 +65,12 @@ class SimuDy:
     simulation: Simulation = Simulation()
 
     @classmethod
-    def paper(cls, *, candidates: int = 100, training: Training | None = None) -> "SimuDy":
+    def paper(cls, *, candidates: int = 100) -> "SimuDy":
         """The search of Tian et al.: single pixels, ReLU's derivative, cosine distance, 30,000 steps at a learning rate
         that falls and rises every 200.
 
         In pixels in place of normalised ones, whose standard deviation is taken as 0.2. Their code simulates 8 of 20
-        epochs (`training`), and clips gradients of a norm above 20 in its first steps.
+        epochs (`Simulation(training=...)`), and clips gradients of a norm above 20 in its first steps.
         """
         return cls(
             candidates=candidates,
@@ -80,7 +80,7 @@ class SimuDy:
             ),
             whitening=None,
             surrogate=None,
-            simulation=Simulation(training=training, clip=None),
+            simulation=Simulation(clip=None),
         )
 
     def __post_init__(self) -> None:
@@ -124,17 +124,14 @@ class SimuDy:
             found = start.run(release, seed=seed)
             assert found.y is not None
             return found.x.to(like), found.y.to(like.device)
-        generator, given_labels = torch.Generator().manual_seed(seed), self._given_labels()
-        count, classes = self.candidates, release.num_classes
-        if given_labels is not None:
-            labels = given(given_labels, count, classes)
+        generator, count, classes = torch.Generator().manual_seed(seed), self.candidates, release.num_classes
+        known = self.labels.initial if isinstance(self.labels, SoftLabels) else self.labels
+        if known is not None:
+            labels = given(known, count, classes)
         else:
             labels = balanced(count, classes)[torch.randperm(count, generator=generator)]
         pixels = 0.5 + self.init_std * torch.randn(count, *release.shape, generator=generator)
         return pixels.clamp(0, 1).to(like), labels.to(like.device)
-
-    def _given_labels(self) -> tuple[int, ...] | None:
-        return self.labels.initial if isinstance(self.labels, SoftLabels) else self.labels
 
     def _objective(self, release: KnowsTraining, x: Tensor, labels: Tensor, seed: int) -> "_MatchUpdate":
         unrolled = self.simulation.unrolled(

@@ -21,6 +21,7 @@ from remanence.errors import NotEnoughKnowledge, check_min
 from remanence.releases import KnowsUpdate, require
 from remanence.search import (
     LBFGS,
+    Adam,
     Cosine,
     Distance,
     MultiStep,
@@ -33,7 +34,6 @@ from remanence.search import (
     minimise,
 )
 from remanence.seeds import derive_seed
-from remanence.training import Adam
 from remanence.types import Params, Reconstruction
 
 _NOISE = 256  # random records with which labels are first inferred

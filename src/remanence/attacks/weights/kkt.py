@@ -20,8 +20,7 @@ from remanence.attacks.weights.residual_autograd import value_and_grads, with_su
 from remanence.errors import BadInput, check_min
 from remanence.models import apply
 from remanence.releases import KnowsFinal, require
-from remanence.search import LBFGS, Constant, Search, Variable, Variables, balanced, checkpoint_path, minimise
-from remanence.training import SGD
+from remanence.search import LBFGS, SGD, Constant, Search, Variable, Variables, balanced, checkpoint_path, minimise
 from remanence.types import Params, Reconstruction
 
 Multipliers: TypeAlias = Literal["penalised", "squared", "projected"]
