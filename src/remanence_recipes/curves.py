@@ -1,9 +1,26 @@
-"""Measures and series of estimates with intervals along an axis, as several recipes report them."""
+"""What several recipes report: fractions, and estimates with intervals along an axis as measures and series."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from remanence.experiments import Measure, Series
+import torch
+from torch import Tensor
+
+from remanence.experiments import Claim, Experiment, Measure, Measurement, Outcome, Series
 from remanence.metrics import Interval
+from remanence.metrics.statistics import binomial_proportion
+
+
+def measured(
+    label: str, about: str, measure: Callable[[int, torch.device], Outcome], claims: tuple[Claim, ...] = ()
+) -> Experiment:
+    """An experiment without victims of its own: what `measure(seed, device)` gives."""
+    return Experiment(label=label, about=about, evaluations=(Measurement(measure=measure),), claims=claims)
+
+
+def proportion(name: str, which: Tensor, *, meaning: str, chance: float | None = None) -> Measure:
+    """The fraction of a mask that is true, with its binomial interval."""
+    found = binomial_proportion(int(which.sum()), which.numel())
+    return Measure.from_interval(name, found, meaning=meaning, chance=chance)
 
 
 def measures_along(
@@ -18,7 +35,7 @@ def measures_along(
 
 
 def series_along(
-    curves: Mapping[str, Sequence[Interval]],
+    curves: Mapping[str, Sequence[Interval | Measure]],
     x: tuple[float, ...] | tuple[str, ...],
     chance: Mapping[str, Sequence[float]] | None = None,
 ) -> tuple[Series, ...]:

@@ -13,15 +13,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from remanence.attacks import (
-    L2,
-    GradientMatching,
-    Search,
-    SimuDy,
-    Stationarity,
-    TotalVariation,
-    with_search,
-)
+from remanence.attacks import L2, GradientMatching, Search, SimuDy, Stationarity, TotalVariation, with_search
 from remanence.audit.presets import attack_experiments
 from remanence.data import Split, distinct, load
 from remanence.experiments import Experiment, Scale, Victims

@@ -14,17 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from remanence.attacks import (
-    L2,
-    LBFGS,
-    Attack,
-    FirstLayer,
-    GradientMatching,
-    Search,
-    Stein,
-    infer_labels,
-    with_search,
-)
+from remanence.attacks import L2, LBFGS, Attack, FirstLayer, GradientMatching, Search, Stein, infer_labels, with_search
 from remanence.data import Split, load, split
 from remanence.engine import train
 from remanence.experiments import (
@@ -32,28 +22,22 @@ from remanence.experiments import (
     Experiment,
     Figure,
     Measure,
-    Measurement,
     Outcome,
     Point,
     Reconstructed,
     Scale,
+    Trial,
     Victims,
 )
 from remanence.metrics import MSE, PSNR, SSIM, Interval, hungarian
 from remanence.metrics.statistics import bootstrap_mean
 from remanence.models import apply, cnn, initial_params, mlp, resnet, resnet18
 from remanence.progress import track
-from remanence.releases import (
-    Case,
-    Gradient,
-    Victim,
-    gradient_at_final,
-    gradient_at_initial,
-    local_update,
-)
+from remanence.releases import Case, Gradient, Victim, gradient_at_final, gradient_at_initial, local_update
 from remanence.seeds import derive_seed
 from remanence.training import SGD, Training
-from remanence_recipes.curves import series_along
+from remanence.types import Params
+from remanence_recipes.curves import measured, measures_along, series_along
 from remanence_recipes.wang2023.setting import SquareAndCube, gradient_of
 
 RECORDS = 4  # of a batch in `architectures` and `local_steps`
@@ -174,10 +158,10 @@ MEASURED = {2: 0.015, 4: 0.051, 8: 0.212}  # rms of the exact span alone, by an 
 def from_the_tensor(scale: Scale) -> Sequence[Experiment]:
     """Gradient matching that starts from the estimate of Stein's tensor: MNIST images, weights of the server."""
     return [
-        Experiment(
-            label=f"{records} images",
-            about="Images of norm one from one gradient of a wide net; the estimate alone, and sharpened.",
-            evaluations=(Measurement(measure=partial(_from_the_tensor, scale, records)),),
+        measured(
+            f"{records} images",
+            "Images of norm one from one gradient of a wide net; the estimate alone, and sharpened.",
+            partial(_from_the_tensor, scale, records),
             claims=tuple(
                 Claim(quantity=f"rms error, {name}", higher_is_better=False, target=target, where="ours")
                 for name, target in (("estimate", MEASURED[records]), ("sharpened", min(0.05, MEASURED[records])))
@@ -241,20 +225,34 @@ def labels(scale: Scale) -> Sequence[Experiment]:
         "The labels of a batch from the gradient of the last bias. The mean softmax is that of noise or of public "
         "records; the net is a 256-neuron MLP."
     )
+    data, batches = "digits" if scale == "smoke" else "mnist", {"smoke": 2, "small": 20, "full": 100}[scale]
+
+    def parts(seed: int) -> Split:
+        return split(load(data), private=500, fixed=500, public=300, test=1, seed=seed)
+
+    def victims(epochs: int) -> Victims:
+        return Victims(
+            split=parts,
+            model=lambda data: mlp(data.shape, data.num_classes, hidden=(256,)),
+            training=Training(epochs=0),
+            initial=partial(trained_on_fixed, Training(epochs=epochs), parts),
+            reveal=gradient_at_initial,
+        )
+
     return [
         Experiment(
             label=f"after {epochs} epochs",
             about=about,
-            evaluations=(Measurement(measure=partial(_labels, scale, epochs)),),
+            victims=victims(epochs),
+            evaluations=(partial(_labels, batches),),
         )
         for epochs in ((0, 5) if scale == "smoke" else (0, 5, 30, 100))
     ]
 
 
-def _labels(scale: Scale, epochs: int, seed: int, device: torch.device) -> Outcome:
-    data, batches = load("digits" if scale == "smoke" else "mnist"), {"smoke": 2, "small": 20, "full": 100}[scale]
-    parts = split(data, private=500, fixed=500, public=300, test=1, seed=seed)
-    victim, public = _victim(parts, epochs, seed, device), parts.public.to(device)
+def _labels(batches: int, trial: Trial) -> Outcome:
+    """Evaluation: the fraction of labels that each inference gets right, over batches of several sizes."""
+    victim, public, seed = trial.victims.trained[0], trial.victims.split.public, trial.seed
     noise = torch.rand(256, *public.shape, generator=torch.Generator().manual_seed(derive_seed(seed, "noise")))
     guesses = torch.Generator().manual_seed(derive_seed(seed, "guesses"))
     inferences: dict[str, Callable[[Gradient], Tensor]] = {
@@ -270,7 +268,7 @@ def _labels(scale: Scale, epochs: int, seed: int, device: torch.device) -> Outco
         fractions, generator = [], torch.Generator().manual_seed(derive_seed(seed, "batches", size))
         for _ in range(batches):
             batch = victim.private.take(torch.randperm(len(victim.private), generator=generator)[:size])
-            release = gradient_at_final(replace(victim, private=batch)).release
+            release = gradient_at_initial(replace(victim, private=batch)).release
             right = Counter(batch.y.tolist()) & Counter(inferences[name](release).tolist())
             fractions.append(right.total() / size)
         return bootstrap_mean(torch.tensor(fractions), seed=derive_seed(seed, name, size), resamples=500)
@@ -278,16 +276,12 @@ def _labels(scale: Scale, epochs: int, seed: int, device: torch.device) -> Outco
     found = {name: [accuracy(name, size) for size in SIZES] for name in inferences}
     guessed = found.pop(GUESS)
     fitted = apply(victim.model, victim.final, public.x).argmax(1) == public.y
-    measures = [
-        Measure.from_interval(
-            f"labels right {name}, batches of {size}",
-            estimate,
-            meaning="mean fraction of a batch's labels; chance draws them by their frequency",
-            chance=chance.value,
-        )
-        for name, estimates in found.items()
-        for size, estimate, chance in zip(SIZES, estimates, guessed, strict=True)
-    ]
+    measures = measures_along(
+        {f"labels right {name}": estimates for name, estimates in found.items()},
+        [f"batches of {size}" for size in SIZES],
+        meaning="mean fraction of a batch's labels; chance draws them by their frequency",
+        chance=[each.value for each in guessed],
+    )
     fit = Measure(
         name="accuracy of the net",
         value=float(fitted.double().mean()),
@@ -305,10 +299,8 @@ def _labels(scale: Scale, epochs: int, seed: int, device: torch.device) -> Outco
     return Outcome(measures=(*measures, fit), figures=(figure,))
 
 
-def _victim(parts: Split, epochs: int, seed: int, device: torch.device) -> Victim:
-    """A net trained on the fixed records: the batches that it is asked about are new to it."""
-    fixed, private = parts.fixed.to(device), parts.private.to(device)
-    model, training = mlp(private.shape, private.num_classes, hidden=(256,)), Training(epochs=epochs)
-    initial = {name: p.to(device) for name, p in initial_params(model, seed=seed).items()}
-    final = train(training, model, initial, fixed, seed=seed)
-    return Victim(model=model, training=training, initial=initial, final=final, fixed=fixed, private=private)
+def trained_on_fixed(training: Training, split: Callable[[int], Split], model: nn.Module, seed: int) -> Params:
+    """Weights trained on the fixed records of `split`: those of the clients are new to the net."""
+    fixed = split(seed).fixed
+    initial = {name: p.to(fixed.x) for name, p in initial_params(model, seed=seed).items()}
+    return train(training, model, initial, fixed, seed=seed)

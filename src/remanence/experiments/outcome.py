@@ -48,7 +48,9 @@ class Series:
     role: Role = "ours"
 
     @classmethod
-    def from_intervals(cls, name: str, x: tuple[float, ...] | tuple[str, ...], found: Sequence[Interval]) -> "Series":
+    def from_intervals(
+        cls, name: str, x: tuple[float, ...] | tuple[str, ...], found: Sequence[Interval | Measure]
+    ) -> "Series":
         """A series from estimates and their intervals."""
         low, high = tuple(each.low for each in found), tuple(each.high for each in found)
         return cls(name=name, x=x, y=tuple(each.value for each in found), low=low, high=high)

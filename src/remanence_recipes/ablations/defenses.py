@@ -109,9 +109,7 @@ CURVES = {
         },
     ),
     "larger batches": Curve(
-        prefix="batch of ",
-        axis="records in a batch",
-        clients={float(b): Client(batch=b) for b in (1, 2, 4, 8, 16, 32)},
+        prefix="batch of ", axis="records in a batch", clients={float(b): Client(batch=b) for b in (1, 2, 4, 8, 16, 32)}
     ),
 }
 

@@ -162,11 +162,7 @@ def _over_time(setting: Setting, seed: int, device: torch.device) -> Outcome:
     tests = {name: membership_test(-r.inside, -r.out, seed=derive_seed(seed, name)) for name, r in last.items()}
     return Outcome(
         measures=tuple(chain.from_iterable(_measures(name, last[name], tests[name]) for name in last)),
-        figures=(
-            singular_values({name: r.found for name, r in last.items()}),
-            *_curves(setting, made),
-            _error(made),
-        ),
+        figures=(singular_values({name: r.found for name, r in last.items()}), *_curves(setting, made), _error(made)),
         caveats=tuple(_caveats(last, tests)),
     )
 

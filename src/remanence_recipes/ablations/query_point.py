@@ -4,7 +4,7 @@ Random weights are often called the easy case and trained ones safe, because lit
 is trained longer and longer on other images, and then sent to a client.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -13,28 +13,16 @@ from torch import nn
 
 from remanence.attacks import Attack, GradientMatching, Stein, with_search
 from remanence.data import Split, load, split
-from remanence.engine import train
-from remanence.experiments import (
-    Experiment,
-    Figure,
-    Measure,
-    Measurement,
-    Outcome,
-    Point,
-    Reconstructed,
-    Scale,
-    Victims,
-)
+from remanence.experiments import Experiment, Figure, Outcome, Point, Reconstructed, Scale, Victims, prepare
+from remanence.experiments.evaluations import Accuracy
 from remanence.metrics import MSE, PSNR, SSIM
-from remanence.metrics.statistics import binomial_proportion
-from remanence.models import apply, initial_params, mlp
+from remanence.models import mlp
 from remanence.releases import KnowsGradient, gradient_at_initial
 from remanence.training import SGD, Training
-from remanence.types import Data, Params
-from remanence_recipes.curves import series_along
+from remanence_recipes.curves import measured, series_along
+from remanence_recipes.federated import trained_on_fixed
 
 BATCH = 4
-EPOCHS: dict[Scale, tuple[int, ...]] = {"smoke": (0, 10), "small": (0, 1, 20), "full": (0, 1, 20)}
 
 
 def gradient_query_point(scale: Scale) -> Sequence[Experiment]:
@@ -45,34 +33,35 @@ def gradient_query_point(scale: Scale) -> Sequence[Experiment]:
         "refined": Stein(),
         "gradient matching": matching,  # about as many seconds as the refinement takes where it is hard
     }
-    attacked = []
-    for epochs in EPOCHS[scale]:
-        victims = Victims(
-            split=partial(_split, scale),
-            model=_model,
-            training=Training(epochs=0),
-            reveal=gradient_at_initial,
-            per_victim=BATCH,
-            initial=partial(_trained, scale, epochs),
+    victims = {epochs: _victims(scale, epochs) for epochs in ((0, 10) if scale == "smoke" else (0, 1, 20))}
+    attacked = [
+        Experiment(
+            label=f"{epochs} epochs, {name}",
+            victims=each,
+            attack=attack,
+            point=Point(axis="epochs", value=epochs, series=name),
+            tuned_on_truth=attack is matching,
+            evaluations=(Reconstructed(metrics=(MSE, PSNR, SSIM)),),
         )
-        attacked += [
-            Experiment(
-                label=f"{epochs} epochs, {name}",
-                victims=victims,
-                attack=attack,
-                point=Point(axis="epochs", value=epochs, series=name),
-                tuned_on_truth=attack is matching,
-                evaluations=(Reconstructed(metrics=(MSE, PSNR, SSIM)),),
-            )
-            for name, attack in attacks.items()
-        ]
+        for epochs, each in victims.items()
+        for name, attack in attacks.items()
+    ]
     about = "The accuracy, on records that nobody trained on, of the net that the client gets."
-    accuracy = Measurement(measure=partial(_accuracy, scale))
-    return [*attacked, Experiment(label="accuracy", about=about, evaluations=(accuracy,))]
+    return [*attacked, measured("accuracy", about, partial(_accuracy, victims))]
 
 
-def _model(data: Data) -> nn.Module:
-    return mlp(data.shape, data.num_classes, hidden=(1000,), activation=nn.ReLU)
+def _victims(scale: Scale, epochs: int) -> Victims:
+    """Clients that get a net trained for so many epochs on other images."""
+    training = Training(optimizer=SGD(lr=0.05, momentum=0.9), epochs=epochs, batch_size=100)
+    parts = partial(_split, scale)
+    return Victims(
+        split=parts,
+        model=lambda data: mlp(data.shape, data.num_classes, hidden=(1000,), activation=nn.ReLU),
+        training=Training(epochs=0),
+        reveal=gradient_at_initial,
+        per_victim=BATCH,
+        initial=partial(trained_on_fixed, training, parts),
+    )
 
 
 def _split(scale: Scale, seed: int) -> Split:
@@ -82,27 +71,15 @@ def _split(scale: Scale, seed: int) -> Split:
     return split(data, private=batches * BATCH, fixed=fixed, public=0, test=test, seed=seed)
 
 
-def _trained(scale: Scale, epochs: int, model: nn.Module, seed: int) -> Params:
-    """Weights trained on the fixed records: the client's are new to the net."""
-    initial = {name: p.double() for name, p in initial_params(model, seed=seed).items()}
-    training = Training(optimizer=SGD(lr=0.05, momentum=0.9), epochs=epochs, batch_size=100)
-    return train(training, model, initial, _split(scale, seed).fixed, seed=seed)
-
-
-def _accuracy(scale: Scale, seed: int, device: torch.device) -> Outcome:
-    test = _split(scale, seed).test.to(device)
-    model, found = _model(test), []
-    for epochs in EPOCHS[scale]:
-        at = {name: p.to(test.x) for name, p in _trained(scale, epochs, model, seed).items()}
-        correct = apply(model, at, test.x).argmax(1) == test.y
-        found.append(binomial_proportion(int(correct.sum()), len(test)))
-    chance, x = float(test.y.bincount().max()) / len(test), tuple(map(float, EPOCHS[scale]))
-    meaning = f"of {len(test)} records that nobody trained on; chance is the commonest class"
-    series = series_along({"accuracy": found}, x, {"commonest class": [chance] * len(x)})
-    return Outcome(
-        measures=tuple(
-            Measure.from_interval(f"accuracy after {epochs} epochs", accuracy, meaning=meaning, chance=chance)
-            for epochs, accuracy in zip(EPOCHS[scale], found, strict=True)
-        ),
-        figures=(Figure(title="Accuracy", x_label="epochs", y_label="accuracy", series=series),),
-    )
+def _accuracy(victims: Mapping[int, Victims], seed: int, device: torch.device) -> Outcome:
+    measures = []
+    for epochs, each in victims.items():
+        prepared = prepare(each, seed=seed, device=device)
+        test = prepared.split.test
+        meaning = f"of {len(test)} records that nobody trained on; chance is the commonest class"
+        accuracy = Accuracy(name=f"accuracy after {epochs} epochs", meaning=meaning)
+        measures.append(accuracy.measure(prepared.model, prepared.initial, test))
+    chance = [measure.chance or 0.0 for measure in measures]
+    series = series_along({"accuracy": measures}, tuple(map(float, victims)), {"commonest class": chance})
+    figure = Figure(title="Accuracy", x_label="epochs", y_label="accuracy", series=series)
+    return Outcome(measures=tuple(measures), figures=(figure,))

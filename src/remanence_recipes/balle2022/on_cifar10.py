@@ -17,18 +17,7 @@ from torch.nn.functional import interpolate
 from remanence.attacks import Fitting, ImageLoss, RecoNN, WeightFeatures
 from remanence.data import load, split
 from remanence.engine import loss_gradient
-from remanence.experiments import (
-    Budget,
-    Claim,
-    Experiment,
-    Figure,
-    Measure,
-    Outcome,
-    Scale,
-    Series,
-    Trial,
-    Victims,
-)
+from remanence.experiments import Budget, Claim, Experiment, Figure, Measure, Outcome, Scale, Series, Trial, Victims
 from remanence.metrics import MSE
 from remanence.metrics.statistics import bootstrap_mean
 from remanence.models import cnn

@@ -28,9 +28,10 @@ from remanence.experiments import (
     Victims,
     sweep,
 )
+from remanence.experiments.evaluations import Accuracy
 from remanence.metrics import MAE, MAE_MSE, MSE, PSNR, SSIM, Interval, identity
 from remanence.metrics.nulls import nearest_neighbour
-from remanence.metrics.statistics import binomial_proportion, bootstrap_mean
+from remanence.metrics.statistics import auc, bootstrap_mean
 from remanence.models import apply, initial_params, initial_stack, mlp
 from remanence.releases import all_but_one, all_but_one_unknown_init, train_victims
 from remanence.seeds import derive_seed
@@ -38,7 +39,7 @@ from remanence.shadow import build_bank
 from remanence.training import DPGD, SGD, RMSProp, Training
 from remanence.training.dp import noise_for
 from remanence.types import Data, Params, concat
-from remanence_recipes.curves import measures_along, series_along
+from remanence_recipes.curves import measures_along, proportion, series_along
 
 # The setting on MNIST (table IV): 784-10-10, ELU, full batch, 100 epochs. The paper has 59,000 shadow models.
 MNIST: Mapping[Scale, Mapping[str, int]] = {
@@ -189,18 +190,16 @@ def figure10_membership(scale: Scale) -> Sequence[Experiment]:
     unknown = informed(
         scale, "reconstruction, first weights unknown", reveal=all_but_one_unknown_init, init_per_victim=True
     )
-    assert unknown.victims
-    known = replace(
-        unknown.victims,
+    known = informed(
+        scale,
+        "",
         training=mnist_training(scale, tf32=False),  # one easy record changes its own loss little
-        reveal=all_but_one,
-        init_per_victim=False,
         initial=lambda model, seed: initial_params(model, seed=derive_seed(seed, "start")),
     )
     membership = Experiment(
         label="membership",
         about="How well the loss on a record separates models trained with it from models trained with another.",
-        victims=known,
+        victims=known.victims,
         evaluations=(partial(_membership, records, models),),
         claims=claims if scale == "full" else (),
     )
@@ -231,18 +230,14 @@ def _membership(records: int, models: int, trial: Trial) -> Outcome:
         by_member = losses(members, common=name == COMMON, purpose="with").view(records, each, records)
         inside = by_member[range(records), :, range(records)]  # (records, models)
         outside = losses(others, common=name == COMMON, purpose="without").T  # (records, models)
-        difference = inside[:, :, None] - outside[:, None, :]
-        aucs = ((difference < 0).double() + (difference == 0).double() / 2).mean((1, 2))
+        aucs = torch.tensor([auc(-a, -b) for a, b in zip(inside, outside, strict=True)], dtype=torch.float64)
+        mean = bootstrap_mean(aucs, seed=derive_seed(seed, name))
         meaning = "chance that a model trained with the record has a lower loss on it than one trained with another"
-        auc = bootstrap_mean(aucs, seed=derive_seed(seed, name))
-        measures.append(Measure.from_interval(name, auc, meaning=meaning, chance=0.5))
+        measures.append(Measure.from_interval(name, mean, meaning=meaning, chance=0.5))
         if name == COMMON:
-            identified = binomial_proportion(int((aucs >= 0.99).sum()), records)
             meaning = "fraction of the records with an AUC of at least 0.99; chance: one rank among the other models"
             chance = (outside.shape[1] // 100 + 1) / (outside.shape[1] + 1)
-            measures.append(
-                Measure.from_interval("distinguished, common start", identified, meaning=meaning, chance=chance)
-            )
+            measures.append(proportion("distinguished, common start", aucs >= 0.99, meaning=meaning, chance=chance))
         figures.append(_loss_histograms(name.removeprefix("AUC, "), inside[0], outside[0]))
     return Outcome(measures=tuple(measures), figures=tuple(figures))
 
@@ -347,7 +342,7 @@ def figure12_pretrained(scale: Scale) -> Sequence[Experiment]:
         label="the checkpoint",
         about="How good the model is from which training goes on.",
         victims=pretrained.victims,
-        evaluations=(_initial_accuracy,),
+        evaluations=(Accuracy(weights="initial"),),
         claims=(claim,) if scale == "full" else (),
     )
     return [
@@ -355,15 +350,6 @@ def figure12_pretrained(scale: Scale) -> Sequence[Experiment]:
         replace(fresh, point=Point(axis="start", value="first weights")),
         replace(pretrained, point=Point(axis="start", value="near convergence")),
     ]
-
-
-def _initial_accuracy(trial: Trial) -> Outcome:
-    """Evaluation: accuracy of the victims' initial weights on the test records."""
-    victims, test = trial.victims, trial.victims.split.test
-    correct = apply(victims.model, victims.initial, test.x).argmax(1) == test.y
-    accuracy, chance = binomial_proportion(int(correct.sum()), len(test)), float(test.y.bincount().max()) / len(test)
-    meaning = "fraction of held-out records that the checkpoint classifies correctly"
-    return Outcome(measures=(Measure.from_interval("test accuracy", accuracy, meaning=meaning, chance=chance),))
 
 
 # Figure 13, figure 15, and DP-GD as in figure 14

@@ -12,14 +12,7 @@ from remanence.attacks import FittedMnemonist, FittedRecoNN, Fitting, Importance
 from remanence.attacks.one_unknown.mnemonist import ResetTo
 from remanence.data import Split, load, split
 from remanence.diagnostics.memorization import Storage, audit_storage
-from remanence.experiments import (
-    Budget,
-    Prepared,
-    Scale,
-    Trial,
-    Victims,
-    prepare,
-)
+from remanence.experiments import Budget, Prepared, Scale, Trial, Victims, prepare
 from remanence.experiments.checks import tuned_on_truth
 from remanence.metrics import MAE_MSE
 from remanence.metrics.nulls import mean_image, nearest_neighbour

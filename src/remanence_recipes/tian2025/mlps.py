@@ -237,9 +237,7 @@ def mlp_500(scale: Scale) -> Sequence[Experiment]:
     records, steps = {"smoke": (20, 150), "small": (50, 600), "full": (500, 2000)}[scale]
     attack = whitened(simudy(scale, records=records, steps=steps))
     claim = Claim.mean(images_of(scale).ssim, target=0.6, where="ours")
-    return [
-        reconstruct(scale, f"MLP, {records} images", mlp_victims(scale, records=records), attack, claims=(claim,)),
-    ]
+    return [reconstruct(scale, f"MLP, {records} images", mlp_victims(scale, records=records), attack, claims=(claim,))]
 
 
 def baselines(scale: Scale) -> Sequence[Experiment]:

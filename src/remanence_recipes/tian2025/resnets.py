@@ -337,12 +337,7 @@ MLPS: Mapping[Scale, tuple[Mapping[str, int], Axes]] = {  # the usual setting, a
     ),
     "full": (
         {"images": 100, "epochs": 20, "width": 1000},
-        {
-            "images": (20, 50, 100, 200),
-            "epochs": (20, 40, 80),
-            "width": (100, 300, 1000, 3000),
-            "batch": (25, 50, 100),
-        },
+        {"images": (20, 50, 100, 200), "epochs": (20, 40, 80), "width": (100, 300, 1000, 3000), "batch": (25, 50, 100)},
     ),
 }
 DEEP_NETS: Mapping[Scale, tuple[Mapping[str, int], Axes]] = {

@@ -1,20 +1,19 @@
 """Planted batches: figure 2, what cannot be identified, the activations of remarks 3 and 4, deeper nets."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from remanence.attacks import Stein, hermite_coefficients, identifying_order, vanishes
 from remanence.errors import BadInput
 from remanence.experiments import Claim, Experiment, Figure, Measure, Outcome, Scale, Series
 from remanence.metrics import Interval
-from remanence.metrics.statistics import bootstrap_mean
 from remanence.progress import track
 from remanence.releases import Gradient
 from remanence.seeds import derive_seed
-from remanence_recipes.curves import measures_along, series_along
+from remanence_recipes.curves import measured, measures_along, series_along
 from remanence_recipes.wang2023.setting import (
     CHANCE,
     ERROR,
@@ -26,13 +25,15 @@ from remanence_recipes.wang2023.setting import (
     Square,
     SquareAndCube,
     chance_error,
-    frobenius_error,
     gradient_of,
-    measured,
+    mean_error,
     standard_batch,
     unit_batch,
 )
 
+ROWS: dict[Scale, int] = {"smoke": 2000, "small": 5000, "full": 5000}
+FEATURES: dict[Scale, int] = {"smoke": 10, "small": 50, "full": 50}  # but for figure 2
+REPEATS: dict[Scale, int] = {"smoke": 2, "small": 4, "full": 10}
 DIMENSIONS = tuple(range(10, 101, 10))
 REPORTED = (10, 50, 100)
 PRINTED = {  # figure 2
@@ -85,9 +86,8 @@ def figure2(scale: Scale) -> Sequence[Experiment]:
 
 def _figure2(scale: Scale, seed: int, device: torch.device) -> Outcome:
     dimensions = (10, 20) if scale == "smoke" else DIMENSIONS
-    rows, repeats = {"smoke": (2000, 2), "small": (5000, 4), "full": (5000, 10)}[scale]
     found = {
-        name: [_errors(attack, activation, rows, d, repeats, seed, device) for d in dimensions]
+        name: [_error(scale, attack, activation, d, seed, device) for d in dimensions]
         for name, (attack, activation) in track(CURVES.items(), total=len(CURVES), label="curves")
     }
     x, chance = tuple(map(float, dimensions)), [chance_error(d, seed) for d in dimensions]
@@ -107,33 +107,21 @@ def _figure2(scale: Scale, seed: int, device: torch.device) -> Outcome:
         measures=measures,
         figures=(
             Figure(
-                title="The paper's estimators",
-                x_label="features",
-                y_label=ERROR,
-                series=(*papers, *printed, level),
+                title="The paper's estimators", x_label="features", y_label=ERROR, series=(*papers, *printed, level)
             ),
             Figure(title="Ours", x_label="features", y_label=ERROR, series=ours, log_y=True),
         ),
     )
 
 
-def _errors(
-    attack: Stein,
-    activation: Callable[[], nn.Module],
-    rows: int,
-    features: int,
-    repeats: int,
-    seed: int,
-    device: torch.device,
+def _error(
+    scale: Scale, attack: Stein, activation: Callable[[], nn.Module], features: int, seed: int, device: torch.device
 ) -> Interval:
-    """The mean error over `repeats` draws of the server's weights, with its interval."""
+    """The mean error over draws of the server's weights, with its interval."""
     x, labels = standard_batch(features, device=device)
-    errors = []
-    for i in range(repeats):
-        weights = derive_seed(seed, "weights", features, i)
-        release = gradient_of(x, labels, activation=activation, rows=rows, seed=weights)
-        errors.append(frobenius_error(attack.run(release, seed=derive_seed(seed, "attack", i)).x, x))
-    return bootstrap_mean(torch.tensor(errors), seed=derive_seed(seed, "interval", features))
+    seeds = [derive_seed(seed, "weights", features, i) for i in range(REPEATS[scale])]
+    sent = ((x, gradient_of(x, labels, activation=activation, rows=ROWS[scale], seed=each)) for each in seeds)
+    return mean_error(attack, sent, seed=seed, position=features)
 
 
 def linear_caveat(scale: Scale) -> Sequence[Experiment]:
@@ -201,18 +189,16 @@ def activations(scale: Scale) -> Sequence[Experiment]:
 
 
 def _activations(scale: Scale, seed: int, device: torch.device) -> Outcome:
-    rows, features, repeats = {"smoke": (2000, 10, 2), "small": (5000, 50, 4), "full": (5000, 50, 10)}[scale]
+    features, repeats = FEATURES[scale], REPEATS[scale]
     x, labels = standard_batch(features, device=device)
     found, refused = dict[str, list[Interval]](), list[Measure]()
     for name, activation in track(ACTIVATIONS.items(), total=len(ACTIVATIONS), label="activations"):
-        release = gradient_of(x, labels, activation=activation, rows=rows, seed=derive_seed(seed, "refusals"))
+        release = gradient_of(x, labels, activation=activation, rows=ROWS[scale], seed=derive_seed(seed, "refusals"))
         if messages := [message for attack in ESTIMATORS.values() if (message := _refusal(attack, release, seed))]:
             meaning = f"of three: {messages[0]}"
             refused.append(Measure(name=f"{name}, ways refused", value=len(messages), meaning=meaning))
         else:
-            found[name] = [
-                _errors(attack, activation, rows, features, repeats, seed, device) for attack in ESTIMATORS.values()
-            ]
+            found[name] = [_error(scale, each, activation, features, seed, device) for each in ESTIMATORS.values()]
     chance = chance_error(features, seed)
     meaning = f"mean of {ERROR} at d = {features} over {repeats} draws of the weights; chance is {CHANCE}"
     figure = Figure(
@@ -268,26 +254,18 @@ def depth(scale: Scale) -> Sequence[Experiment]:
 
 
 def _depth(scale: Scale, seed: int, device: torch.device) -> Outcome:
-    rows, features, repeats = {"smoke": (2000, 10, 2), "small": (5000, 50, 4), "full": (5000, 50, 10)}[scale]
-    depths = (2, 4) if scale == "smoke" else (2, 3, 4, 5, 6)
+    depths, features, repeats = (2, 4) if scale == "smoke" else (2, 3, 4, 5, 6), FEATURES[scale], REPEATS[scale]
 
-    def mean_error(attack: Stein, activation: str, layers: int) -> Interval:
-        errors = []
+    def sent(activation: str, layers: int) -> Iterator[tuple[Tensor, Gradient]]:
+        send = partial(gradient_of, activation=ACTIVATIONS[activation], before=(2 * features,) * (layers - 2))
         for i in range(repeats):
             x, labels = (part.to(device) for part in unit_batch(features, seed=derive_seed(seed, "batch", i)))
-            release = gradient_of(
-                x,
-                labels,
-                activation=ACTIVATIONS[activation],
-                rows=rows,
-                before=(2 * features,) * (layers - 2),
-                seed=derive_seed(seed, "weights", i),
-            )
-            errors.append(frobenius_error(attack.run(release, seed=derive_seed(seed, "attack", i)).x, x))
-        return bootstrap_mean(torch.tensor(errors), seed=derive_seed(seed, "interval", layers))
+            yield x, send(x, labels, rows=ROWS[scale], seed=derive_seed(seed, "weights", i))
 
     found = {
-        f"{activation}, {name}": [mean_error(attack, activation, layers) for layers in depths]
+        f"{activation}, {name}": [
+            mean_error(attack, sent(activation, layers), seed=seed, position=layers) for layers in depths
+        ]
         for activation in track(("ReLU", "leaky ReLU", "tanh"), total=3, label="activations")
         for name, attack in (("exact span", SPAN), ("refined", OURS))
     }

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import log
+from math import exp, log
+from statistics import fmean, linear_regression
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from remanence.metrics.statistics import bootstrap_mean, bootstrap_statistic
 from remanence.progress import track
 from remanence.releases.defenses import GaussianNoise
 from remanence.seeds import derive_seed
-from remanence_recipes.curves import series_along
+from remanence_recipes.curves import measured, series_along
 from remanence_recipes.wang2023.setting import (
     ERROR,
     PAPERS,
@@ -24,7 +26,6 @@ from remanence_recipes.wang2023.setting import (
     frobenius_error,
     gradient_in_blocks,
     gradient_of,
-    measured,
     standard_batch,
 )
 
@@ -33,6 +34,7 @@ MEANING_OF_EXPONENT = "of the logarithm of the error over that of features / row
 MEANING_OF_CONSTANT = (
     "of the error over the square root of features / rows: the geometric mean over the numbers of rows"
 )
+Statistic: TypeAlias = Callable[[Sequence[float], Sequence[float]], float]  # of logarithms
 MILLION = 1_000_000  # rows, more than memory holds
 WIDTHS: dict[Scale, tuple[int, ...]] = {
     "smoke": (1000, 4000),
@@ -69,8 +71,7 @@ def _rates(scale: Scale, noise: float, seed: int, device: torch.device) -> Outco
     ]
     exponent = _fit(_exponent, errors, seed)
     return Outcome(
-        measures=_rate("", exponent),
-        figures=(_log_log("Error against features / rows", "features / rows", series),),
+        measures=_rate("", exponent), figures=(_log_log("Error against features / rows", "features / rows", series),)
     )
 
 
@@ -126,26 +127,24 @@ def _means(features: int, errors: Mapping[int, Tensor], seed: int) -> list[Inter
     return [bootstrap_mean(each, seed=derive_seed(seed, "interval", features, m)) for m, each in errors.items()]
 
 
-def _fit(statistic: Callable[[Tensor], float], errors: Mapping[int, Mapping[int, Tensor]], seed: int) -> Interval:
+def _fit(statistic: Statistic, errors: Mapping[int, Mapping[int, Tensor]], seed: int) -> Interval:
     """A statistic of the points (log features / rows, log mean error), with its interval over the draws."""
     draws = [each for of_d in errors.values() for each in of_d.values()]
     ratios = [log(d / m) for d, of_d in errors.items() for m in of_d]
 
     def resampled(*indices: Tensor) -> float:
         means = [log(float(each[rows].mean())) for each, rows in zip(draws, indices, strict=True)]
-        return statistic(torch.tensor([ratios, means], dtype=torch.float64))
+        return statistic(ratios, means)
 
     return bootstrap_statistic(resampled, [len(each) for each in draws], seed=derive_seed(seed, "fitted"))
 
 
-def _exponent(points: Tensor) -> float:
-    x, y = points - points.mean(1, keepdim=True)
-    return float((x * y).sum() / x.square().sum())
+def _exponent(ratios: Sequence[float], errors: Sequence[float]) -> float:
+    return linear_regression(ratios, errors).slope
 
 
-def _constant(points: Tensor) -> float:
-    x, y = points
-    return float((y - x / 2).mean().exp())
+def _constant(ratios: Sequence[float], errors: Sequence[float]) -> float:
+    return exp(fmean(errors) - fmean(ratios) / 2)
 
 
 def _rate(under: str, exponent: Interval) -> tuple[Measure, Measure]:

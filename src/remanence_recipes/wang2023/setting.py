@@ -4,7 +4,7 @@ The server chooses f(x) = sum_j s(w_j x) / m + 30 with m normal rows w_j and rec
 of a batch with labels +1 and -1. Everything is float64.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -14,8 +14,8 @@ from torch.func import grad, vjp
 
 from remanence.attacks import Stein, WideLayer
 from remanence.engine import loss_gradient
-from remanence.experiments import Claim, Experiment, Measurement, Outcome
-from remanence.metrics import hungarian
+from remanence.metrics import Interval, hungarian
+from remanence.metrics.statistics import bootstrap_mean
 from remanence.models import mlp, server_params, server_rows
 from remanence.releases import Gradient
 from remanence.releases.defenses import Defense, defended
@@ -27,6 +27,7 @@ PLUGGED = replace(PAPERS, plug_in=2)
 HEAD = replace(PAPERS, source="head")
 SPAN = Stein(refine=False, norm=1.0, clamp=False)
 OURS = Stein(clamp=False)
+OFFSET = 30.0  # of the output
 ERROR, CHANCE = "‖error‖_F / 2", "the error of random unit vectors"
 
 
@@ -52,12 +53,11 @@ def gradient_of(
     rows: int,
     seed: int,
     before: tuple[int, ...] = (),
-    offset: float = 30.0,
     defenses: tuple[Defense, ...] = (),
 ) -> Gradient:
     """The gradient that a client sends for a batch; `before` are the widths of layers before the wide one."""
     model, loss = mlp(x.shape[1:], 1, hidden=(*before, rows), activation=activation), SquaredError()
-    at = {name: p.to(x) for name, p in server_params(model, seed=seed, offset=offset).items()}
+    at = {name: p.to(x) for name, p in server_params(model, seed=seed, offset=OFFSET).items()}
     return Gradient(
         model=model,
         at=at,
@@ -71,14 +71,7 @@ def gradient_of(
 
 
 def gradient_in_blocks(
-    x: Tensor,
-    labels: Tensor,
-    *,
-    activation: Callable[[], nn.Module],
-    rows: int,
-    seed: int,
-    offset: float = 30.0,
-    block: int = 4096,
+    x: Tensor, labels: Tensor, *, activation: Callable[[], nn.Module], rows: int, seed: int, block: int = 4096
 ) -> Callable[[], Iterator[WideLayer]]:
     """The gradient of two layers as a function that yields it a block of rows at a time.
 
@@ -86,7 +79,7 @@ def gradient_in_blocks(
     """
     s, loss = activation(), SquaredError()
     sampled = partial(server_rows, rows, x.shape[1], seed=seed, block=block)
-    outputs = torch.full((len(x), 1), offset).to(x)
+    outputs = torch.full((len(x), 1), OFFSET).to(x)
     for weights in sampled():
         outputs += s(x @ weights.to(x).T).sum(1, keepdim=True) / rows
     residuals = grad(loss)(outputs, labels)  # (records, 1)
@@ -131,16 +124,18 @@ def frobenius_error(x: Tensor, truth: Tensor) -> float:
     return float((x[hungarian(x, truth)] - truth).norm()) / len(truth)
 
 
+def mean_error(attack: Stein, sent: Iterable[tuple[Tensor, Gradient]], *, seed: int, position: int) -> Interval:
+    """The mean error over batches and the gradients sent of them, with its interval at a position of the axis."""
+    errors = [
+        frobenius_error(attack.run(release, seed=derive_seed(seed, "attack", i)).x, x)
+        for i, (x, release) in enumerate(sent)
+    ]
+    return bootstrap_mean(torch.tensor(errors), seed=derive_seed(seed, "interval", position))
+
+
 def chance_error(features: int, seed: int) -> float:
     """The mean error of 200 pairs of random unit vectors in place of a reconstruction."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "chance", features))
     pairs = torch.randn(200, 2, features, generator=generator, dtype=torch.float64)
     truth, _ = standard_batch(features)
     return sum(frobenius_error(pair / pair.norm(dim=1, keepdim=True), truth) for pair in pairs) / len(pairs)
-
-
-def measured(
-    label: str, about: str, measure: Callable[[int, torch.device], Outcome], claims: tuple[Claim, ...] = ()
-) -> Experiment:
-    """An experiment without victims: what `measure(seed, device)` gives on planted batches."""
-    return Experiment(label=label, about=about, evaluations=(Measurement(measure=measure),), claims=claims)

@@ -67,10 +67,7 @@ def fraction_found(name: str, surveyed: Surveyed) -> Measure:
     """The fraction found of the records of all victims."""
     victims = "one victim" if len(surveyed.found) == 1 else f"{len(surveyed.found)} victims"
     return Measure.from_interval(
-        f"{FOUND}, {name}",
-        surveyed.proportion(surveyed.found),
-        meaning=f"of the records of {victims}",
-        chance=FPR,
+        f"{FOUND}, {name}", surveyed.proportion(surveyed.found), meaning=f"of the records of {victims}", chance=FPR
     )
 
 
@@ -106,13 +103,7 @@ def _ordering(
 
 
 def survey_along(
-    label: str,
-    about: str,
-    axis: str,
-    curves: Mapping[str, Mapping[int, Target]],
-    *,
-    victims: int,
-    log: bool = False,
+    label: str, about: str, axis: str, curves: Mapping[str, Mapping[int, Target]], *, victims: int, log: bool = False
 ) -> Experiment:
     """What is found along an axis, such as the number of classes: curves of targets, over the same values."""
     targets = [target for points in curves.values() for target in points.values()]
@@ -120,12 +111,7 @@ def survey_along(
 
 
 def along(
-    axis: str,
-    curves: Mapping[str, Mapping[int, Target]],
-    victims: int,
-    log: bool,
-    seed: int,
-    device: torch.device,
+    axis: str, curves: Mapping[str, Mapping[int, Target]], victims: int, log: bool, seed: int, device: torch.device
 ) -> Outcome:
     """The difference between the last and the first value where there are several victims, every point, and figures."""
     surveyed = {

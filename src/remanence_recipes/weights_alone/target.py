@@ -50,13 +50,7 @@ FULL: dict[Scale, Effort] = {
     "smoke": Effort(epochs=1200, steps=500, restarts=1, iterations=200, sampled_runs=2),
     "small": Effort(epochs=6000, steps=4000, restarts=2, iterations=1000, sampled_runs=3),
     "full": Effort(
-        epochs=20_000,
-        steps=4000,
-        restarts=1,
-        levels=5,
-        keep_fractions=INCREASING,
-        iterations=3000,
-        sampled_runs=1,
+        epochs=20_000, steps=4000, restarts=1, levels=5, keep_fractions=INCREASING, iterations=3000, sampled_runs=1
     ),
 }
 BRIEF: dict[Scale, Effort] = {  # for surveys, where many victims count for more than the last record of one
