@@ -12,7 +12,7 @@ from remanence_recipes.ablations import (
     reconn,
 )
 from remanence_recipes.balle2022 import on_cifar10, on_mnist
-from remanence_recipes.buzaglo2023 import figures
+from remanence_recipes.buzaglo2023 import figures, published
 from remanence_recipes.mnemonist2023 import figures as mnemonist_figures
 from remanence_recipes.tian2025 import mlps, resnets
 from remanence_recipes.wang2023 import images, planted, rates
@@ -55,6 +55,7 @@ RECIPES: dict[str, Recipe] = {
     "buzaglo2023.figure6_cifar100": figures.figure6_cifar100,
     "buzaglo2023.figure7_threshold": figures.figure7_threshold,
     "buzaglo2023.figure8_fixed_500": figures.figure8_fixed_500,
+    "buzaglo2023.published": published.published,
     "tian2025.table_linearity": resnets.table_linearity,
     "tian2025.mlp_100": mlps.mlp_100,
     "tian2025.mlp_500": mlps.mlp_500,

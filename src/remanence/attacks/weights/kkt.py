@@ -78,10 +78,14 @@ class KKT:
         checkpoint = checkpoint_path(self.search.checkpoints, self, release, seed)
         found = minimise(objective, self.search, checkpoint=checkpoint, label="KKT conditions")
         best, index = found.best()
-        x = self.preprocessing.records(release, best["x"].to(next(iter(release.final.values()))))
-        low, high = (v.view(-1, *[1] * (x.ndim - 1)) for v in torch.aminmax(x.flatten(1), dim=1))
-        x = (x - low) / (high - low).clamp_min(torch.finfo(x.dtype).tiny)  # as the paper scores them
+        x = self.images(release, best["x"])
         return Reconstruction(x=x, y=objective.labels, objective=float(found.value[index]))
+
+    def images(self, release: KnowsFinal, x: Tensor) -> Tensor:
+        """Candidates (n, pixels) as the paper scores them, (n, *shape): with the mean, each rescaled to [0, 1]."""
+        x = self.preprocessing.records(release, x.to(next(iter(release.final.values()))))
+        low, high = (v.view(-1, *[1] * (x.ndim - 1)) for v in torch.aminmax(x.flatten(1), dim=1))
+        return (x - low) / (high - low).clamp_min(torch.finfo(x.dtype).tiny)
 
 
 @final

@@ -1,0 +1,242 @@
+"""KKT as published, at the published length: the authors' victims, their runs, and runs sampled from their ranges.
+
+Victims are trained by plain gradient descent for 1,000,000 epochs in float64, from a first layer of standard deviation
+1e-4 and without weight decay. Each search takes 50,000 iterations. The authors' rule that ends a run after 5,000 looks
+at the true images: runs go on that it keeps, or whose objective is among the lowest. With `--store` the training
+resumes after an interruption, and scores and candidates stay in the folder.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import final
+
+import torch
+from torch import Tensor
+
+from remanence.attacks import KKT, KKTRun, with_search
+from remanence.attacks.weights.kkt import ExplainedWeights
+from remanence.caching import words
+from remanence.engine.cuda import precision
+from remanence.engine.span import SpanTraining
+from remanence.errors import BadInput
+from remanence.experiments import Budget, Claim, Experiment, Scale, Trial
+from remanence.experiments.outcome import Outcome
+from remanence.metrics.pixel import ncc_distance
+from remanence.models import centred_mlp, torch_params
+from remanence.progress import track
+from remanence.releases import KnowsFinal, Victim, weights_only
+from remanence.releases.loading import load_weights, save_weights
+from remanence.search import Solution
+from remanence.search.solver import Stack
+from remanence.seeds import derive_seed
+from remanence.training import SGD, Logistic, Training
+from remanence.types import Data, Params
+from remanence_recipes.buzaglo2023.published_scores import ABOVE, ACCURACY, Attacked, measured, score_runs
+from remanence_recipes.weights_alone.target import BINARY, FULL, HIDDEN, Target
+
+TEN, TWO = "ten classes", "two groups"
+SMALL_FIRST = 1e-4
+LR: Mapping[str, float] = {TEN: 0.5, TWO: 0.01}
+MULTICLASS = (  # the first from the authors' sweep: the file that is called its run holds a binary one
+    KKTRun(lr=2.41981e-4, multiplier_lr=0.951276, min_multiplier=0.0401179, alpha=326.466, init_std=3.60519e-4),
+    KKTRun(),
+)
+ABORTED = 3300 / (2 * 3069)  # of the distance between images without correlation: worse runs end
+BEST, CONTINUED = 10, 8  # images that the authors' rule looks at; runs that go on by their objective
+CHECK_EVERY, SAVE_EVERY = 100, 50_000  # iterations, epochs
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Length:
+    """How long victims are trained and attacked; the sampled runs are of the first victim alone."""
+
+    records: int
+    epochs: int
+    iterations: int
+    sampled: int
+    victims: int
+    rule_after: int  # iterations
+
+
+LENGTHS: Mapping[Scale, Length] = {
+    "smoke": Length(records=20, epochs=3000, iterations=200, sampled=3, victims=2, rule_after=50),
+    "small": Length(records=50, epochs=20_000, iterations=1000, sampled=4, victims=2, rule_after=200),
+    "full": Length(records=500, epochs=1_000_000, iterations=50_000, sampled=30, victims=3, rule_after=5000),
+}
+
+
+def published(scale: Scale) -> Sequence[Experiment]:
+    """KKT at its own length: 1,000,000 epochs, 50,000 iterations, the published runs and sampled ones."""
+    length = LENGTHS[scale]
+    return [_experiment(scale, kind, victim) for victim in range(length.victims) for kind in (TWO, TEN)]
+
+
+def _experiment(scale: Scale, kind: str, victim: int) -> Experiment:
+    length = LENGTHS[scale]
+    sampled = 0 if victim else length.sampled
+    runs = f"the two published runs and {sampled} sampled ones" if sampled else "the two published runs"
+    printed = {TWO: 0.77, TEN: 0.32}[kind]
+    claims = [Claim(quantity=ACCURACY, higher_is_better=True, printed=printed, where="section 4, test accuracy")]
+    if kind == TWO:
+        where = "the notebook of Haim et al. (2022) for CIFAR-10, two runs pooled, read off its picture"
+        claims.append(Claim(quantity=f"{ABOVE}, published runs", higher_is_better=True, printed=17, where=where))
+    return Experiment(
+        label=f"{kind}, victim {victim + 1}" if victim else kind,
+        about=f"{length.records} records of {kind}, {length.epochs:,} epochs from a small first layer without weight "
+        f"decay; {runs} of {length.iterations:,} iterations.",
+        evaluations=(Published(scale=scale, kind=kind, victim=victim),),
+        claims=tuple(claims),
+        budget=Budget(
+            epochs=(length.epochs, 1_000_000),
+            iterations=(length.iterations, 50_000),
+            restarts=(2 + sampled, 100),
+            records=(length.records, 500),
+        ),
+    )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """Evaluation: one victim of a kind, all runs on its weights, their scores against private and held-out images."""
+
+    scale: Scale
+    kind: str
+    victim: int
+    tf32: bool = True  # of the search on a CUDA device; the authors' is in float64
+
+    def __call__(self, trial: Trial) -> Outcome:
+        folder = None if trial.store is None else trial.store.folder.parent
+        victims = trained(self.scale, self.kind, trial.seed, trial.device, folder)
+        victim, held_out = victims[self.victim]
+        release, length = weights_only(victim).release, LENGTHS[self.scale]
+        runs = (*_published(self.kind), *([] if self.victim else sample_runs(length.sampled, trial.seed, self.kind)))
+        cuda = self.tf32 and trial.device.type == "cuda"
+        attack = with_search(KKT(candidates=2 * len(victim.private), runs=runs), steps=length.iterations, tf32=cuda)
+        seed = victim_seed(trial.seed, self.victim)
+        solution = search(attack, release, victim.private, rule_after=length.rule_after, seed=seed)
+        found = score_runs(attack, release, solution, victim, held_out)
+        attacked = Attacked(victim=victim, held_out=held_out, runs=found, published=len(_published(self.kind)))
+        if trial.store is not None:
+            trial.store.folder.mkdir(parents=True, exist_ok=True)
+            save_weights(trial.store.folder / "scores.safetensors", attacked.arrays())
+            save_weights(trial.store.folder / "candidates.safetensors", attacked.candidates())
+        return measured(attacked, seed)
+
+
+def victim_seed(seed: int, victim: int) -> int:
+    """The first victim has the seed of the run."""
+    return derive_seed(seed, "victim", victim) if victim else seed
+
+
+def _published(kind: str) -> tuple[KKTRun, ...]:
+    return MULTICLASS if kind == TEN else BINARY["cifar10"]
+
+
+def sample_runs(count: int, seed: int, kind: str) -> list[KKTRun]:
+    """Runs from the ranges of the authors' random search, which has the multipliers' learning rate for ten classes
+    alone."""
+    generator = torch.Generator().manual_seed(derive_seed(seed, "runs"))
+    return [
+        KKTRun(
+            lr=10 ** (-5 + 5 * a),
+            multiplier_lr=10 ** (-4 + 4 * b) if kind == TEN else 1e-4,
+            min_multiplier=0.01 + 0.49 * c,
+            alpha=10 + 490 * d,
+            init_std=10 ** (-6 + 5 * e),
+        )
+        for a, b, c, d, e in torch.rand(count, 5, generator=generator, dtype=torch.float64).tolist()
+    ]
+
+
+@cache
+def trained(
+    scale: Scale, kind: str, seed: int, device: torch.device, folder: Path | None
+) -> tuple[tuple[Victim, Data], ...]:
+    """The victims of a kind with the records held out from each, trained as one stack; from `folder` where a training
+    was saved there."""
+    length, classes = LENGTHS[scale], 2 if kind == TWO else 10
+    target = Target(scale=scale, per_class=length.records // classes, effort=FULL[scale], decay=0.0, classes=classes)
+    target = replace(target, loss=Logistic()) if kind == TWO else target
+    seeds = [victim_seed(seed, index) for index in range(length.victims)]
+    private, held_out = zip(
+        *([part.to(device, torch.float64) for part in target.split(each)] for each in seeds), strict=True
+    )
+    model = centred_mlp(private[0].shape, 1 if kind == TWO else 10, hidden=HIDDEN[scale])
+    training = Training(optimizer=SGD(lr=LR[kind]), epochs=length.epochs, loss=target.loss)
+    initial = [_initial(model, data, each) for data, each in zip(private, seeds, strict=True)]
+    final = _train(SpanTraining(training, model, initial, private), kind, seed, folder)
+    return tuple(
+        (
+            Victim(model=model, training=training, initial=a, final=b, fixed=data.take(slice(0, 0)), private=data),
+            others,
+        )
+        for a, b, data, others in zip(initial, final, private, held_out, strict=True)
+    )
+
+
+def _initial(model: torch.nn.Module, private: Data, seed: int) -> Params:
+    params = torch_params(model, seed=derive_seed(seed, "start"), first_std=SMALL_FIRST)
+    return {name: p.to(private.x) for name, p in params.items()} | {"1.mean": private.x.mean(0).flatten()}
+
+
+def _train(training: SpanTraining, kind: str, seed: int, folder: Path | None) -> list[Params]:
+    made_of = words(repr(training.training), kind, str(seed), str(tuple(training.inputs.shape)))["digest"]
+    path = None if folder is None else folder / f"victims-{made_of}.safetensors"
+    if path is not None and path.exists():
+        state = load_weights(path)
+        training.load(state, int(state["done"]))
+    epochs = range(training.done, training.training.epochs, SAVE_EVERY)
+    for start in track(epochs, total=len(epochs), label=f"training, {kind}"):
+        training.advance(min(SAVE_EVERY, training.training.epochs - start))
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_weights(path, training.state | {"done": torch.tensor(training.done)})
+    return training.weights()
+
+
+def search(attack: KKT, release: KnowsFinal, private: Data, *, rule_after: int, seed: int) -> Solution:
+    """Where the runs end that neither diverge nor are ended after `rule_after` iterations. The truth is opened here, as
+    by the authors' search."""
+    objective, published_runs = ExplainedWeights.from_release(attack, release, seed=seed), 2
+    with precision(tf32=attack.search.tf32):
+        stack = Stack(objective, objective.init(), attack.search)
+        step, steps = stack.replayed(), attack.search.steps
+        for index in track(range(1, steps + 1), total=steps, label="KKT conditions"):
+            step()
+            if index % CHECK_EVERY and index not in (rule_after, steps):
+                continue
+            remaining = stack.remaining(index, halve=False)
+            if index == rule_after:
+                remaining = remaining[_goes_on(stack, remaining, attack, release, private, published_runs)]
+            if len(remaining) < len(stack.restarts):
+                stack = stack.select(remaining)
+                step = stack.replayed() if index < steps else step
+    if not len(stack.restarts):
+        raise BadInput("every run diverged", code="diverged", argument="attack")
+    return Solution(variables=stack.values, value=stack.value, restarts=stack.restarts)
+
+
+def _goes_on(
+    stack: Stack, remaining: Tensor, attack: KKT, release: KnowsFinal, private: Data, published_runs: int
+) -> Tensor:
+    """Which of the remaining runs go on (remaining,): published ones, those the authors' rule keeps, and those with the
+    lowest objectives."""
+    continues = stack.restarts.to(remaining.device)[remaining] < published_runs
+    by_objective = stack.value[remaining].argsort()[:CONTINUED]
+    continues[by_objective] = True
+    for position, run in enumerate(remaining.tolist()):
+        continues[position] |= distance_of_best(attack.images(release, stack.values["x"][run]), private.x) <= ABORTED
+    return continues
+
+
+def distance_of_best(candidates: Tensor, truth: Tensor) -> float:
+    """The authors' score: the mean distance of the ten records that are nearest to a candidate, as a fraction of the
+    distance between images without correlation."""
+    channels = truth.shape[1] if truth.ndim == 4 else 1
+    uncorrelated = 2 * channels * (truth[0].numel() // channels - 1)
+    nearest = ncc_distance(candidates.to(truth), truth).nan_to_num(nan=torch.inf).amin(0)
+    return float(nearest.sort().values[:BEST].mean()) / uncorrelated

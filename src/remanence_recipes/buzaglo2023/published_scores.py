@@ -1,0 +1,263 @@
+"""Scores of all runs of KKT on one victim: every image with its nearest candidate, private and held-out ones alike.
+
+The null is the same candidates against held-out images of the same class. Its exact rank test: under it a private
+image is as likely as any held-out one to be the best of them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor
+
+from remanence.attacks import KKT
+from remanence.diagnostics.preflight import Preflight, run_preflight
+from remanence.experiments import Figure, Measure, Outcome, Series
+from remanence.experiments.checks import tuned_on_truth
+from remanence.experiments.evaluations import Accuracy
+from remanence.metrics import SSIM, SSIM3, evaluate
+from remanence.metrics.evaluation import FPR
+from remanence.metrics.pixel import half, ncc_distance
+from remanence.metrics.statistics import auc, binomial_proportion, p_values
+from remanence.releases import KnowsFinal, Victim
+from remanence.search import Solution
+from remanence.types import Data, Params, Reconstruction
+
+THRESHOLD, FDR, ROW, BEST = 0.4, 0.05, 10, 10
+ABOVE, FOUND, RANKED, LISTED = "SSIM above 0.4", "share found", "share within rank 1 %", "listed at FDR 5 %"
+ACCURACY = "accuracy on held-out records"
+OBJECTIVE, TRUTH, PUBLISHED, ALL = "best by objective", "best by truth", "published runs", "all runs pooled"
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Run:
+    """One run that ended: its images (candidates, ...), and of every image of private and then held-out records the
+    nearest candidate, its distance at half resolution and its SSIM."""
+
+    restart: int
+    objective: float
+    images: Tensor
+    index: Tensor
+    distance: Tensor
+    ssim: Tensor
+
+
+def score_runs(attack: KKT, release: KnowsFinal, solution: Solution, victim: Victim, held_out: Data) -> list[Run]:
+    """The scores of every run of a search."""
+    pool = torch.cat([victim.private.x, held_out.x]).float()
+    runs = []
+    for position, restart in enumerate(solution.restarts.tolist()):
+        images = attack.images(release, solution.variables["x"][position]).float()
+        small = min(pool.shape[2:]) < 32
+        distance, index = (
+            ncc_distance(*((images, pool) if small else (half(images), half(pool)))).nan_to_num(nan=torch.inf).min(0)
+        )
+        ssim = SSIM3.paired(images[index], pool)
+        objective = float(solution.value[position])
+        runs.append(Run(restart=restart, objective=objective, images=images, index=index, distance=distance, ssim=ssim))
+    return runs
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Attacked:
+    """A victim and the runs on its weights, the first `published` of which have the authors' hyper-parameters."""
+
+    victim: Victim
+    held_out: Data
+    runs: Sequence[Run]
+    published: int
+
+    @cached_property
+    def selections(self) -> dict[str, Run]:
+        """The runs that are reported; several are pooled, each image with the nearest candidate of all."""
+        found = {PUBLISHED: [run for run in self.runs if run.restart < self.published]}
+        if len(self.runs) > len(found[PUBLISHED]):
+            n = len(self.victim.private)
+            found[OBJECTIVE] = [min(self.runs, key=lambda run: run.objective)]
+            found[TRUTH] = [min(self.runs, key=lambda run: float(run.distance[:n].sort().values[:BEST].mean()))]
+            found[ALL] = list(self.runs)
+        return {name: pooled(runs) for name, runs in found.items() if runs}
+
+    @property
+    def labels(self) -> Tensor:
+        """Of private and then held-out records."""
+        return torch.cat([self.victim.private.y, self.held_out.y])
+
+    def arrays(self) -> Params:
+        """What a later test of ranks needs: SSIM and distance (selections, images) of private and then held-out
+        records, their labels, and the objective of each run."""
+        selected = list(self.selections.values())
+        return {
+            "ssim": torch.stack([run.ssim for run in selected]).half(),
+            "distance": torch.stack([run.distance for run in selected]).float(),
+            "labels": self.labels.to(torch.uint8),
+            "private": torch.tensor(len(self.victim.private)),
+            "runs": torch.tensor([run.restart for run in self.runs]),
+            "objectives": torch.tensor([run.objective for run in self.runs], dtype=torch.float64),
+            "margins": run_preflight(self.victim).margins.double(),
+        }
+
+    def candidates(self) -> Params:
+        """Images of the selected single runs in 8 bits, and the private records."""
+        n = len(self.victim.private)
+        found = {name: run.images[run.index[:n]] for name, run in self.selections.items()}
+        return {
+            name: (255 * x).round().to(torch.uint8) for name, x in {"private": self.victim.private.x, **found}.items()
+        }
+
+
+def pooled(runs: Sequence[Run]) -> Run:
+    """Several runs as one: of every image the nearest candidate of all."""
+    if len(runs) == 1:
+        return runs[0]
+    distance, nearest = torch.stack([run.distance for run in runs]).min(0)
+    offsets = torch.tensor([0, *(len(run.images) for run in runs[:-1])]).cumsum(0).to(nearest.device)
+    index = torch.stack([run.index for run in runs]) + offsets[:, None]
+    columns = torch.arange(len(nearest), device=nearest.device)
+    return Run(
+        restart=-1,
+        objective=min(run.objective for run in runs),
+        images=torch.cat([run.images for run in runs]),
+        index=index[nearest, columns],
+        distance=distance,
+        ssim=torch.stack([run.ssim for run in runs])[nearest, columns],
+    )
+
+
+def rank_test(scores: Tensor, labels: Tensor, private: int) -> Tensor:
+    """(private,): p-values of the first scores among those of held-out records of the same label; larger is better."""
+    p = torch.ones(private, dtype=torch.float64, device=scores.device)
+    for label in labels[:private].unique():
+        same = labels == label
+        null = scores[private:][same[private:]]
+        p[same[:private]] = p_values(scores[:private][same[:private]], null, distinct=len(null))
+    return p
+
+
+def discoveries(p: Tensor, level: float) -> int:
+    """How many Benjamini and Hochberg (1995) list at a false-discovery rate of `level`."""
+    ranks = torch.arange(1, len(p) + 1, device=p.device)
+    passed = (p.sort().values <= level * ranks / len(p)).nonzero()
+    return int(passed.max()) + 1 if len(passed) else 0
+
+
+def measured(attacked: Attacked, seed: int) -> Outcome:
+    """The measures of every selection, figures and the best pairs."""
+    victim, preflight = attacked.victim, run_preflight(attacked.victim)
+    measures = [
+        measure for name, run in attacked.selections.items() for measure in _measures(name, run, attacked, seed)
+    ]
+    accuracy = Accuracy(name=ACCURACY, meaning="of the victim; chance: always the commonest class")
+    caveats = [*preflight.caveats()]
+    if TRUTH in attacked.selections:
+        text = f"The lines called `{TRUTH}` choose the run by looking at true records, and so did the authors' runs."
+        caveats.append(tuned_on_truth(text))
+    return Outcome(
+        measures=(*measures, accuracy.measure(victim.model, victim.final, attacked.held_out), *_conditions(preflight)),
+        figures=(_levels(attacked), _scatter(attacked, preflight)),
+        pictures=_pictures(attacked),
+        caveats=tuple(caveats),
+    )
+
+
+def _measures(name: str, run: Run, attacked: Attacked, seed: int) -> Iterator[Measure]:
+    private, held_out = attacked.victim.private, attacked.held_out
+    n, labels = len(private), attacked.labels
+    above = (run.ssim > THRESHOLD).double()
+    by_class = [above[n:][held_out.y == label].mean() for label in private.y]
+    yield Measure(
+        name=f"{ABOVE}, {name}",
+        value=float(above[:n].sum()),
+        chance=float(torch.stack(by_class).sum()),
+        meaning=f"of {n} records, each with its nearest of {len(run.images)} candidates, window 3; chance: the same "
+        "candidates against held-out images",
+    )
+    yield Measure(
+        name=f"best SSIM, {name}",
+        value=float(run.ssim[:n].max()),
+        chance=float(run.ssim[n:].sort(descending=True).values[: max(1, len(held_out) // n)].mean()),
+        meaning=f"of {n} records, window 3; chance: the mean of the best of every {n} held-out images",
+    )
+    p = rank_test(run.ssim, labels, n)
+    yield Measure.from_interval(
+        f"{RANKED}, {name}",
+        binomial_proportion(int((p <= FPR).sum()), n),
+        chance=FPR,
+        meaning="of the records, by the SSIM of the nearest candidate among held-out images of the class",
+    )
+    yield Measure(
+        name=f"{LISTED}, {name}",
+        value=discoveries(p, FDR),
+        chance=0.0,
+        meaning=f"of {n} records, by these ranks (Benjamini and Hochberg)",
+    )
+    yield Measure(
+        name=f"AUC, {name}",
+        value=auc(run.ssim[:n].double(), run.ssim[n:].double()),
+        chance=0.5,
+        meaning="the SSIM of records and their nearest candidates against that of held-out images",
+    )
+    if name != ALL:  # one to one, all pairs of all runs would take too long
+        found = evaluate(Reconstruction(x=run.images), private, unrelated=held_out, metrics=(SSIM,), seed=seed)
+        yield Measure.from_interval(
+            f"{FOUND}, {name}",
+            found.fraction_found,
+            chance=FPR,
+            meaning="of the records, matched one to one, beyond both nulls at 1 % false positives",
+        )
+
+
+def _conditions(preflight: Preflight) -> Iterator[Measure]:
+    margins = preflight.margins.double()
+    near = ((margins / margins.median() - 1).abs() <= 0.1).double().mean()
+    yield Measure(name="smallest margin", value=float(margins.min()), meaning="of the records")
+    yield Measure(name="records near the median margin", value=float(near), meaning="fraction within 10 % of it")
+    yield Measure(
+        name="unexplained at the truth",
+        value=preflight.unexplained,
+        meaning="fraction of the squared weights that the true records leave, with the best multipliers of one rival",
+    )
+
+
+def _levels(attacked: Attacked) -> Figure:
+    n, levels = len(attacked.victim.private), tuple(level / 20 for level in range(21))
+    series = []
+    for name, run in attacked.selections.items():
+        for who, ssim, role in (("", run.ssim[:n], "ours"), (", held-out images", run.ssim[n:], "chance")):
+            y = tuple(float((ssim > level).double().mean()) for level in levels)
+            series.append(Series(name=f"{name}{who}", x=levels, y=y, role="chance" if role == "chance" else "ours"))
+    return Figure(
+        title="Images above each SSIM",
+        x_label="SSIM, window 3, of the nearest candidate",
+        y_label="fraction above",
+        series=tuple(series),
+    )
+
+
+def _scatter(attacked: Attacked, preflight: Preflight) -> Figure:
+    x, n = tuple(preflight.margins.tolist()), len(attacked.victim.private)
+    shown = {name: run for name, run in attacked.selections.items() if name != ALL}
+    series = [Series(name=name, x=x, y=tuple(run.ssim[:n].tolist())) for name, run in shown.items()]
+    return Figure(
+        title="SSIM against the margin",
+        x_label="margin of the record",
+        y_label="SSIM, window 3",
+        series=tuple(series),
+        kind="points",
+    )
+
+
+def _pictures(attacked: Attacked) -> dict[str, Tensor]:
+    """The pairs of the highest SSIM: of records, and of held-out images with the same candidates."""
+    n, pool = len(attacked.victim.private), torch.cat([attacked.victim.private.x, attacked.held_out.x])
+    rows = {}
+    for name, run in attacked.selections.items():
+        for who, first, last in (("records", 0, n), ("held-out images", n, len(pool))):
+            best = first + run.ssim[first:last].argsort(descending=True)[:ROW]
+            rows[f"{who}, {name}"] = pool[best]
+            rows[f"nearest to {who}, {name}"] = run.images[run.index[best]]
+    return rows

@@ -1,0 +1,44 @@
+"""KKT at the published length, at smoke scale; its rank test against SciPy's."""
+
+import torch
+from scipy.stats import false_discovery_control
+from smoke import measures, results
+
+from remanence_recipes.buzaglo2023.published import TEN, TWO, sample_runs
+from remanence_recipes.buzaglo2023.published_scores import ALL, OBJECTIVE, PUBLISHED, TRUTH, discoveries, rank_test
+
+
+def test_published_runs_at_smoke_scale() -> None:
+    made = results("buzaglo2023.published")
+    assert list(made) == [TWO, TEN, f"{TWO}, victim 2", f"{TEN}, victim 2"]
+    first, second = measures(made[TWO]), measures(made[f"{TWO}, victim 2"])
+    for name in (PUBLISHED, OBJECTIVE, TRUTH, ALL):
+        assert 0 <= first[f"share within rank 1 %, {name}"] <= 1
+    assert first[f"best SSIM, {ALL}"] > 0
+    assert f"share found, {OBJECTIVE}" not in second  # the second victim has the published runs alone
+    budget = made[TWO].budget
+    assert budget is not None
+    assert budget.fractions() == {"epochs": 0.003, "iterations": 0.004, "restarts": 0.05, "records": 0.04}
+    assert "tuned-on-truth" in {caveat.code for caveat in made[TWO].caveats}
+
+
+def test_drawn_runs_lie_in_the_authors_ranges() -> None:
+    for kind in (TWO, TEN):
+        runs = sample_runs(200, 3, kind)
+        assert all(1e-5 <= run.lr <= 1 and 1e-6 <= run.init_std <= 0.1 for run in runs)
+        assert all(0.01 <= run.min_multiplier <= 0.5 and 10 <= run.alpha <= 500 for run in runs)
+        assert len({run.multiplier_lr for run in runs}) == (200 if kind == TEN else 1)
+
+
+def test_ranks_are_within_the_class() -> None:
+    scores = torch.tensor([0.9, 0.2, 0.1, 0.5, 0.3, 0.05])  # two private records, then held-out ones
+    labels = torch.tensor([0, 1, 0, 0, 1, 1])
+    assert rank_test(scores, labels, 2).tolist() == [1 / 3, 2 / 3]
+
+
+def test_discoveries_are_those_of_benjamini_and_hochberg() -> None:
+    p = torch.rand(300, generator=torch.Generator().manual_seed(0), dtype=torch.float64) ** 4
+    expected = int((false_discovery_control(p.numpy()) <= 0.05).sum())
+    assert 0 < expected < 300
+    assert discoveries(p, 0.05) == expected
+    assert discoveries(torch.ones(5), 0.05) == 0
