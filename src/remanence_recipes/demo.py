@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-import torch
 from torch import nn
 
 from remanence.attacks import L2, GradientMatching, Search, SimuDy, Stationarity, TotalVariation, with_search
@@ -21,6 +20,7 @@ from remanence.models import centred_mlp, mlp, torch_params
 from remanence.releases import fine_tuned, weights_only
 from remanence.training import SGD, Adam, Training
 from remanence.types import Data, Params
+from remanence_recipes.records import first_of_each_class, shuffled
 
 
 def digits(scale: Scale) -> Sequence[Experiment]:
@@ -79,7 +79,6 @@ def _before_and_after(*, quick: bool) -> Experiment:
 
 def _balanced(data: Data, per_class: int, seed: int) -> Split:
     """As many private records of each class, in the order of the classes; the others are held out."""
-    data = data.take(torch.randperm(len(data), generator=torch.Generator().manual_seed(seed)))
-    private = torch.cat([(data.y == label).nonzero()[:per_class, 0] for label in range(data.num_classes)])
-    others, none = torch.ones(len(data), dtype=torch.bool).scatter(0, private, value=False), data.take(slice(0, 0))
-    return Split(private=data.take(private), fixed=none, public=none, test=data.take(others))
+    private, others = first_of_each_class(shuffled(data, seed), per_class)
+    none = data.take(slice(0, 0))
+    return Split(private=private, fixed=none, public=none, test=others)

@@ -12,7 +12,6 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import interpolate
 
 from remanence.attacks import L2, LBFGS, Attack, FirstLayer, GradientMatching, Search, Stein, infer_labels, with_search
 from remanence.data import Split, load, split
@@ -38,6 +37,7 @@ from remanence.seeds import derive_seed
 from remanence.training import SGD, Training
 from remanence.types import Params
 from remanence_recipes.curves import measured, measures_along, series_along
+from remanence_recipes.records import repeated
 from remanence_recipes.wang2023.setting import SquareAndCube, gradient_of
 
 RECORDS = 4  # of a batch in `architectures` and `local_steps`
@@ -114,9 +114,7 @@ def _as_gradient(victim: Victim) -> Case[Gradient]:
 
 
 def _batches(scale: Scale, seed: int) -> Split:
-    data = load("cifar10", part="test") if scale == "full" else load("digits")
-    if scale != "full":
-        data = replace(data, x=interpolate(data.x, size=(12, 12)))  # large enough for two convolutions
+    data = load("cifar10", part="test") if scale == "full" else repeated(load("digits"), 12)
     private = {"smoke": 1, "small": 2, "full": 25}[scale] * RECORDS
     return split(data, private=private, fixed=0, public=0, test=1000, seed=seed)
 

@@ -4,7 +4,7 @@ A target that is also public would be "reconstructed" by looking it up, and the 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import reduce
 from hashlib import blake2b
 from itertools import combinations
@@ -38,6 +38,10 @@ class Split:
                 raise BadInput(message, code="empty", argument=name)
         _check_alike(parts)
         check_disjoint(parts)
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Split":
+        """The same records on another device, or in another dtype."""
+        return Split(**{part.name: getattr(self, part.name).to(device, dtype) for part in fields(self)})
 
 
 def _check_alike(parts: dict[str, Data]) -> None:

@@ -83,8 +83,7 @@ class Prepared:
     @cached_property
     def split(self) -> Split:
         """The records on the device."""
-        parts = self.victims.split(self.seed)
-        return Split(**{name: getattr(parts, name).to(self.device) for name in ("private", "fixed", "public", "test")})
+        return self.victims.split(self.seed).to(self.device)
 
     @cached_property
     def model(self) -> nn.Module:

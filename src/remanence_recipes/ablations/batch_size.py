@@ -8,10 +8,10 @@ from torch import nn
 
 from remanence.attacks import Stein
 from remanence.data import Split
-from remanence.experiments import Experiment, Figure, Measurement, Outcome, Point, Scale
+from remanence.experiments import Experiment, Figure, Outcome, Point, Scale
 from remanence.metrics.statistics import bootstrap_mean
 from remanence.seeds import derive_seed
-from remanence_recipes.curves import measures_along, series_along
+from remanence_recipes.curves import measured, measures_along, series_along
 from remanence_recipes.wang2023.images import SCORED, image_batches, server_victims
 
 SIZES: dict[Scale, tuple[int, ...]] = {"smoke": (1, 4), "small": (1, 2, 4, 8), "full": (1, 2, 4, 8, 16, 32)}
@@ -44,12 +44,8 @@ def stein_batch_size(scale: Scale) -> Sequence[Experiment]:
         if not (activation is nn.ReLU and size > 16)
     ]
     sources = tuple(dict.fromkeys(data for data, _ in settings.values()))
-    conditions = Experiment(
-        label="condition of the batches",
-        about="The largest over the smallest singular value of the records of a batch: 1 where they are orthonormal.",
-        evaluations=(Measurement(measure=partial(_conditions, scale, sources)),),
-    )
-    return [*attacked, conditions]
+    about = "The largest over the smallest singular value of the records of a batch: 1 where they are orthonormal."
+    return [*attacked, measured("condition of the batches", about, partial(_conditions, scale, sources))]
 
 
 def _batches(scale: Scale, data: str, size: int, seed: int) -> Split:

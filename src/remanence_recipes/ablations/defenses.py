@@ -22,17 +22,18 @@ from remanence.attacks import GradientMatching, Stein, with_search
 from remanence.data import Split, load, split
 from remanence.engine import loss_gradient
 from remanence.errors import BadInput
-from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Scale
+from remanence.experiments import Experiment, Figure, Measure, Outcome, Scale
+from remanence.experiments.evaluations import Accuracy
 from remanence.metrics import Interval, hungarian
-from remanence.metrics.statistics import binomial_proportion, bootstrap_mean
-from remanence.models import apply, initial_params, mlp
+from remanence.metrics.statistics import bootstrap_mean
+from remanence.models import initial_params, mlp
 from remanence.progress import track
 from remanence.releases import gradient_at_initial, train_victim
 from remanence.releases.defenses import Clipping, Defense, GaussianNoise, Quantization, Sign, TopK, defended
 from remanence.seeds import derive_seed
 from remanence.training import SGD, Training
 from remanence.types import Data, Params
-from remanence_recipes.curves import series_along
+from remanence_recipes.curves import measured, series_along
 
 HELD_OUT = 0.25  # fraction of the public records that selects the learning rate
 LOOK_ALIKES = 50  # draws of other images for their chance level
@@ -41,6 +42,7 @@ MEANING = (
     "root mean square error of a record's pixels, the mean over records after the best assignment; a batch whose "
     "gradient the attack refuses counts as the mean image, which is chance here"
 )
+LEARNT = "on held-out records; chance is the commonest class"
 
 
 @final
@@ -83,6 +85,9 @@ class Curve:
     clients: Mapping[float | str, Client]
     prefix: str = ""  # of a number on the axis, in the names of measures
 
+    def named(self, point: float | str) -> str:
+        return point if isinstance(point, str) else f"{self.prefix}{point:g}"
+
 
 CURVES = {
     "Gaussian noise": Curve(
@@ -118,10 +123,8 @@ def gradient_defenses(scale: Scale) -> Sequence[Experiment]:
     """Each defense of a federated client: what two attacks still reconstruct, and the accuracy of the model."""
     about = "The error of reconstructed images against the strength of a client's defense, and the model's accuracy."
     return [
-        Experiment(
-            label=label,
-            about=about,
-            evaluations=(Measurement(measure=partial(_study, SETTINGS[scale], curve, scale)),),
+        replace(
+            measured(label, about, partial(_study, SETTINGS[scale], curve, scale)),
             tuned_on_truth=True,  # the defaults of both attacks: on digits, MNIST and CIFAR-10
         )
         for label, curve in CURVES.items()
@@ -138,7 +141,7 @@ def _study(setting: Setting, curve: Curve, scale: Scale, seed: int, device: torc
         "gradient matching": (with_search(GradientMatching(), steps=setting.steps, restarts=1), torch.float32),
     }
     errors: dict[str, list[Interval]] = {name: [] for name in attacks}
-    accuracies: list[Interval] = []
+    accuracies: list[Measure] = []
     chance: dict[str, list[float]] = {"mean image": [], "other images": []}
     for point in track(points, total=len(points), label="strengths"):
         client = curve.clients[point]
@@ -148,21 +151,21 @@ def _study(setting: Setting, curve: Curve, scale: Scale, seed: int, device: torc
             attacked = private.take(slice(0, len(private) if client.batch <= MAX_BATCH[name] else 0)).to(device, dtype)
             found = _attacked(attack, model, at, attacked, client, mean_image, seed)
             errors[name].append(bootstrap_mean(found, seed=derive_seed(seed, "interval")))
-        accuracies.append(_accuracy(model, _federated(setting, model, at, parts.public, client, seed), parts.test))
+        accuracy = Accuracy(name=f"accuracy, {curve.named(point)}", meaning=LEARNT)
+        trained = _federated(setting, model, at, parts.public, client, seed)
+        accuracies.append(accuracy.measure(model, trained, parts.test))
         chance["mean image"].append(float(mean_image.mean()))
         chance["other images"].append(_look_alikes(private.x, parts.test.x, client.batch, seed))
-    commonest = float(parts.test.y.bincount().max()) / len(parts.test)
     measures = []
     for i, point in enumerate(points):
-        named = point if isinstance(point, str) else f"{curve.prefix}{point:g}"
+        level = chance["mean image"][i]
         measures += [
-            Measure.from_interval(f"error, {name}, {named}", e[i], meaning=MEANING, chance=chance["mean image"][i])
+            Measure.from_interval(f"error, {name}, {curve.named(point)}", e[i], meaning=MEANING, chance=level)
             for name, e in errors.items()
             if isfinite(e[i].value)
         ]
-        meaning = "on held-out records; chance is the commonest class"
-        measures.append(Measure.from_interval(f"accuracy, {named}", accuracies[i], meaning=meaning, chance=commonest))
-    levels = {"commonest class": [commonest] * len(points)}
+        measures.append(accuracies[i])
+    levels = {"commonest class": [accuracy.chance or 0.0 for accuracy in accuracies]}
     return Outcome(
         measures=tuple(measures),
         figures=(
@@ -176,7 +179,7 @@ def _split(setting: Setting, seed: int, device: torch.device) -> Split:
     """The same for all curves; the public records train the model and select its learning rate."""
     private = max(client.batch for curve in CURVES.values() for client in curve.clients.values())
     parts = split(load(setting.data), private=private, fixed=0, public=setting.public, test=setting.test, seed=seed)
-    return Split(**{name: getattr(parts, name).to(device) for name in ("private", "fixed", "public", "test")})
+    return parts.to(device)
 
 
 def _attacked(
@@ -246,7 +249,10 @@ def _federated(setting: Setting, model: nn.Module, at: Params, pool: Data, clien
         batches = _batches(setting, len(pool), client.batch, seed)
         return training.descend(gradient, at, batches, records=len(pool), noise_seed=0)
 
-    return max(map(trained, setting.learning_rates), key=lambda params: _accuracy(model, params, held_out).value)
+    def accuracy(params: Params) -> float:
+        return Accuracy().measure(model, params, held_out).value or 0.0
+
+    return max(map(trained, setting.learning_rates), key=accuracy)
 
 
 def _batches(setting: Setting, records: int, size: int, seed: int) -> Iterator[Tensor]:
@@ -258,17 +264,12 @@ def _batches(setting: Setting, records: int, size: int, seed: int) -> Iterator[T
         yield by_client.gather(1, torch.randint(by_client.shape[1], (setting.clients, size), generator=generator))
 
 
-def _accuracy(model: nn.Module, params: Params, data: Data) -> Interval:
-    correct = apply(model, params, data.x).argmax(1) == data.y
-    return binomial_proportion(int(correct.sum()), len(data))
-
-
 def _figure(
     curve: Curve,
     points: Sequence[float | str],
     title: str,
     y_label: str,
-    found: Mapping[str, Sequence[Interval]],
+    found: Mapping[str, Sequence[Interval | Measure]],
     chance: Mapping[str, Sequence[float]],
 ) -> Figure:
     texts = tuple(point for point in points if isinstance(point, str))

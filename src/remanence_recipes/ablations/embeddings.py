@@ -20,13 +20,13 @@ from torch.func import grad
 from torch.nn.functional import embedding
 
 from remanence.attacks import Stein
-from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Scale
+from remanence.experiments import Experiment, Figure, Measure, Outcome, Scale
 from remanence.metrics import Interval, hungarian
 from remanence.metrics.statistics import bootstrap_mean
 from remanence.models import apply
 from remanence.progress import track
 from remanence.seeds import derive_seed
-from remanence_recipes.curves import measures_along, series_along
+from remanence_recipes.curves import measured, measures_along, series_along
 from remanence_recipes.wang2023.setting import OURS, gradient_of
 
 LENGTH = 8  # words of a record
@@ -42,8 +42,7 @@ CURVES: dict[str, tuple[Stein, Callable[[], nn.Module]]] = {
 def stein_embeddings(scale: Scale) -> Sequence[Experiment]:
     """Token embeddings: Stein reconstructs the input of the last two layers, then the nearest words are taken."""
     about = "Batches of eight consecutive words, from the gradient of the two layers after a frozen embedding table."
-    measurement = Measurement(measure=partial(_embeddings, scale))
-    return [Experiment(label="words in their order", about=about, evaluations=(measurement,))]
+    return [measured("words in their order", about, partial(_embeddings, scale))]
 
 
 def _embeddings(scale: Scale, seed: int, device: torch.device) -> Outcome:

@@ -26,18 +26,19 @@ from torch import Tensor, nn
 from remanence.data import Split, load, split
 from remanence.diagnostics.span import Span, estimate_span
 from remanence.engine import train
-from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Scale, Series
+from remanence.experiments import Experiment, Figure, Measure, Outcome, Scale, Series
 from remanence.experiments.checks import few_held_out, no_gap, records_outside
 from remanence.experiments.evaluations.span import membership_measures, outside_figure, rank_measure, singular_values
 from remanence.metrics import Membership, membership_test
 from remanence.metrics.evaluation import FPR
-from remanence.metrics.statistics import auc, binomial_proportion, bootstrap_mean, p_values
+from remanence.metrics.statistics import auc, bootstrap_mean, p_values
 from remanence.models import initial_params, mlp
 from remanence.progress import track
 from remanence.releases import KnowsFinal, Victim, check_fit, fine_tuned, train_victim, weights_only
 from remanence.seeds import derive_seed
 from remanence.training import SGD, Training, remaining_fraction
 from remanence.types import Caveat, Data, concat
+from remanence_recipes.curves import measured, proportion
 
 EXACT, WITH = "rank exact", "AUC, with against without"
 WITH_IDENTIFIED, WITHOUT_IDENTIFIED = "identified, with the record", "identified, without the record"
@@ -48,13 +49,13 @@ KNOWN = "first weights known, no weight decay"
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     data: str
-    records: int  # trained on
-    hidden: tuple[int, ...]
-    lr: float
+    records: int = 100  # trained on
+    hidden: tuple[int, ...] = (256,)
+    lr: float = 0.2
     decays: tuple[float, ...]  # under the last one initial weights vanish fastest
     epochs: tuple[int, ...]  # at which a target is released
     pairs: int  # targets that differ in one record,
-    pair_epochs: int  # and how long they are trained
+    pair_epochs: int = 400  # and how long they are trained
 
     def training(self, decay: float, epochs: int) -> Training:
         return Training(optimizer=SGD(lr=self.lr, momentum=0.9), epochs=epochs, weight_decay=decay)
@@ -69,35 +70,14 @@ class Setting:
     def split(self, seed: int, device: torch.device) -> Split:
         """Records in float64: `private` are those in which the pairs differ, the others of a target are fixed."""
         parts = split(load(self.data), private=self.pairs, fixed=self.records - 1, public=0, test=1000, seed=seed)
-        names = ("private", "fixed", "public", "test")
-        return Split(**{name: getattr(parts, name).to(device, torch.float64) for name in names})
+        return parts.to(device, torch.float64)
 
 
 SETTINGS: dict[Scale, Setting] = {
-    "smoke": Setting(
-        data="digits",
-        records=20,
-        hidden=(48,),
-        lr=0.2,
-        decays=(0.0, 0.015),
-        epochs=(50, 150, 400),
-        pairs=3,
-        pair_epochs=400,
-    ),
-    "small": Setting(
-        data="mnist",
-        records=100,
-        hidden=(256,),
-        lr=0.2,
-        decays=(0.0, 1e-3, 4e-3, 0.0125),
-        epochs=(50, 100, 200, 400, 800, 1200),
-        pairs=6,
-        pair_epochs=400,
-    ),
+    "smoke": Setting(data="digits", records=20, hidden=(48,), decays=(0.0, 0.015), epochs=(50, 150, 400), pairs=3),
+    "small": Setting(data="mnist", decays=(0.0, 1e-3, 4e-3, 0.0125), epochs=(50, 100, 200, 400, 800, 1200), pairs=6),
     "full": Setting(
         data="cifar10",
-        records=100,
-        hidden=(256,),
         lr=0.02,  # at 0.05 all neurons may die in the first steps
         decays=(0.0, 0.02, 0.1),
         epochs=(50, 100, 200, 400, 800),
@@ -119,14 +99,8 @@ def span(scale: Scale) -> Sequence[Experiment]:
         "not in those of the others?"
     )
     return [
-        Experiment(
-            label="weight decay and epochs",
-            about=over_time,
-            evaluations=(Measurement(measure=partial(_over_time, setting)),),
-        ),
-        Experiment(
-            label="with and without a record", about=pairs, evaluations=(Measurement(measure=partial(_pairs, setting)),)
-        ),
+        measured("weight decay and epochs", over_time, partial(_over_time, setting)),
+        measured("with and without a record", pairs, partial(_pairs, setting)),
     ]
 
 
@@ -247,33 +221,20 @@ def _pairs(setting: Setting, seed: int, device: torch.device) -> Outcome:
     spans = [replace(each, rank=setting.records) for each in found]
     outside = torch.stack([span.outside(parts.private.x) for span in spans]).cpu()  # (targets, records)
     member = torch.eye(len(spans), dtype=torch.bool)
-    p = torch.stack(
-        [
-            p_values(-row, -span.outside(parts.test.x).cpu(), distinct=len(parts.test))
-            for row, span in zip(outside, spans, strict=True)
-        ]
-    )
+    null = [-span.outside(parts.test.x).cpu() for span in spans]
+    p = torch.stack([p_values(-row, each, distinct=len(each)) for row, each in zip(outside, null, strict=True)])
     each_auc = torch.tensor([auc(-outside[member[:, i], i], -outside[~member[:, i], i]) for i in range(len(member))])
     meaning = "chance that a record has less of its energy outside the span of the target that saw it than of another"
+    identified = "fraction of the records that are identified in their target"
+    exact = torch.tensor([each.rank == setting.records for each in found])
     return Outcome(
         measures=(
-            _fraction(EXACT, torch.tensor([each.rank == setting.records for each in found]), "fraction of the targets"),
+            proportion(EXACT, exact, meaning="fraction of the targets"),
             Measure.from_interval(
                 WITH, bootstrap_mean(each_auc, seed=derive_seed(seed, WITH)), meaning=meaning, chance=0.5
             ),
-            _fraction(
-                WITH_IDENTIFIED,
-                p[member] <= FPR,
-                "fraction of the records that are identified in their target",
-                chance=FPR,
-            ),
-            _fraction(WITHOUT_IDENTIFIED, p[~member] <= FPR, "the same of the other targets", chance=FPR),
+            proportion(WITH_IDENTIFIED, p[member] <= FPR, meaning=identified, chance=FPR),
+            proportion(WITHOUT_IDENTIFIED, p[~member] <= FPR, meaning="the same of the other targets", chance=FPR),
         ),
         figures=(outside_figure(outside[member], outside[~member], names=("target with it", "target with another")),),
-    )
-
-
-def _fraction(name: str, which: Tensor, meaning: str, *, chance: float | None = None) -> Measure:
-    return Measure.from_interval(
-        name, binomial_proportion(int(which.sum()), which.numel()), meaning=meaning, chance=chance
     )

@@ -12,7 +12,6 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
-from torch.nn.functional import interpolate
 
 from remanence.attacks import Fitting, ImageLoss, RecoNN, WeightFeatures
 from remanence.data import load, split
@@ -27,6 +26,7 @@ from remanence.seeds import derive_seed
 from remanence.training import SGD, AdamW
 from remanence.types import Data, Params, concat
 from remanence_recipes.balle2022.on_mnist import SCORES, mnist_training, with_dp
+from remanence_recipes.records import repeated
 
 CIFAR10: Mapping[Scale, Mapping[str, int]] = {
     "smoke": {"private": 20, "fixed": 60, "public": 60, "test": 500},
@@ -57,10 +57,7 @@ def cifar10_victims(scale: Scale, *, activation: Callable[[], nn.Module] = nn.EL
 
 def _color_images(scale: Scale) -> Data:
     """The test part of CIFAR-10; digits at smoke scale, large enough for two convolutions."""
-    if scale != "smoke":
-        return load("cifar10", part="test")
-    digits = load("digits")
-    return replace(digits, x=interpolate(digits.x, size=(12, 12)))
+    return repeated(load("digits"), 12) if scale == "smoke" else load("cifar10", part="test")
 
 
 def cifar10(scale: Scale) -> Sequence[Experiment]:

@@ -8,7 +8,6 @@ from typing import final
 
 import torch
 from torch import nn
-from torch.nn.functional import interpolate
 
 from remanence.attacks import (
     L2,
@@ -30,6 +29,7 @@ from remanence.experiments import (
     Measure,
     Measurement,
     Outcome,
+    Point,
     Reconstructed,
     Scale,
     Victims,
@@ -45,6 +45,7 @@ from remanence.releases import fine_tuned
 from remanence.seeds import derive_seed
 from remanence.training import SGD, Adam, Training
 from remanence.types import Data, Params
+from remanence_recipes.records import first_of_each_class, resized
 
 TRAINING = Training(optimizer=SGD(lr=0.01), epochs=20)  # the paper's, at full batch
 ITERATIONS = 30_000  # of SimuDy in the authors' code: 20 times 1,500
@@ -110,15 +111,12 @@ def image_split(
     images, test = images_of(scale).load(), HELD_OUT[scale]
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     data = distinct(images.take(order[: 10 * records + 2 * (test + public)]))
-    if side is not None:
-        data = replace(data, x=interpolate(data.x, size=(side, side), mode="bilinear", antialias=True).clamp(0, 1))
-    per_class = torch.cat([(data.y == label).nonzero()[: records // 10, 0] for label in range(10)])
-    private = per_class if balanced else torch.arange(records)
-    remaining = torch.ones(len(data), dtype=torch.bool)
-    remaining[private] = False
-    others = data.take(remaining)
+    data = data if side is None else resized(data, side)
+    private, others = data.take(slice(0, records)), data.take(slice(records, None))
+    if balanced:
+        private, others = first_of_each_class(data, records // 10)
     return Split(
-        private=data.take(private),
+        private=private,
         fixed=data.take(slice(0, 0)),
         public=others.take(slice(test, test + public)),
         test=others.take(slice(0, test)),
@@ -251,10 +249,10 @@ def baselines(scale: Scale) -> Sequence[Experiment]:
         "gradients at the end": replace(linear, initial_gradients=False),
     }
 
-    def vary(usual: Experiment, name: str) -> Experiment:
-        return reconstruct(scale, name, victims, attacks[name])
-
-    return sweep(reconstruct(scale, "", victims, plain), "attack", attacks, vary, label="{value}")
+    return [
+        replace(reconstruct(scale, name, victims, attack), point=Point(axis="attack", value=name))
+        for name, attack in attacks.items()
+    ]
 
 
 def unknown_labels(scale: Scale) -> Sequence[Experiment]:
@@ -263,12 +261,13 @@ def unknown_labels(scale: Scale) -> Sequence[Experiment]:
     lr = 0.1 if scale == "smoke" else TRAINING.optimizer.lr  # so that few digits are learnt
     victims = mlp_victims(scale, balanced=False, training=replace(TRAINING, optimizer=SGD(lr=lr)))
     labels = {"labels taken to be balanced": None, "labels moved too": SoftLabels()}
-
-    def vary(usual: Experiment, name: str) -> Experiment:
-        return replace(usual, attack=replace(attack, labels=labels[name]))
-
-    usual = reconstruct(scale, "", victims, attack)
-    return sweep(usual, "labels", labels, vary, label=f"MLP, {attack.candidates} images, {{value}}")
+    return sweep(
+        reconstruct(scale, "", victims, attack),
+        "labels",
+        labels,
+        lambda usual, name: replace(usual, attack=replace(attack, labels=labels[name])),
+        label=f"MLP, {attack.candidates} images, {{value}}",
+    )
 
 
 RATES: Mapping[Scale, tuple[float, ...]] = {

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import chain
 from typing import final
 
 import torch
@@ -30,15 +29,14 @@ from remanence.experiments import (
     Measure,
     Measurement,
     Outcome,
+    Point,
     Scale,
     Series,
     Trial,
     Victims,
     prepare,
-    sweep,
 )
 from remanence.experiments.evaluations import Accuracy
-from remanence.metrics.matching import NONE
 from remanence.metrics.statistics import bootstrap_mean
 from remanence.models import Standardise, initial_params, resnet, vgg
 from remanence.progress import track
@@ -46,6 +44,7 @@ from remanence.releases import fine_tuned
 from remanence.seeds import derive_seed
 from remanence.training import SGD, Training
 from remanence.types import Data, Params
+from remanence_recipes.records import shuffled
 from remanence_recipes.tian2025.mlps import (
     ADAM,
     TRAINING,
@@ -289,18 +288,15 @@ def unknown_size(scale: Scale) -> Sequence[Experiment]:
 
 def _needed(images: Images, trial: Trial) -> Outcome:
     """Evaluation: attack with too many candidates, and select by their contributions to the simulated training."""
-    case, seed, unrelated = trial.victims.cases[0], trial.seed, trial.victims.split.test.x
+    case, seed = trial.victims.cases[0], trial.seed
     assert isinstance(trial.attack, SimuDy)
     truth, found = case.truth.x, trial.attack.run(case.release, seed=seed)
     assert found.y is not None
     norms = contributions(case.release, found)
     selected = found.x[norms.argsort(descending=True)[: len(truth)]]
     selected = selected[images.matching(selected, truth)]
-    order = torch.randperm(len(unrelated), generator=torch.Generator().manual_seed(derive_seed(seed, "look-alikes")))
-    others = unrelated[order[: len(truth)].to(unrelated.device)]
-    index = images.matching(found.x, truth)
-    matched = torch.zeros(len(found.x), dtype=torch.bool, device=found.x.device)
-    matched[index[index != NONE]] = True
+    others = shuffled(trial.victims.split.test, derive_seed(seed, "look-alikes")).x[: len(truth)]
+    matched = torch.isin(torch.arange(len(found.x), device=norms.device), images.matching(found.x, truth))
     count = count_needed(norms, found.y, seed=derive_seed(seed, "count"))
     measures = (
         Measure.from_interval(
@@ -358,50 +354,40 @@ def scaling(scale: Scale) -> Sequence[Experiment]:
 
     Mini-batches are in the order of the records, which the attacker knows, while their labels are guessed.
     """
-    usual, axes = DEEP_NETS[scale]
+    deep, deep_axes = DEEP_NETS[scale]
+    nets = {
+        "MLP": (partial(_scaled_mlp, scale), *MLPS[scale]),
+        "ResNet": (partial(_scaled_deep, scale, resnet), deep, deep_axes),
+        "VGG": (partial(_scaled_deep, scale, vgg), deep, {"epochs": deep_axes["epochs"]}),
+    }
     return [
-        *_one_at_a_time("MLP", *MLPS[scale], partial(_scaled_mlp, scale)),
-        *_one_at_a_time("ResNet", usual, axes, partial(_scaled_deep, scale, resnet)),
-        *_one_at_a_time("VGG", usual, {"epochs": axes["epochs"]}, partial(_scaled_deep, scale, vgg)),
+        replace(
+            build(**{**usual, axis: value}),
+            label=f"{name}, {axis} {value}",
+            point=Point(axis=axis, value=value, series=name, log=True),
+        )
+        for name, (build, usual, axes) in nets.items()
+        for axis, values in axes.items()
+        for value in values
     ]
 
 
-def _one_at_a_time(
-    name: str, usual: Mapping[str, int], axes: Axes, build: Callable[..., Experiment]
-) -> Sequence[Experiment]:
-    """A sweep over each axis, with the usual setting on the others."""
-
-    def along(axis: str, values: tuple[int, ...]) -> Sequence[Experiment]:
-        def vary(_: Experiment, value: int) -> Experiment:
-            return build(**{**usual, axis: value})
-
-        return sweep(build(**usual), axis, values, vary, label=f"{name}, {axis} {{value}}", series=name, log=True)
-
-    return list(chain.from_iterable(along(axis, values) for axis, values in axes.items()))
-
-
-def _scaled_mlp(scale: Scale, *, images: int, epochs: int, width: int, batch: int | None = None) -> Experiment:
+def _scaled_mlp(scale: Scale, *, images: int, width: int, **training: int) -> Experiment:
     attack = simudy(scale, records=images, steps={"smoke": 20, "small": 200, "full": 500}[scale])
-    victims = mlp_victims(scale, records=images, width=width, training=_in_batches(images, epochs, batch))
+    victims = mlp_victims(scale, records=images, width=width, training=_in_batches(images, **training))
     return reconstruct(scale, "", victims, attack)
 
 
 def _scaled_deep(
-    scale: Scale,
-    family: Callable[..., nn.Sequential],
-    *,
-    images: int,
-    epochs: int,
-    width: int,
-    batch: int | None = None,
+    scale: Scale, family: Callable[..., nn.Sequential], *, images: int, width: int, **training: int
 ) -> Experiment:
     net = replace(NETS["small"], side=None) if scale == "full" else NETS[scale]
-    steps = {"smoke": 5, "small": 150, "full": 500}[scale]
-    attack = with_search(replace(DEEP, candidates=images), steps=steps)
-    net, training = replace(net, family=family, width=width), _in_batches(images, epochs, batch)
-    return reconstruct(scale, "", deep_victims(scale, images, training=training, net=net), attack)
+    net = replace(net, family=family, width=width)
+    attack = with_search(replace(DEEP, candidates=images), steps={"smoke": 5, "small": 150, "full": 500}[scale])
+    victims = deep_victims(scale, images, training=_in_batches(images, **training), net=net)
+    return reconstruct(scale, "", victims, attack)
 
 
-def _in_batches(records: int, epochs: int, batch: int | None) -> Training:
+def _in_batches(records: int, *, epochs: int, batch: int | None = None) -> Training:
     """The paper's training in batches of `batch` records; a batch of all of them is full batch."""
     return replace(TRAINING, epochs=epochs, batch_size=None if batch == records else batch, shuffled=False)

@@ -7,7 +7,6 @@ from typing import Literal, TypeAlias, final
 
 import torch
 from torch import nn
-from torch.nn.functional import interpolate
 
 from remanence.attacks import KKT, Attack, KKTRun, Powers, Preprocessing, Rounds, Search, Stationarity, with_search
 from remanence.data import data_folders, distinct, load
@@ -18,6 +17,7 @@ from remanence.releases import KnowsFinal, Victim, check_fit
 from remanence.seeds import derive_seed
 from remanence.training import SGD, Adam, ByLoss, CrossEntropy, KnownLoss, SquaredError, Training
 from remanence.types import Data, Params, concat
+from remanence_recipes.records import first_of_each_class, resized, shuffled
 
 Source: TypeAlias = Literal["cifar10", "mnist", "cifar100"]
 HELD_OUT: dict[Scale, int] = {"smoke": 1000, "small": 2000, "full": 5000}
@@ -130,16 +130,12 @@ class Target:
 
         Where fewer are left than there are candidates, photographs of CIFAR-10 join the held-out records.
         """
-        data = self.data()
-        data = data.take(torch.randperm(len(data), generator=torch.Generator().manual_seed(seed)))
-        private = torch.cat([(data.y == label).nonzero()[: self.per_class, 0] for label in range(data.num_classes)])
-        remaining = torch.ones(len(data), dtype=torch.bool)
-        remaining[private] = False
-        held_out = data.take(remaining).take(slice(0, max(HELD_OUT[self.scale], self.candidates)))
+        private, others = first_of_each_class(shuffled(self.data(), seed), self.per_class)
+        held_out = others.take(slice(0, max(HELD_OUT[self.scale], self.candidates)))
         if len(held_out) < self.candidates:
-            others = _images("cifar10", shrunk=self.scale == "small").take(slice(0, 2 * self.candidates))
-            held_out = concat([held_out, others])
-        return data.take(private).to("cpu", self.dtype), held_out.to("cpu", self.dtype)
+            photographs = _images("cifar10", shrunk=self.scale == "small").take(slice(0, 2 * self.candidates))
+            held_out = concat([held_out, photographs])
+        return private.to("cpu", self.dtype), held_out.to("cpu", self.dtype)
 
     @property
     def candidates(self) -> int:
@@ -228,9 +224,7 @@ def _images(source: str, *, shrunk: bool) -> Data:
         images = distinct(load(path or "cifar100"))
     else:
         images = distinct(load(source, part="all" if source == "digits" else "train"))
-    if shrunk and source != "mnist":
-        images = replace(images, x=interpolate(images.x, size=(16, 16), mode="bilinear", antialias=True).clamp(0, 1))
-    return images
+    return resized(images, 16) if shrunk and source != "mnist" else images
 
 
 def _sampled_runs(count: int, seed: int) -> tuple[KKTRun, ...]:
