@@ -47,8 +47,7 @@ from remanence import SGD, Training
 from remanence.attacks import Cosine
 from remanence.engine import engine_for, on_batches
 from remanence.engine.cuda import changed_by, precision, replayed, torch_optimizer, update
-from remanence.engine.memory import graph_bytes
-from remanence.engine.unroll import Dynamics, GenericDynamics, Unrolled
+from remanence.engine.unroll import Dynamics, GenericDynamics, Unrolled, graph_bytes
 from remanence.engine.unroll_cnn import CNNDynamics
 from remanence.engine.unroll_mlp import SpanDynamics
 from remanence.models import apply, centred_mlp, initial_params, resnet18

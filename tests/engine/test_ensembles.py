@@ -1,6 +1,7 @@
 """Ensembles against one model after the other: every activation, every optimizer, clipping, every kind of network."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -12,7 +13,7 @@ from torch.nn.functional import interpolate
 from remanence import DPGD, SGD, Data, Training
 from remanence.data import Split
 from remanence.engine import ensembles, train
-from remanence.engine.ensembles.chunked import CPU_CHUNK, chunk_size, train_by_vmap, train_chunk
+from remanence.engine.ensembles.chunked import CPU_CHUNK, chunk_size, train_by_vmap, train_chunk, trainer
 from remanence.models import activations, cnn, initial_params, initial_stack, mlp
 from remanence.training import Optimizer
 from remanence.training.clipping import scaled, squared_norms
@@ -207,18 +208,18 @@ def test_a_large_network_is_trained_in_smaller_chunks() -> None:
 
 
 def test_specialised_ensembles_apply_to_their_networks_alone(parts: Split) -> None:
-    full, mini, shape = Training(), Training(batch_size=8), parts.fixed.shape
-    assert ensembles.mlp.applies(full, mlp(shape, 10, hidden=(5, 4)), shape, 61)
-    assert ensembles.cnn.applies(full, cnn((1, 12, 12), 10), (1, 12, 12), 61)
+    fixed, full = parts.fixed, Training()
+    larger = replace(fixed, x=fixed.x.new_zeros(len(fixed), 1, 12, 12))
+    assert trainer(full, mlp(fixed.shape, 10, hidden=(5, 4)), fixed) is ensembles.mlp.train_ensemble
+    assert trainer(full, cnn(larger.shape, 10), larger) is ensembles.cnn.train_ensemble
     odd = [
         nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Softmax(dim=1), nn.Linear(10, 3)),
         nn.Sequential(nn.Flatten(), nn.Linear(64, 10, bias=False)),
         nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 10)),
         nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.Flatten(), nn.Linear(144, 10)),
     ]
-    for ensemble in (ensembles.mlp, ensembles.cnn):
-        assert not any(ensemble.applies(full, net, shape, 61) for net in odd)
-        assert not ensemble.applies(mini, mlp(shape, 10), shape, 61)
+    assert {trainer(full, net, fixed) for net in odd} == {train_by_vmap}
+    assert trainer(Training(batch_size=8), mlp(fixed.shape, 10), fixed) is train_by_vmap
 
 
 @pytest.mark.parametrize("privacy", PRIVACY, ids=repr)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from remanence import DPGD, SGD, Adam, Training, Victim, train_victim
-from remanence.engine import engine_for, memory, on_batches, unroll, unroll_cnn
+from remanence.engine import engine_for, on_batches, unroll, unroll_cnn
 from remanence.engine.cnn_structure import relu_names
 from remanence.engine.surrogate import Surrogate, SurrogateState
 from remanence.engine.unroll import Dynamics, GenericDynamics, Unrolled, segment_length
@@ -344,13 +344,13 @@ def test_what_has_no_closed_form_is_left_to_autograd() -> None:
 
 
 def test_free_memory_decides_how_many_steps_form_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 1 << 20 < unroll.free_memory(torch.device("cpu")) < 1 << 50
     model, like = mlp((784,), 10, hidden=(100,)), torch.zeros(1)
 
     def chosen(free: int, *, steps: int = 100, batch: int = 10) -> int:
         monkeypatch.setattr(unroll, "free_memory", lambda _: free)
         return segment_length(model, (784,), steps=steps, batch=batch, copies=2, like=like)
 
-    assert 1 << 20 < memory.free_memory(torch.device("cpu")) < 1 << 50
     assert chosen(1 << 40) == 100
     assert chosen(1 << 20) == 10  # a step's graph holds two copies of the weights, as what is between segments does
     assert chosen(1 << 20, batch=1_000_000) == 1  # activations outweigh the weights

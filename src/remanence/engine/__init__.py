@@ -1,10 +1,9 @@
 """How networks are differentiated and trained, fast: closed forms where there are some, `torch.func` elsewhere."""
 
-from remanence.engine.base import Engine, on_batches
+from remanence.engine.base import Engine, GenericEngine, loss_gradient, on_batches
 from remanence.engine.chooser import engine_for
 from remanence.engine.cuda import precision
 from remanence.engine.driver import train, train_each, trajectory
-from remanence.engine.generic import GenericEngine, loss_gradient
 from remanence.engine.surrogate import Surrogate
 from remanence.engine.unroll import Dynamics, Unrolled
 from remanence.engine.unroll_mlp import SpanDynamics

@@ -1,11 +1,17 @@
-"""The engine: how the loss of a network is differentiated."""
+"""The engine: how the loss of a network is differentiated, and the one for any network, by `torch.func`."""
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import grad, vmap
 
+from remanence.models import apply
+from remanence.training.clipping import clip_factors, squared_norms
+from remanence.training.dp import DPGD
+from remanence.training.losses import Loss
 from remanence.training.training import BatchGradient
 from remanence.types import Params
 
@@ -38,6 +44,37 @@ def hvp_by_autograd(gradient: Gradient, params: Params, x: Tensor, y: Tensor, di
         found = torch.autograd.grad(product, inputs, allow_unused=True, materialize_grads=True)
     by_params = dict(zip(trained, found, strict=False))
     return by_params, found[len(trained)], found[-1] if y.is_floating_point() else None
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GenericEngine:
+    """Gradients of any module by any loss; with `privacy` the mean of per-example gradients that are clipped."""
+
+    model: nn.Module
+    loss: Loss
+    privacy: DPGD | None = None
+
+    def gradient(self, params: Params, x: Tensor, y: Tensor) -> Params:
+        def objective(p: Params, x: Tensor, y: Tensor) -> Tensor:
+            return self.loss(apply(self.model, params | p, x), y)
+
+        gradient: Params
+        trained = {name: params[name] for name, _ in self.model.named_parameters()}
+        if self.privacy is None:
+            gradient = grad(objective)(trained, x, y)
+            return gradient
+        per_example: Params = vmap(grad(objective), in_dims=(None, 0, 0))(trained, x[:, None], y[:, None])
+        factors = clip_factors(squared_norms(per_example, stacked=True), self.privacy.clip) / len(x)
+        return {name: torch.einsum("n,n...->...", factors, g) for name, g in per_example.items()}
+
+    def hvp(self, params: Params, x: Tensor, y: Tensor, direction: Params) -> HVP:
+        return hvp_by_autograd(self.gradient, params, x, y, direction)
+
+
+def loss_gradient(model: nn.Module, params: Params, x: Tensor, y: Tensor, *, loss: Loss) -> Params:
+    """The gradient of the loss with respect to the trained parameters: what a federated client would send."""
+    return GenericEngine(model=model, loss=loss).gradient(params, x, y)
 
 
 def on_batches(gradient: Gradient, x: Tensor, y: Tensor) -> BatchGradient:

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from remanence.engine.base import Engine
+from remanence.engine.base import Engine, GenericEngine
 from remanence.engine.cnn import cnn_engine
-from remanence.engine.generic import GenericEngine
 from remanence.engine.mlp import mlp_engine
 from remanence.training import Training
 from remanence.types import Params

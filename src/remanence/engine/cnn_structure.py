@@ -4,8 +4,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 
 from torch import nn
 
-from remanence.engine.cnn_activations import Flattening, GlobalAverage, MaxPooling, Piecewise, Rectifier
-from remanence.engine.cnn_layers import Convolution, Dense, Scaling
+from remanence.engine import cnn_layers
 from remanence.engine.cnn_tape import Layer, ResidualSum
 from remanence.models.operations import Activation, Add, Conv, Flatten, GlobalMean, Linear, MaxPool, Norm, Operation
 from remanence.models.structure import MLP, Structure, Unsupported
@@ -71,19 +70,20 @@ def closed_form_layers(
     for operation in operations:
         match operation:
             case Norm():
-                found += [] if before in folding else [Scaling(name=operation.path)]
+                found += [] if before in folding else [cnn_layers.Scaling(name=operation.path)]
             case Conv():
-                found.append(_convolution(operation, first=first and not found, joined=operation.path in folding))
+                joined = operation.path in folding
+                found.append(cnn_layers.Convolution(conv=operation, first=first and not found, joined=joined))
             case Linear():
-                found.append(Dense(name=operation.path))
+                found.append(cnn_layers.Dense(name=operation.path))
             case Activation():
-                found.append(Piecewise(piece=Rectifier(name=operation.name)))
+                found.append(cnn_layers.Piecewise(piece=cnn_layers.Rectifier(name=operation.name)))
             case MaxPool():
-                found.append(Piecewise(piece=MaxPooling.from_operation(operation)))
+                found.append(cnn_layers.Piecewise(piece=cnn_layers.MaxPooling(**vars(operation))))
             case GlobalMean():
-                found.append(Piecewise(piece=GlobalAverage(name=operation.name)))
+                found.append(cnn_layers.Piecewise(piece=cnn_layers.GlobalAverage(name=operation.name)))
             case Flatten():
-                found.append(Piecewise(piece=Flattening(name=operation.name)))
+                found.append(cnn_layers.Piecewise(piece=cnn_layers.Flattening(name=operation.name)))
             case Add():
                 inner = closed_form_layers(operation.inner, folding, first=False)
                 shortcut = closed_form_layers(operation.shortcut, folding, first=False)
@@ -92,17 +92,12 @@ def closed_form_layers(
     return tuple(found)
 
 
-def _convolution(conv: Conv, *, first: bool, joined: bool) -> Convolution:
-    geometry = {"stride": conv.stride, "padding": conv.padding, "dilation": conv.dilation}
-    return Convolution(name=conv.path, first=first, joined=joined, **geometry)
-
-
 def relu_names(layers: Sequence[Layer]) -> Iterator[str]:
     """The names of the ReLUs in turn."""
     for layer in layers:
         if isinstance(layer, ResidualSum):
             yield from relu_names((*layer.inner, *layer.shortcut))
-        elif isinstance(layer, Piecewise) and isinstance(layer.piece, Rectifier):
+        elif isinstance(layer, cnn_layers.Piecewise) and isinstance(layer.piece, cnn_layers.Rectifier):
             yield layer.piece.name
 
 
@@ -113,7 +108,7 @@ def replace_relus(layers: Sequence[Layer], make: Callable[[str], Layer]) -> tupl
         if isinstance(layer, ResidualSum):
             inner, shortcut = (replace_relus(branch, make) for branch in (layer.inner, layer.shortcut))
             return ResidualSum(inner=inner, shortcut=shortcut)
-        if isinstance(layer, Piecewise) and isinstance(layer.piece, Rectifier):
+        if isinstance(layer, cnn_layers.Piecewise) and isinstance(layer.piece, cnn_layers.Rectifier):
             return make(layer.piece.name)
         return layer
 

@@ -9,19 +9,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, sqrt
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
 
 from remanence.engine.chooser import engine_for
-from remanence.engine.memory import USABLE_FRACTION, free_memory, graph_bytes
+from remanence.models import activations
 from remanence.training import Optimizer, Training
 from remanence.types import Params
 
 State: TypeAlias = tuple[Tensor, ...]  # weights in the coordinates of `Dynamics`, then the optimizer's moments of each
 Inputs: TypeAlias = tuple[Tensor, ...]  # what steps need of the records
 _MAX_RATIO = 1000.0  # of the norms of a simulated update and the victim's
+USABLE_FRACTION = 0.6  # of the free memory, that graphs may fill
+_VALUES_PER_ACTIVATION = 3  # that a graph of a gradient holds for each value of the forward pass
+_ASSUMED_FREE = 4 << 30  # bytes, where the system does not say
 
 
 @final
@@ -217,3 +221,22 @@ def segment_length(model: nn.Module, shape: Sequence[int], *, steps: int, batch:
     if steps * graph <= USABLE_FRACTION * free_memory(like.device):
         return steps
     return min(steps, max(1, round(sqrt(steps * copies * weights / graph))))
+
+
+def graph_bytes(model: nn.Module, shape: Sequence[int], *, batch: int, like: Tensor) -> int:
+    """Bytes that autograd's graph of one training step on `batch` records of this shape holds, by estimate."""
+    parameters = sum(p.numel() for p in model.parameters())
+    values = _VALUES_PER_ACTIVATION * batch * activations(model, shape) + 2 * parameters
+    return like.element_size() * values
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can still be allocated on a device."""
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + unused
+    table = Path("/proc/meminfo")
+    if not table.exists():
+        return _ASSUMED_FREE
+    entries = dict(line.split(":") for line in table.read_text(encoding="ascii").splitlines())
+    return 1024 * int(entries["MemAvailable"].split()[0])

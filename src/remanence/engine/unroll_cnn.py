@@ -16,12 +16,11 @@ from torch.autograd.function import once_differentiable
 
 from remanence.engine.chooser import engine_for
 from remanence.engine.cnn import CNNEngine
-from remanence.engine.cnn_activations import SurrogateRectifier
+from remanence.engine.cnn_layers import SurrogateRectifier
 from remanence.engine.cnn_structure import relu_names, replace_relus
 from remanence.engine.cnn_tape import Tape
-from remanence.engine.memory import USABLE_FRACTION, free_memory
 from remanence.engine.surrogate import Surrogate, SurrogateState
-from remanence.engine.unroll import Inputs, Vectors
+from remanence.engine.unroll import USABLE_FRACTION, Inputs, Vectors, free_memory
 from remanence.training import SGD, Adam, AdamW, RMSProp, Training
 from remanence.types import Params
 

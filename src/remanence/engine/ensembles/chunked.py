@@ -1,18 +1,19 @@
 """Ensembles of models that differ in one training record, trained at once in chunks of a fixed size."""
 
 import warnings
+from collections.abc import Callable
 from itertools import chain
 
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from remanence.engine.base import GenericEngine
 from remanence.engine.cuda import precision
 from remanence.engine.ensembles import cnn, mlp
-from remanence.engine.generic import GenericEngine
 from remanence.models import activations
 from remanence.seeds import derive_seed
-from remanence.training.training import Training
+from remanence.training import CrossEntropy, Training
 from remanence.types import Data, Params
 
 CPU_CHUNK, CPU_CONV_CHUNK, DEVICE_CHUNK = 128, 16, 2048  # models at once: larger chunks gain nothing
@@ -63,11 +64,7 @@ def _train(
     training: Training, model: nn.Module, initial: Params, fixed: Data, targets: Data, *, seed: int, noise_seed: int
 ) -> Params:
     """Train an ensemble, halved as often as the device's memory requires."""
-    train = train_by_vmap
-    for ensemble in (mlp, cnn):
-        if ensemble.applies(training, model, fixed.shape, len(fixed) + 1):
-            train = ensemble.train_ensemble
-            break
+    train = trainer(training, model, fixed)
     try:
         return train(training, model, initial, fixed, targets, seed=seed, noise_seed=noise_seed)
     except torch.OutOfMemoryError:
@@ -85,6 +82,17 @@ def _train(
         seed_of_half = derive_seed(noise_seed, i)
         halves.append(_train(training, model, part, fixed, targets.take(half), seed=seed, noise_seed=seed_of_half))
     return {name: torch.cat([part[name] for part in halves]) for name in initial}
+
+
+def trainer(training: Training, model: nn.Module, fixed: Data) -> Callable[..., Params]:
+    """The function that trains an ensemble: MLPs and CNNs by full batches and cross-entropy have one of their own."""
+    full_batch = training.batch_size is None or training.batch_size > len(fixed)
+    if full_batch and isinstance(training.loss, CrossEntropy):
+        if mlp.layers_of(model, fixed.shape) is not None:
+            return mlp.train_ensemble
+        if cnn.operations_of(model, fixed.shape) is not None:
+            return cnn.train_ensemble
+    return train_by_vmap
 
 
 def train_by_vmap(

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, cross_entropy, unfold
 
-from remanence.engine.ensembles.mlp import supports
 from remanence.models.operations import Activation, Conv, Flatten, Linear, Operation
 from remanence.models.structure import CNN, parse
 from remanence.training.clipping import clip_factors
@@ -19,11 +18,6 @@ from remanence.training.training import Training
 from remanence.types import Data, Params
 
 _MAX_PATCH_VALUES = 1 << 28  # in the patches of a block of records, while the norms of gradients are computed
-
-
-def applies(training: Training, model: nn.Module, shape: Sequence[int], records: int) -> bool:
-    """Whether this module can train the model."""
-    return supports(training, records) and operations_of(model, shape) is not None
 
 
 def operations_of(model: nn.Module, shape: Sequence[int]) -> Sequence[Operation] | None:

@@ -21,7 +21,6 @@ from torch.nn.functional import cross_entropy
 from remanence.engine.cuda import precision
 from remanence.models.structure import MLP, parse
 from remanence.training.clipping import clip_factors
-from remanence.training.losses import CrossEntropy
 from remanence.training.training import Training
 from remanence.types import Data, Params
 
@@ -64,17 +63,6 @@ def layers_of(model: nn.Module, shape: Sequence[int]) -> Layers | None:
     if not all(layer.has_bias for layer in structure.layers) or any(True for _ in model.buffers()):
         return None
     return Layers(names=tuple(layer.path for layer in structure.layers), activations=structure.activations)
-
-
-def applies(training: Training, model: nn.Module, shape: Sequence[int], records: int) -> bool:
-    """Whether this module can train the model."""
-    return supports(training, records) and layers_of(model, shape) is not None
-
-
-def supports(training: Training, records: int) -> bool:
-    """Whether a training is by full batches and cross-entropy."""
-    full_batch = training.batch_size is None or training.batch_size >= records
-    return full_batch and isinstance(training.loss, CrossEntropy)
 
 
 def train_ensemble(
