@@ -4,14 +4,12 @@ A model here is only its architecture: it is built on the meta device, holds no 
 generator. The values are `Params`, which whoever calls the model passes in.
 """
 
-from remanence.models.cnns import cnn
+from remanence.models.cnns import Residual, cnn, resnet, resnet18, vgg
 from remanence.models.decoders import Doubling, Image, deconv, mirror, patchgan
-from remanence.models.functional import activations, apply, apply_operations
+from remanence.models.functional import activations, apply, apply_operations, replace_relu
 from remanence.models.init import initial_params, initial_stack, server_params, server_rows, torch_params
 from remanence.models.layers import Centre, Standardise
 from remanence.models.mlps import centred_mlp, mlp
-from remanence.models.resnets import Residual, resnet, resnet18, vgg
-from remanence.models.rewriting import replace_relu
 from remanence.models.structure import CNN, MLP, FirstLinear, Unsupported, first_linear, parse
 
 __all__ = [

@@ -1,28 +1,21 @@
-"""Networks applied to records with given weights."""
+"""Networks applied to records with given weights, and with another activation in place of ReLU."""
 
 from collections.abc import Sequence
 from copy import deepcopy
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from remanence.errors import BadInput
-from remanence.models.operations import (
-    Activation,
-    Add,
-    Conv,
-    Flatten,
-    GlobalMean,
-    Linear,
-    MaxPool,
-    Norm,
-    Normalisation,
-    Operation,
-)
+from remanence.models import operations as ops
+from remanence.models.functions import ACTIVATIONS
+from remanence.models.tracing import graph_of
 from remanence.types import Params
+
+_FOR_RELU = "activation_for_relu"  # name of a module
 
 
 def apply(model: nn.Module, params: Params, x: Tensor) -> Tensor:
@@ -38,37 +31,37 @@ def apply(model: nn.Module, params: Params, x: Tensor) -> Tensor:
     return logits
 
 
-def apply_operations(operations: Sequence[Operation], params: Params, x: Tensor) -> Tensor:
+def apply_operations(operations: Sequence[ops.Operation], params: Params, x: Tensor) -> Tensor:
     """Run recognised operations on `x` with the weights `params`; autograd goes through."""
     for operation in operations:
         x = _applied(operation, params, x)
     return x
 
 
-def _applied(operation: Operation, params: Params, x: Tensor) -> Tensor:
+def _applied(operation: ops.Operation, params: Params, x: Tensor) -> Tensor:
     match operation:
-        case Linear():
+        case ops.Linear():
             return F.linear(x, params[operation.weight], params[operation.bias] if operation.has_bias else None)
-        case Conv():
+        case ops.Conv():
             bias = params[operation.bias] if operation.has_bias else None
             window = operation.stride, operation.padding, operation.dilation, operation.groups
             return F.conv2d(x, params[operation.weight], bias, *window)
-        case Norm():
+        case ops.Norm():
             mean, variance = (params[f"{operation.path}.{name}"] for name in ("running_mean", "running_var"))
             scale, shift = (params.get(f"{operation.path}.{name}") for name in ("weight", "bias"))
             return F.batch_norm(x, mean, variance, scale, shift, eps=operation.eps)
-        case Activation():
+        case ops.Activation():
             activated: Tensor = operation.module(x)
             return activated
-        case MaxPool():
+        case ops.MaxPool():
             return F.max_pool2d(x, operation.kernel_size, operation.stride, operation.padding)
-        case GlobalMean():
+        case ops.GlobalMean():
             return x.mean((2, 3), keepdim=True)
-        case Flatten():
+        case ops.Flatten():
             return x.flatten(1)
-        case Normalisation():
+        case ops.Normalisation():
             return operation(params, x)
-        case Add():
+        case ops.Add():
             return apply_operations(operation.inner, params, x) + apply_operations(operation.shortcut, params, x)
 
 
@@ -82,3 +75,22 @@ def activations(model: nn.Module, shape: Sequence[int]) -> int:
             layer.register_forward_hook(lambda _layer, _inputs, output: sizes.append(output.numel()))
     copy(torch.empty(1, *shape, device="meta"))
     return sum(sizes)
+
+
+def replace_relu(model: nn.Module, activation: nn.Module) -> nn.Module:
+    """A copy of `model` with `activation` for every `nn.ReLU` and, where its forward pass can be traced, for every call
+    of a function such as `F.relu`. Parameters and buffers have the names that they have in `model`."""
+    copy = deepcopy(model)
+    for path, layer in model.named_modules():
+        if isinstance(layer, nn.ReLU):
+            copy.set_submodule(path, activation)
+    graph = graph_of(copy)
+    functions = [node for node in graph.nodes if ACTIVATIONS.get(node.target) is nn.ReLU] if graph else []
+    if graph is None or not functions:
+        return copy
+    copy.add_module(_FOR_RELU, activation)
+    for node in functions:
+        with graph.inserting_before(node):
+            node.replace_all_uses_with(graph.call_module(_FOR_RELU, node.args[:1]))
+        graph.erase_node(node)
+    return fx.GraphModule(copy, graph)

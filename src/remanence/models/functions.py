@@ -54,6 +54,11 @@ def pooling(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def module_pooling(module: nn.MaxPool2d) -> dict[str, Any]:
+    """The settings of a module as `pooling` gives them."""
+    return pooling((), {name: getattr(module, name) for name in _POOL})
+
+
 def module_shape(module: nn.Module, x: Tensor) -> tuple[int, ...] | None:
     """The shape of `module(x)`; None where it is not known here."""
     if isinstance(module, nn.Linear) and x.shape[-1] == module.in_features:
@@ -64,7 +69,7 @@ def module_shape(module: nn.Module, x: Tensor) -> tuple[int, ...] | None:
         sides = _slid(x, module.kernel_size, module.stride, module.padding, module.dilation)
         return (len(x), module.out_channels, *sides)
     if isinstance(module, nn.MaxPool2d) and x.ndim == 4:
-        return _pooled(x, pooling((), {name: getattr(module, name) for name in _POOL}))
+        return _pooled(x, module_pooling(module))
     if isinstance(module, nn.AdaptiveAvgPool2d) and x.ndim == 4 and module.output_size in (1, (1, 1)):
         return (*x.shape[:2], 1, 1)
     if isinstance(module, _BatchNorm) and x.shape[1] == module.num_features:

@@ -11,29 +11,9 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
 
-from remanence.models.functions import (
-    ACTIVATIONS,
-    DIFFERENCES,
-    DROPOUTS,
-    QUOTIENTS,
-    RESHAPES,
-    SUMS,
-    overwrites,
-    pooling,
-)
-from remanence.models.operations import (
-    Activation,
-    Add,
-    Constant,
-    Conv,
-    Flatten,
-    GlobalMean,
-    Linear,
-    MaxPool,
-    Norm,
-    Normalisation,
-    Operation,
-)
+from remanence.models import functions
+from remanence.models import operations as ops
+from remanence.models.operations import Operation
 from remanence.models.tracing import NotRecognised, Trace, is_elementwise, name_of, without_mutation
 
 
@@ -46,8 +26,9 @@ def operations_between(trace: Trace, start: fx.Node, end: fx.Node) -> tuple[Oper
     while node is not start:
         if _is_sum(trace, node):
             fork = _fork(trace, node)
-            one, other = (operations_between(trace, fork, branch) for branch in trace.sources(node))
-            found.append(Add(inner=one, shortcut=other) if len(one) >= len(other) else Add(inner=other, shortcut=one))
+            branches = [operations_between(trace, fork, branch) for branch in trace.sources(node)]
+            inner, shortcut = sorted(branches, key=len, reverse=True)  # stable: the first of two that are equally long
+            found.append(ops.Add(inner=inner, shortcut=shortcut))
             node = fork
         else:
             found += reversed(_recognised(trace, node))
@@ -63,7 +44,7 @@ def is_linear(trace: Trace, node: fx.Node) -> bool:
 
 
 def _is_sum(trace: Trace, node: fx.Node) -> bool:
-    return node.target in SUMS and len(trace.sources(node)) == 2
+    return node.target in functions.SUMS and len(trace.sources(node)) == 2
 
 
 def _source(trace: Trace, node: fx.Node) -> fx.Node:
@@ -103,7 +84,7 @@ def _recognised(trace: Trace, node: fx.Node) -> list[Operation]:
 def _overwrites(trace: Trace, node: fx.Node) -> bool:
     if node.op == "call_module":
         return bool(getattr(trace.module(node), "inplace", False))
-    return overwrites(node.target, node.kwargs)
+    return functions.overwrites(node.target, node.kwargs)
 
 
 def _from_module(trace: Trace, node: fx.Node, module: nn.Module, shape: tuple[int, ...]) -> list[Operation]:
@@ -120,36 +101,35 @@ def _from_module(trace: Trace, node: fx.Node, module: nn.Module, shape: tuple[in
         case nn.BatchNorm1d() | nn.BatchNorm2d():
             return [_norm(path, module)]
         case nn.MaxPool2d():
-            names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
-            return [_max_pool(_name(trace, node), **pooling((), {name: getattr(module, name) for name in names}))]
+            return [_max_pool(_name(trace, node), **functions.module_pooling(module))]
         case nn.AdaptiveAvgPool2d() | nn.AvgPool2d():
             return _averaged(trace, node)
         case _DropoutNd():
             return _dropped(path, training=module.training and module.p > 0)
     if is_elementwise(module):
-        return [Activation(name=_name(trace, node), module=without_mutation(module))]
+        return [ops.Activation(name=_name(trace, node), module=without_mutation(module))]
     said = type(module).__name__ if list(module.children()) else repr(module)
     raise NotRecognised(f"the net has a layer `{path}`, {said}")
 
 
 def _from_function(trace: Trace, node: fx.Node, source: fx.Node) -> list[Operation]:
     target, shape, further = node.target, trace.record_shape(source), node.args[1:]
-    if target in ACTIVATIONS:
-        module = ACTIVATIONS[target](
+    if target in functions.ACTIVATIONS:
+        module = functions.ACTIVATIONS[target](
             *further, **{name: value for name, value in node.kwargs.items() if name != "inplace"}
         )
-        return [Activation(name=_name(trace, node), module=without_mutation(module))]
-    if target in RESHAPES:
+        return [ops.Activation(name=_name(trace, node), module=without_mutation(module))]
+    if target in functions.RESHAPES:
         return _reshaped(trace, node, shape)
-    if target in DROPOUTS:
+    if target in functions.DROPOUTS:
         given = dict(zip(("p", "training"), further, strict=False)) | dict(node.kwargs)
         return _dropped(node.name, training=bool(given.get("training", True)))
-    if target in DIFFERENCES or target in QUOTIENTS:
+    if target in functions.DIFFERENCES or target in functions.QUOTIENTS:
         return [_normalisation(trace, node)]
     if target is F.linear:
         return [_functional_linear(trace, node, shape)]
     if target is F.max_pool2d:
-        return [_max_pool(_name(trace, node), **pooling(further, node.kwargs))]
+        return [_max_pool(_name(trace, node), **functions.pooling(further, node.kwargs))]
     if target in (F.adaptive_avg_pool2d, F.avg_pool2d, torch.mean, "mean"):
         return _averaged(trace, node)
     if target == "contiguous":
@@ -167,13 +147,13 @@ def _said(node: fx.Node) -> str:
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
 
 
-def _linear(path: str, weight: Tensor, has_bias: bool, shape: tuple[int, ...]) -> Linear:
+def _linear(path: str, weight: Tensor, has_bias: bool, shape: tuple[int, ...]) -> ops.Linear:
     if len(shape) != 1:
         raise NotRecognised(f"the linear layer `{path}` takes records of shape {shape}, which are not flat")
-    return Linear(path=path, in_features=weight.shape[1], out_features=weight.shape[0], has_bias=has_bias)
+    return ops.Linear(path=path, in_features=weight.shape[1], out_features=weight.shape[0], has_bias=has_bias)
 
 
-def _functional_linear(trace: Trace, node: fx.Node, shape: tuple[int, ...]) -> Linear:
+def _functional_linear(trace: Trace, node: fx.Node, shape: tuple[int, ...]) -> ops.Linear:
     """`F.linear(x, self.layer.weight, self.layer.bias)`."""
     given = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | dict(node.kwargs)
     weight, bias = given["weight"], given.get("bias")
@@ -188,7 +168,7 @@ def _functional_linear(trace: Trace, node: fx.Node, shape: tuple[int, ...]) -> L
     return _linear(path, trace.values[weight], bias is not None, shape)
 
 
-def _conv(path: str, module: nn.Conv2d, shape: tuple[int, ...], out_shape: tuple[int, ...]) -> Conv:
+def _conv(path: str, module: nn.Conv2d, shape: tuple[int, ...], out_shape: tuple[int, ...]) -> ops.Conv:
     if module.padding_mode != "zeros":
         raise NotRecognised(f"the convolution `{path}` pads with `{module.padding_mode}`, not with zeros")
     padding = module.padding
@@ -199,7 +179,7 @@ def _conv(path: str, module: nn.Conv2d, shape: tuple[int, ...], out_shape: tuple
         if any(each % 2 for each in total):
             raise NotRecognised(f"the convolution `{path}` pads its two sides differently")
         padding = (total[0] // 2, total[1] // 2)
-    return Conv(
+    return ops.Conv(
         path=path,
         in_shape=shape,
         out_shape=out_shape,
@@ -212,16 +192,16 @@ def _conv(path: str, module: nn.Conv2d, shape: tuple[int, ...], out_shape: tuple
     )
 
 
-def _norm(path: str, module: nn.BatchNorm1d | nn.BatchNorm2d) -> Norm:
+def _norm(path: str, module: nn.BatchNorm1d | nn.BatchNorm2d) -> ops.Norm:
     if module.training or module.running_mean is None:
         raise NotRecognised(f"the BatchNorm `{path}` is in training mode: freeze it with `model.eval()`")
-    return Norm(path=path, channels=module.num_features, eps=module.eps, affine=module.affine)
+    return ops.Norm(path=path, channels=module.num_features, eps=module.eps, affine=module.affine)
 
 
-def _max_pool(name: str, *, dilation: tuple[int, ...], ceil_mode: bool, **window: tuple[int, ...]) -> MaxPool:
+def _max_pool(name: str, *, dilation: tuple[int, ...], ceil_mode: bool, **window: tuple[int, ...]) -> ops.MaxPool:
     if dilation != (1, 1) or ceil_mode:
         raise NotRecognised(f"the pooling `{name}` is dilated or rounds its sides up")
-    return MaxPool(name=name, **window)
+    return ops.MaxPool(name=name, **window)
 
 
 def _averaged(trace: Trace, node: fx.Node) -> list[Operation]:
@@ -237,8 +217,8 @@ def _averaged(trace: Trace, node: fx.Node) -> list[Operation]:
         axes = given.get("dim")
         if not isinstance(axes, list | tuple) or sorted(axis % 4 for axis in axes) != [2, 3]:
             raise NotRecognised(f"`{name}` takes a mean that is not over all of the image")
-    mean = GlobalMean(name=name)
-    return [mean] if len(made) == 3 else [mean, Flatten(name=f"{name}.flat")]
+    mean = ops.GlobalMean(name=name)
+    return [mean] if len(made) == 3 else [mean, ops.Flatten(name=f"{name}.flat")]
 
 
 def _reshaped(trace: Trace, node: fx.Node, shape: tuple[int, ...]) -> list[Operation]:
@@ -247,7 +227,7 @@ def _reshaped(trace: Trace, node: fx.Node, shape: tuple[int, ...]) -> list[Opera
         return []
     if made != (prod(shape),):
         raise NotRecognised(f"`{name_of(node)}` makes records of shape {made} out of {shape}, which is no flattening")
-    return [Flatten(name=_name(trace, node))]
+    return [ops.Flatten(name=_name(trace, node))]
 
 
 def _dropped(name: str, *, training: bool) -> list[Operation]:
@@ -256,7 +236,7 @@ def _dropped(name: str, *, training: bool) -> list[Operation]:
     return []
 
 
-def _normalisation(trace: Trace, node: fx.Node) -> Normalisation:
+def _normalisation(trace: Trace, node: fx.Node) -> ops.Normalisation:
     """A subtraction or division by a buffer."""
     one, other = node.args[0], node.args[1] if len(node.args) > 1 else None
     if one not in trace.dependent or not isinstance(other, fx.Node) or len(node.args) != 2 or node.kwargs:
@@ -267,7 +247,7 @@ def _normalisation(trace: Trace, node: fx.Node) -> Normalisation:
     names = {name for name, _ in trace.model.named_buffers()} & set(trace.model.state_dict(keep_vars=True))
     if held.op != "get_attr" or str(held.target) not in names:
         raise NotRecognised(f"the net has an operation `{name_of(node)}` with what is no buffer of its state dict")
-    constant = Constant(name=str(held.target), shape=tuple(trace.values[other].shape))
-    if node.target in DIFFERENCES:
-        return Normalisation(mean=constant, std=None)
-    return Normalisation(mean=None, std=constant)
+    constant = ops.Constant(name=str(held.target), shape=tuple(trace.values[other].shape))
+    if node.target in functions.DIFFERENCES:
+        return ops.Normalisation(mean=constant, std=None)
+    return ops.Normalisation(mean=None, std=constant)
