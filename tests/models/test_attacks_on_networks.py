@@ -23,8 +23,7 @@ from remanence.releases import (
     train_victims,
     weights_only,
 )
-from remanence.search import Search
-from remanence.search.whitening import Whitening
+from remanence.search import Search, Whitening
 from remanence.shadow import build_bank
 from remanence.types import Reconstruction
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from remanence.search.whitening import WhitenedLayer
+from remanence.search import WhitenedLayer
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

@@ -1,13 +1,12 @@
 """Minimisation of an objective over candidate records: distances, priors, labels, coordinates and the solver."""
 
 from remanence.search.checkpoint import checkpoint_path
-from remanence.search.distances import L2, ByProducts, Cosine, Distance, between
+from remanence.search.distances import L2, ByProducts, Cosine, Distance, WhitenedLayer, Whitening, between
 from remanence.search.labels import SoftLabels, balanced, given, initial_logits, probabilities
 from remanence.search.objective import Objective, Variable, Variables
 from remanence.search.priors import ImagePrior, Prior, TotalVariation, total_variation
 from remanence.search.settings import LBFGS, Constant, CosineAnnealing, MultiStep, Schedule, Search, with_search
 from remanence.search.solver import Solution, minimise
-from remanence.search.whitening import WhitenedLayer, Whitening
 from remanence.training import SGD, Adam
 
 __all__ = [
