@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, interpolate
 import remanence.engine.ensembles.chunked
 from remanence import SGD, Data, Training
 from remanence.data import Split
-from remanence.diagnostics.memorization import Storage, audit_storage, stored_rows
+from remanence.diagnostics.memorization import Storage, audit_storage
 from remanence.engine import train
 from remanence.models import cnn, initial_params, mlp
 from remanence.seeds import derive_seed
@@ -115,11 +115,11 @@ def test_a_stack_halved_for_want_of_memory_is_the_same(parts: Split, monkeypatch
         assert torch.equal(audit().stored, expected.stored)
 
 
-def test_one_model_at_its_weights(parts: Split) -> None:
+def test_the_first_step_shows_what_given_weights_store(parts: Split) -> None:
     fixed, records = world(parts, 30)
     model = mlp(fixed.shape, 10, **RELU)
     params = train(Training(epochs=20), model, start(model), fixed)
-    stored = stored_rows(model, params, records)
+    stored = at_first_step(model, params, fixed, records)
     expected = [bias_gradient(model, params, x, y) != 0 for x, y in zip(records.x, records.y, strict=True)]
     assert torch.equal(stored, torch.stack(expected))
     assert stored.any()
@@ -129,18 +129,21 @@ def test_one_model_at_its_weights(parts: Split) -> None:
 def test_rows_after_convolutions_count_too(parts: Split) -> None:
     fixed, records = world(parts, 4, side=12)
     model = cnn(fixed.shape, 10, activation=nn.ReLU)
-    params, training = start(model), Training(optimizer=SGD(lr=0.1), epochs=2)
-    stored = stored_rows(model, params, records)
+    params = start(model)
     expected = [bias_gradient(model, params, x, y) != 0 for x, y in zip(records.x, records.y, strict=True)]
-    assert torch.equal(stored, torch.stack(expected))
-    audited = audit_storage(training, model, params, fixed, records, steps=(1,), seed=0)
-    assert torch.equal(audited.stored[:, 0], stored)
+    assert torch.equal(at_first_step(model, params, fixed, records), torch.stack(expected))
 
 
 def test_a_sigmoid_stores_every_record_in_every_row(parts: Split) -> None:
     fixed, records = world(parts, 20)
     model = mlp(fixed.shape, 10, hidden=(6,), activation=nn.Sigmoid)
-    assert stored_rows(model, start(model), records).all()
+    assert at_first_step(model, start(model), fixed, records).all()
+
+
+def at_first_step(model: nn.Module, params: Params, fixed: Data, records: Data) -> Tensor:
+    """Which rows store each of the records at the weights `params`."""
+    training = Training(optimizer=SGD(lr=0.1), epochs=1)
+    return audit_storage(training, model, params, fixed, records, steps=(1,), seed=0).stored[:, 0]
 
 
 def test_counts_fractions_and_histograms() -> None:
@@ -159,4 +162,4 @@ def test_what_cannot_be_audited_is_refused(parts: Split) -> None:
             audit_storage(Training(epochs=3), model, start(model), fixed, records, steps=steps, seed=0)
     for bare in (nn.Sequential(nn.Flatten()), nn.Sequential(nn.Flatten(), nn.Linear(64, 10, bias=False)), nn.ReLU()):
         with refused("unsupported-model", "model"):
-            stored_rows(bare, start(model), records)
+            audit_storage(Training(epochs=1), bare, start(model), fixed, records, steps=(1,), seed=0)

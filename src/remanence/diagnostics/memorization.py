@@ -21,11 +21,9 @@ from remanence.models.structure import Unsupported, first_linear
 from remanence.progress import track
 from remanence.seeds import derive_seed
 from remanence.shadow.bank import TrainShadows
-from remanence.training import CrossEntropy, Loss, Optimizer, Training
+from remanence.training import Loss, Optimizer, Training
 from remanence.training.optimizers import State
 from remanence.types import Data, Params
-
-_BLOCK = 1024  # records at a time
 
 BiasGradient: TypeAlias = Callable[[Params, Tensor, Tensor], Tensor]  # parameters, record, label -> (rows,)
 
@@ -52,16 +50,6 @@ class Storage:
         """(steps, rows + 1): how many targets are stored by no row, by one, by two and so on (figure 5)."""
         rows = self.stored.shape[2]
         return torch.stack([counts.bincount(minlength=rows + 1) for counts in self.rows_storing.T])
-
-
-def stored_rows(model: nn.Module, params: Params, records: Data, *, loss: Loss | None = None) -> Tensor:
-    """(records, rows): which rows of `model` a step on each of the records would move, at the weights `params`."""
-    like = next(iter(params.values()))
-    records = records.to(like.device, like.dtype)
-    one = _bias_gradient(model, records.shape, loss or CrossEntropy())
-    gradient = vmap(one, in_dims=(None, 0, 0), chunk_size=_BLOCK)
-    stored: Tensor = gradient(params, records.x, records.y) != 0
-    return stored
 
 
 def audit_storage(
