@@ -63,16 +63,16 @@ def test_the_roc_is_the_share_of_p_values_below_each_level() -> None:
     null, scores = torch.randn(1999, generator=generator), torch.randn(500, generator=generator) + 1
     curve = roc(scores, null, distinct=len(null))
     threshold = null.sort(descending=True).values
-    assert curve.at_1_percent == pytest.approx(float((scores > threshold[19]).float().mean()))  # 1 + 19 of 2000
-    assert curve.at_01_percent == pytest.approx(float((scores > threshold[1]).float().mean()))
+    assert curve.tpr_at_1_percent == pytest.approx(float((scores > threshold[19]).float().mean()))  # 1 + 19 of 2000
+    assert curve.tpr_at_01_percent == pytest.approx(float((scores > threshold[1]).float().mean()))
     assert list(curve.tpr) == sorted(curve.tpr)
     assert curve.tpr[-1] == 1.0
 
 
 def test_the_roc_is_silent_where_the_null_is_too_small() -> None:
     curve = roc(torch.tensor([1.0]), torch.zeros(2000), distinct=500)
-    assert curve.at_1_percent == 1.0
-    assert curve.at_01_percent is None
+    assert curve.tpr_at_1_percent == 1.0
+    assert curve.tpr_at_01_percent is None
 
 
 def test_a_rank_correlation_is_that_of_the_ranks() -> None:

@@ -11,7 +11,8 @@ import torch
 from PIL import Image
 
 from remanence.experiments import words
-from remanence.experiments.results import Histogram, RocSummary
+from remanence.experiments.results import Histogram
+from remanence.metrics import Roc
 from remanence.report import figures
 from remanence.report.charts import LEFT, RIGHT, WIDTH
 from remanence.report.pictures import png
@@ -25,7 +26,7 @@ def made_histogram(counts: Histogram = COUNTS, **levels: float) -> str:
 
 
 def made_roc(fpr: Any, tpr: Any) -> str:
-    return figures.roc(RocSummary(fpr=tuple(fpr), tpr=tuple(tpr), tpr_at_1_percent=None, tpr_at_01_percent=None))
+    return figures.roc(Roc(fpr=tuple(fpr), tpr=tuple(tpr), tpr_at_1_percent=None, tpr_at_01_percent=None))
 
 
 def points(svg: str, name: str) -> list[tuple[float, float]]:

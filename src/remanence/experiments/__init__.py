@@ -16,10 +16,10 @@ from remanence.experiments.experiment import (
     Trial,
     prepare,
     run_experiment,
+    sweep,
 )
 from remanence.experiments.finding import Finding, attack_cases
 from remanence.experiments.outcome import Figure, Measure, Outcome, Series
-from remanence.experiments.sweeps import sweep
 from remanence.experiments.victims import Prepared, Victims
 
 Scale: TypeAlias = Literal["smoke", "small", "full"]  # seconds; minutes on a laptop; one GPU

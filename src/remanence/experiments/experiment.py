@@ -11,11 +11,11 @@ reconstructions against the truth (the default); others measure membership, memo
 What needs no victims at all (a planted gradient, a formula) is a `Measurement`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from time import perf_counter
-from typing import Any, Protocol, final
+from typing import Any, Protocol, TypeVar, final
 
 import torch
 
@@ -25,7 +25,6 @@ from remanence.execution import Backend
 from remanence.experiments.budget import Budget
 from remanence.experiments.checks import caveats, tuned_on_truth
 from remanence.experiments.claim import Claim, check_claims
-from remanence.experiments.device import device_of
 from remanence.experiments.finding import Finding, attack_cases
 from remanence.experiments.outcome import Measure, Outcome, joined, quantities_of
 from remanence.experiments.victims import Prepared, Victims
@@ -34,6 +33,8 @@ from remanence.metrics.evaluation import quantities
 from remanence.metrics.statistics import bootstrap_mean
 from remanence.seeds import derive_seed
 from remanence.shadow import Store
+
+V = TypeVar("V", float, int, str)  # where a sweep stands
 
 
 @final
@@ -176,6 +177,31 @@ class Experiment:
         return {}
 
 
+def sweep(
+    experiment: Experiment,
+    axis: str,
+    values: Iterable[V],
+    vary: Callable[[Experiment, V], Experiment],
+    *,
+    label: str = "{axis} {value}",
+    series: str = "",
+    log: bool = False,
+) -> list[Experiment]:
+    """The experiments `vary(experiment, value)`, labelled and set on the axis, in the order of `values`.
+
+    `label` is a format string with `axis`, `value` and `series`: ``label="epsilon {value:g}"``. Where `vary` changes
+    the attack only, all hold the same victims and these are trained once.
+    """
+    return [
+        replace(
+            vary(experiment, value),
+            label=label.format(axis=axis, value=value, series=series),
+            point=Point(axis=axis, value=value, series=series, log=log),
+        )
+        for value in values
+    ]
+
+
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Completed:
@@ -256,3 +282,18 @@ def _over_repeats(outcomes: list[Outcome], seed: int) -> Outcome:
             )
         )
     return replace(first, measures=tuple(measures))
+
+
+def device_of(device: torch.device | str) -> torch.device:
+    """The device of this name; one that is not here is refused."""
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        found = None
+    if found is None or found.type not in ("cpu", "cuda"):
+        message = f"`device` must be like `cpu`, `cuda` or `cuda:0`, got `{device}`"
+        raise BadInput(message, code="unknown-name", argument="device")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        message = f"`device` is `{found}`, but torch finds {torch.cuda.device_count()} CUDA devices here: use `cpu`"
+        raise BadInput(message, code="unknown-name", argument="device")
+    return found

@@ -14,8 +14,10 @@ from remanence.experiments.codec import decode, encode, json_schema
 from remanence.experiments.experiment import Point
 from remanence.experiments.outcome import Figure, Measure
 from remanence.experiments.provenance import Hardware
-from remanence.metrics import Interval
+from remanence.metrics import Interval, Roc
+from remanence.metrics.evaluation import Labels
 from remanence.metrics.limit import Limit
+from remanence.metrics.statistics import check_lengths
 from remanence.types import Caveat
 
 SCHEMA = 3
@@ -79,29 +81,6 @@ class Counted:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class LabelSummary:
-    """How often the label returned with a record's reconstruction is right; `chance`: the commonest label."""
-
-    accuracy: Interval
-    chance: float
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class RocSummary:
-    """Records against held-out records; the rates at a fixed false-positive rate are null with too few null scores."""
-
-    fpr: tuple[float, ...]
-    tpr: tuple[float, ...]
-    tpr_at_1_percent: float | None
-    tpr_at_01_percent: float | None  # at 0.1 %
-
-    def __post_init__(self) -> None:
-        _check_lengths(fpr=len(self.fpr), tpr=len(self.tpr))
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
 class Histogram:
     """Counts of the primary metric between the edges: of the records, and of the scores of two null levels."""
 
@@ -111,8 +90,7 @@ class Histogram:
     unrelated: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        counts = {name: len(getattr(self, name)) for name in ("records", "held_out", "unrelated")}
-        _check_lengths(bins=len(self.edges) - 1, **counts)
+        check_lengths(bins=self.edges[1:], records=self.records, held_out=self.held_out, unrelated=self.unrelated)
 
 
 @final
@@ -133,8 +111,8 @@ class ScoreSummary:
     fpr: float
     found: Counted
     closer: Counted | None
-    labels: LabelSummary | None
-    roc: RocSummary
+    labels: Labels | None
+    roc: Roc
     histogram: Histogram
 
     def __post_init__(self) -> None:
@@ -226,11 +204,6 @@ class Result:
     def kind(self) -> Kind:
         """What the result is of: an attack, another measurement, or a refused experiment."""
         return "refused" if self.refusal is not None else "measurement" if self.attack is None else "attack"
-
-
-def _check_lengths(**lengths: int) -> None:
-    if len(set(lengths.values())) > 1:
-        raise BadInput(f"lists must be equally long, got {lengths}", code="shape-mismatch")
 
 
 def dump_results(results: Sequence[Result]) -> str:

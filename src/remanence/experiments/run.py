@@ -11,7 +11,7 @@ from typing import final
 from remanence.errors import BadInput
 from remanence.execution import Backend
 from remanence.experiments import Completed, Experiment, Prepared, Victims, prepare, run_experiment
-from remanence.experiments.device import device_of
+from remanence.experiments.experiment import device_of
 from remanence.experiments.folder import Run, check_writable, read_results, redacted, write_run
 from remanence.experiments.results import Result
 from remanence.experiments.summary import images, result_of, rows

@@ -8,28 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from remanence.experiments import results
 from remanence.experiments.claim import Claim
 from remanence.experiments.experiment import Completed
 from remanence.experiments.finding import Finding
 from remanence.experiments.folder import Row
 from remanence.experiments.outcome import Figure, Measure, Series, quantities_of
 from remanence.experiments.provenance import commit, hardware
-from remanence.experiments.results import (
-    SCHEMA,
-    AttackSummary,
-    ClaimCheck,
-    Counted,
-    Histogram,
-    LabelSummary,
-    MetricSummary,
-    NullLevel,
-    Nulls,
-    NullSummary,
-    ReleaseSummary,
-    Result,
-    RocSummary,
-    ScoreSummary,
-)
 from remanence.metrics import Metric, Null, Scores
 from remanence.metrics.evaluation import FPR
 from remanence.types import Data
@@ -37,13 +22,13 @@ from remanence.types import Data
 BINS = 30
 
 
-def result_of(completed: Completed, *, recipe: str, scale: str, seed: int, command: str) -> Result:
+def result_of(completed: Completed, *, recipe: str, scale: str, seed: int, command: str) -> results.Result:
     """What is written to `results.json` about one experiment."""
     experiment, outcome = completed.experiment, completed.outcome
     refused = completed.refusal is not None
     measured = {} if refused else {name: number(value) for name, value in quantities_of(outcome).items()}
-    return Result(
-        schema=SCHEMA,
+    return results.Result(
+        schema=results.SCHEMA,
         recipe=recipe,
         label=experiment.label,
         about=experiment.about,
@@ -126,10 +111,10 @@ def _series(series: Series) -> Series:
     return replace(series, y=rounded(series.y) or (), low=rounded(series.low), high=rounded(series.high))
 
 
-def _claim(claim: Claim, values: dict[str, float | None], scale: str) -> ClaimCheck:
+def _claim(claim: Claim, values: dict[str, float | None], scale: str) -> results.ClaimCheck:
     measured = {name.casefold(): value for name, value in values.items()}[claim.quantity.casefold()]
     comparable = measured if scale == "full" else None
-    return ClaimCheck(
+    return results.ClaimCheck(
         quantity=claim.quantity,
         where=claim.where,
         printed=claim.printed,
@@ -140,21 +125,23 @@ def _claim(claim: Claim, values: dict[str, float | None], scale: str) -> ClaimCh
     )
 
 
-def _attack(finding: Finding) -> AttackSummary:
-    null: Callable[[str], NullSummary] = lambda name: _null(finding.scores.nulls[name], finding.scores.metrics)  # noqa: E731
-    return AttackSummary(
+def _attack(finding: Finding) -> results.AttackSummary:
+    null: Callable[[str], results.NullSummary] = lambda name: _null(finding.scores.nulls[name], finding.scores.metrics)  # noqa: E731
+    return results.AttackSummary(
         call=repr(finding.attack),
         release=_release(finding),
         matching=finding.scores.matching,
         scores=_scores(finding.scores, finding.reconstruction.objective),
-        nulls=Nulls(**{field.name: null(field.name) for field in fields(Nulls)}),
+        nulls=results.Nulls(**{field.name: null(field.name) for field in fields(results.Nulls)}),
         limit=finding.limit,
     )
 
 
-def _scores(scores: Scores, objective: float | None) -> ScoreSummary:
-    labels = scores.labels
-    return ScoreSummary(
+def _scores(scores: Scores, objective: float | None) -> results.ScoreSummary:
+    def rounded(rates: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(float(f"{v:.4g}") for v in rates)
+
+    return results.ScoreSummary(
         records=len(scores.index),
         candidates=scores.candidates,
         unmatched=scores.unmatched,
@@ -162,23 +149,18 @@ def _scores(scores: Scores, objective: float | None) -> ScoreSummary:
         objective=number(objective),
         metrics={metric.name: _metric(metric, scores) for metric in scores.metrics},
         fpr=FPR,
-        found=Counted(count=int(scores.found.sum()), fraction=scores.fraction_found),
-        closer=Counted(count=int(scores.closer.sum()), fraction=scores.fraction_closer),
-        labels=None if labels is None else LabelSummary(accuracy=labels.accuracy, chance=labels.chance),
-        roc=RocSummary(
-            fpr=tuple(float(f"{v:.4g}") for v in scores.roc.fpr),
-            tpr=tuple(float(f"{v:.4g}") for v in scores.roc.tpr),
-            tpr_at_1_percent=scores.roc.at_1_percent,
-            tpr_at_01_percent=scores.roc.at_01_percent,
-        ),
+        found=results.Counted(count=int(scores.found.sum()), fraction=scores.fraction_found),
+        closer=results.Counted(count=int(scores.closer.sum()), fraction=scores.fraction_closer),
+        labels=scores.labels,
+        roc=replace(scores.roc, fpr=rounded(scores.roc.fpr), tpr=rounded(scores.roc.tpr)),
         histogram=_histogram(scores),
     )
 
 
-def _metric(metric: Metric, scores: Scores) -> MetricSummary:
+def _metric(metric: Metric, scores: Scores) -> results.MetricSummary:
     mean = scores.means[metric.name]
     p10, median, p90 = _quantiles(scores.values[metric.name], (0.1, 0.5, 0.9))
-    return MetricSummary(
+    return results.MetricSummary(
         mean=number(mean.value),
         low=number(mean.low),
         high=number(mean.high),
@@ -190,16 +172,16 @@ def _metric(metric: Metric, scores: Scores) -> MetricSummary:
     )
 
 
-def _null(null: Null, metrics: tuple[Metric, ...]) -> NullSummary:
-    def level(metric: Metric) -> NullLevel:
+def _null(null: Null, metrics: tuple[Metric, ...]) -> results.NullSummary:
+    def level(metric: Metric) -> results.NullLevel:
         values, at = null.values[metric.name], 1 - FPR if metric.higher_is_better else FPR
-        return NullLevel(mean=number(float(values.nanmean())), at_1_percent=_quantiles(values, (at,))[0])
+        return results.NullLevel(mean=number(float(values.nanmean())), at_1_percent=_quantiles(values, (at,))[0])
 
     count, of_metrics = len(null.values[metrics[0].name]), {metric.name: level(metric) for metric in metrics}
-    return NullSummary(meaning=null.meaning, count=count, distinct=null.distinct, metrics=of_metrics)
+    return results.NullSummary(meaning=null.meaning, count=count, distinct=null.distinct, metrics=of_metrics)
 
 
-def _histogram(scores: Scores) -> Histogram:
+def _histogram(scores: Scores) -> results.Histogram:
     name = scores.primary.name
     groups = {
         "records": scores.values[name],
@@ -211,7 +193,7 @@ def _histogram(scores: Scores) -> Histogram:
     low, high = (float(pooled.min()), float(pooled.max())) if len(pooled) else (0.0, 1.0)
     high = high if high > low else low + 1e-6
     counts = {group: tuple(torch.histc(v, BINS, low, high).long().tolist()) for group, v in finite.items()}
-    return Histogram(edges=tuple(torch.linspace(low, high, BINS + 1, dtype=torch.double).tolist()), **counts)
+    return results.Histogram(edges=tuple(torch.linspace(low, high, BINS + 1, dtype=torch.double).tolist()), **counts)
 
 
 def _quantiles(values: Tensor, at: tuple[float, ...]) -> list[float | None]:
@@ -221,10 +203,10 @@ def _quantiles(values: Tensor, at: tuple[float, ...]) -> list[float | None]:
     return [number(float(q)) for q in finite.quantile(torch.tensor(at, dtype=torch.double))]
 
 
-def _release(finding: Finding) -> ReleaseSummary:
+def _release(finding: Finding) -> results.ReleaseSummary:
     release: Any = finding.release
     shown = {field.name: getattr(release, field.name) for field in fields(release)}
-    return ReleaseSummary(
+    return results.ReleaseSummary(
         kind=type(release).__name__,
         data=finding.truth.name,
         shows={name: _described(value) for name, value in shown.items() if value is not None},

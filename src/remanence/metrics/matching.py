@@ -90,18 +90,13 @@ def _hungarian(candidates: Tensor, truth: Tensor) -> Tensor:
     from scipy.optimize import linear_sum_assignment
 
     if truth.ndim == 4 and min(truth.shape[2:]) >= SKIMAGE.window:
-        cost = -_similarity(candidates, truth)
+        cost = -SSIM.pairwise(candidates, truth).nan_to_num(nan=-2.0)  # diverged candidates below all others
     else:
         cost = MSE.pairwise(candidates, truth).nan_to_num(nan=2.0)  # worse than any error in [0, 1]
     candidate, record = linear_sum_assignment(cost.double().cpu().numpy())
     match = _unmatched(truth)
     match[torch.from_numpy(record).to(match.device)] = torch.from_numpy(candidate).to(match.device)
     return match
-
-
-def _similarity(candidates: Tensor, truth: Tensor) -> Tensor:
-    """SSIM of all pairs, with diverged (NaN) candidates below all others."""
-    return SSIM.pairwise(candidates, truth).nan_to_num(nan=-2.0)
 
 
 def _unmatched(truth: Tensor) -> Tensor:

@@ -7,6 +7,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from remanence.errors import BadInput
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +83,23 @@ def auc(scores: Tensor, null: Tensor) -> float:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Roc:
-    """True-positive rates of records by false-positive rates of null scores."""
+    """True-positive rates of records by false-positive rates of null scores; the rates at a fixed false-positive rate
+    are None with too few null scores."""
 
     fpr: tuple[float, ...]
     tpr: tuple[float, ...]
-    at_1_percent: float | None
-    at_01_percent: float | None
+    tpr_at_1_percent: float | None
+    tpr_at_01_percent: float | None  # at 0.1 %
+
+    def __post_init__(self) -> None:
+        check_lengths(fpr=self.fpr, tpr=self.tpr)
+
+
+def check_lengths(**lists: Sequence[object]) -> None:
+    """Refuse lists that are not equally long."""
+    lengths = {name: len(values) for name, values in lists.items()}
+    if len(set(lengths.values())) > 1:
+        raise BadInput(f"lists must be equally long, got {lengths}", code="shape-mismatch")
 
 
 def roc(scores: Tensor, null: Tensor, *, distinct: int, points: int = 200) -> Roc:
@@ -97,8 +110,8 @@ def roc(scores: Tensor, null: Tensor, *, distinct: int, points: int = 200) -> Ro
     return Roc(
         fpr=tuple(levels.tolist()),
         tpr=tuple(tpr.tolist()),
-        at_1_percent=_tpr_at(p, distinct, 0.01),
-        at_01_percent=_tpr_at(p, distinct, 0.001),
+        tpr_at_1_percent=_tpr_at(p, distinct, 0.01),
+        tpr_at_01_percent=_tpr_at(p, distinct, 0.001),
     )
 
 

@@ -8,8 +8,9 @@ from typing import final
 from markupsafe import Markup
 
 from remanence.experiments.outcome import Figure, Role, Series
-from remanence.experiments.results import Histogram, RocSummary
+from remanence.experiments.results import Histogram
 from remanence.experiments.words import between, number, score
+from remanence.metrics import Roc
 from remanence.report.charts import chart
 
 MAX_ROWS = 60
@@ -74,7 +75,7 @@ def _outline(name: str, role: Role, edges: Sequence[float], counts: Sequence[int
     return Series(name=name, x=x, y=y if x else (), role=role)
 
 
-def roc(curve: RocSummary) -> str:
+def roc(curve: Roc) -> str:
     """The true-positive rate against the false-positive rate on a logarithmic axis: what counts is its left end."""
     low = min([value for value in curve.fpr if value > 0], default=1.0)
     low = min(low, 0.1)  # further left there is nothing to tell a rate from zero

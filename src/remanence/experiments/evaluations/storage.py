@@ -1,5 +1,6 @@
 """Which rows of the first layer store a record: memorization of an MLP, before any attack."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
 
@@ -40,7 +41,7 @@ class StoredRows:
         found = audit_storage(training, victims.model, initial, fixed, records, steps=self.steps, seed=trial.seed)
         return Outcome(
             measures=tuple(_measures(found, trial.seed)),
-            figures=(_histogram(found), _fractions(found)),
+            figures=_figures(found),
             pictures=_pictures(found, records),
             caveats=self.caveats,
         )
@@ -58,24 +59,21 @@ def _measures(found: Storage, seed: int) -> list[Measure]:
     return [*made, Measure.from_interval(NONE, none, meaning=meaning)]
 
 
-def _histogram(found: Storage) -> Figure:
-    """Figure 5 of Mnemonist (2023)."""
-    texts = tuple(str(count) for count in range(found.stored.shape[2] + 1))
-    series = tuple(
-        Series(name=f"step {step}", x=texts, y=tuple((counts / counts.sum()).tolist()))
-        for step, counts in zip(found.steps, found.histogram().double(), strict=True)
+def _figures(found: Storage) -> tuple[Figure, Figure]:
+    """Figure 5 of Mnemonist (2023), and the same by row."""
+    rows, histogram = found.stored.shape[2], found.histogram().double()
+    fractions = histogram / histogram.sum(1, keepdim=True)
+    return (
+        _bars(found, "Rows per record", "rows that store the record", range(rows + 1), fractions),
+        _bars(found, "Records per row", "row", (f"S{row}" for row in range(rows)), found.fraction),
     )
-    label = "rows that store the record"
-    return Figure(title="Rows per record", x_label=label, y_label="fraction of the records", series=series, kind="bars")
 
 
-def _fractions(found: Storage) -> Figure:
-    texts = tuple(f"S{row}" for row in range(found.stored.shape[2]))
-    series = tuple(
-        Series(name=f"step {step}", x=texts, y=tuple(fraction.tolist()))
-        for step, fraction in zip(found.steps, found.fraction, strict=True)
-    )
-    return Figure(title="Records per row", x_label="row", y_label="fraction of the records", series=series, kind="bars")
+def _bars(found: Storage, title: str, label: str, texts: Iterable[object], fractions: Tensor) -> Figure:
+    x = tuple(map(str, texts))
+    steps = zip(found.steps, fractions.tolist(), strict=True)
+    series = tuple(Series(name=f"step {step}", x=x, y=tuple(values)) for step, values in steps)
+    return Figure(title=title, x_label=label, y_label="fraction of the records", series=series, kind="bars")
 
 
 def _pictures(found: Storage, records: Data) -> dict[str, Tensor]:
