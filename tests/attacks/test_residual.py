@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from remanence.attacks.weights import residual, residual_autograd
-from remanence.models import centred_mlp, torch_params
+from remanence.models import centred_mlp, replace_relu, torch_params
 from remanence.types import Params
 
 HIDDEN = [(9,), (9, 8), (9, 8, 7)]
@@ -37,7 +37,7 @@ def test_the_closed_form_is_the_gradient_of_a_gradient(outputs: int, hidden: tup
     of_deltas = residual.grad_deltas(layers, activations, rest)
     of_x = residual.grad_inputs(layers, activations, rest, of_deltas)
     value, by_x, by_top = residual_autograd.value_and_grads(
-        residual_autograd.with_surrogate(model, float(ALPHA)), params, x, top
+        replace_relu(model, residual_autograd.SurrogateReLU(float(ALPHA))), params, x, top
     )
     torch.testing.assert_close(rest.objective, value, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(of_x, by_x, rtol=1e-10, atol=1e-10)

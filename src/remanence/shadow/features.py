@@ -104,7 +104,7 @@ class Scaler:
 
     def __call__(self, weights: Tensor) -> Tensor:
         """Features (models, features) of flat parameter vectors (models, parameters)."""
-        self.check_size(weights)
+        check_size(weights, len(self.mean))
         count = len(self.active)
         made = weights.new_empty(len(weights), count + (self.rows.count * self.rows.features if self.rows else 0))
         for block, part in zip(made.split(_BLOCK), weights.split(_BLOCK), strict=True):
@@ -113,15 +113,6 @@ class Scaler:
             if self.rows:
                 block[:, count:] = self.row_deltas(part, self.rows).flatten(1)
         return made
-
-    def check_size(self, weights: Tensor) -> None:
-        """Refuse models with another number of parameters than the shadows."""
-        if weights.shape[1] != len(self.mean):
-            message = (
-                f"the reconstructor takes models of {len(self.mean)} parameters, got {weights.shape[1]}: "
-                "fit it on shadows of this model"
-            )
-            raise BadInput(message, code="shape-mismatch", argument="release")
 
     def row_deltas(self, weights: Tensor, rows: Rows) -> Tensor:
         """(models, rows, features): each row less its mean, divided by the largest standard deviation in it."""
@@ -178,7 +169,7 @@ class Digest:
 
     def __call__(self, weights: Tensor) -> Tensor:
         """Features (models, features) of flat parameter vectors (models, parameters)."""
-        self.weight_scaler.check_size(weights)
+        check_size(weights, len(self.weight_scaler.mean))
         count = len(self.active)
         made = weights.new_empty(len(weights), count + self.rows.count * self.rows.features)
         for block, part in zip(made.split(_BLOCK), weights.split(_BLOCK), strict=True):
@@ -198,6 +189,16 @@ class Digest:
 
 
 FittedFeatures: TypeAlias = Scaler | Digest
+
+
+def check_size(weights: Tensor, parameters: int) -> None:
+    """Refuse models (models, parameters) with another number of parameters than the shadows."""
+    if weights.shape[1] != parameters:
+        message = (
+            f"the reconstructor takes models of {parameters} parameters, got {weights.shape[1]}: "
+            "fit it on shadows of this model"
+        )
+        raise BadInput(message, code="shape-mismatch", argument="release")
 
 
 def principal_axes(blocks: Callable[[], Iterator[Tensor]], start: Tensor, count: int) -> tuple[Tensor, Tensor]:

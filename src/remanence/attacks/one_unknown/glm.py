@@ -33,7 +33,8 @@ class GLM:
         require(release, KnowsAllButOne, by=type(self).__name__)
         layer = _layer(release)
         _check(release)
-        theta = _with_intercept(release.final[layer.weight], release.final[layer.bias])
+        weight, bias = release.final[layer.weight], release.final[layer.bias]
+        theta = torch.cat([weight, bias[:, None]], dim=1).double()  # as g is a small difference of large sums
         x, y = release.fixed.x.flatten(1), release.fixed.y
         g = -_gradient(theta, x, y) - (len(y) + 1) * release.training.weight_decay * theta
         c = g[:, -1]
@@ -42,11 +43,6 @@ class GLM:
         label = c.argmin()[None]  # the only class whose c is negative
         objective = (g - _gradient(theta, record, label)).norm() / g.norm()
         return Reconstruction(x=record.to(x).unflatten(1, release.shape), y=label, objective=float(objective))
-
-
-def _with_intercept(weight: Tensor, bias: Tensor) -> Tensor:
-    """(classes, features + 1): weights and intercept in float64, as g is a small difference of large sums."""
-    return torch.cat([weight, bias[:, None]], dim=1).double()
 
 
 def _gradient(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from remanence.progress import track
 from remanence.releases import KnowsAllButOne, require
 from remanence.seeds import derive_seed
 from remanence.shadow import ShadowBank, stack_weights
-from remanence.shadow.features import Scaler, WeightFeatures
+from remanence.shadow.features import Scaler, WeightFeatures, check_size
 from remanence.training import RMSProp
 from remanence.types import Params, Reconstruction
 
@@ -200,14 +200,9 @@ class FittedMnemonist:
 
     def run(self, release: KnowsAllButOne, *, seed: int) -> Reconstruction:
         require(release, KnowsAllButOne, by=type(self.attack).__name__)
-        weights = _flat(release.final)
-        if len(weights) != self.parameters:
-            message = (
-                f"the reconstructor takes models of {self.parameters} parameters, got {len(weights)}: "
-                "fit it on shadows of this model"
-            )
-            raise BadInput(message, code="shape-mismatch", argument="release")
-        return Reconstruction(x=self.reconstructor.reconstruct(weights[None, self.coordinates]))
+        weights = _flat(release.final)[None]
+        check_size(weights, self.parameters)
+        return Reconstruction(x=self.reconstructor.reconstruct(weights[:, self.coordinates]))
 
 
 def _flat(params: Params) -> Tensor:

@@ -16,9 +16,9 @@ from torch.nn.functional import softshrink
 
 from remanence.attacks.weights import residual
 from remanence.attacks.weights.preprocessing import Preprocessing
-from remanence.attacks.weights.residual_autograd import value_and_grads, with_surrogate
+from remanence.attacks.weights.residual_autograd import SurrogateReLU, value_and_grads
 from remanence.errors import BadInput, check_min
-from remanence.models import apply
+from remanence.models import apply, replace_relu
 from remanence.releases import KnowsFinal, require
 from remanence.search import LBFGS, SGD, Constant, Search, Variable, Variables, balanced, checkpoint_path, minimise
 from remanence.types import Params, Reconstruction
@@ -122,6 +122,7 @@ class ExplainedWeights:
             why = residual.why_no_layers(release.model, release.shape)
             problem = f'"projected" `multipliers` need the closed form of an MLP with ReLU: {why}'
             raise BadInput(problem, code="unsupported-model", argument="multipliers")
+        alphas = set() if layers else {run.alpha for run in runs}
         return cls(
             release=release,
             runs=runs,
@@ -130,7 +131,7 @@ class ExplainedWeights:
             signed=attack.signed,
             final=final,
             layers=layers,
-            surrogates={} if layers else {run.alpha: with_surrogate(release.model, run.alpha) for run in runs},
+            surrogates={alpha: replace_relu(release.model, SurrogateReLU(alpha)) for alpha in alphas},
             labels=balanced(attack.candidates, release.num_classes).to(like.device),
             initial={"x": x.to(like), "multipliers": multipliers.to(like)},
             alpha=like.new_tensor([run.alpha for run in runs])[:, None, None],

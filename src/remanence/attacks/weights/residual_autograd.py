@@ -5,7 +5,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from remanence.models import apply, replace_relu
+from remanence.models import apply
 from remanence.types import Params
 
 
@@ -35,11 +35,6 @@ class SurrogateReLU(nn.Module):
     def forward(self, a: Tensor) -> Tensor:
         out: Tensor = _Relu.apply(a, self.alpha)  # type: ignore[no-untyped-call]
         return out
-
-
-def with_surrogate(model: nn.Module, alpha: float) -> nn.Module:
-    """The model with `SurrogateReLU` for every ReLU."""
-    return replace_relu(model, SurrogateReLU(alpha))
 
 
 def objective(model: nn.Module, final: Params, x: Tensor, top: Tensor) -> Tensor:

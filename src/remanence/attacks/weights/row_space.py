@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from remanence.attacks.weights.residual import Layer
-from remanence.search.whitening import WhitenedLayer
+from remanence.search import WhitenedLayer
 
 _GAP = 30.0  # ratio of two singular values between which the rank ends
 _MIN_DIRECTIONS = 10  # of the first level of a curriculum
