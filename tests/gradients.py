@@ -84,7 +84,6 @@ def honest(
 
 def matched(found: Reconstruction, truth: Data) -> tuple[Tensor, Tensor]:
     """Records and labels in the order of the truth."""
-    assert found.y is not None
     assert found.x.shape == truth.x.shape
     distances = torch.cdist(truth.x.double().flatten(1), found.x.double().flatten(1))
     order = torch.from_numpy(linear_sum_assignment(distances.numpy())[1])
@@ -99,5 +98,4 @@ def error(found: Reconstruction, truth: Data) -> float:
 def assert_exact(found: Reconstruction, truth: Data, *, within: float = 1e-6) -> None:
     assert error(found, truth) < within
     assert matched(found, truth)[1].tolist() == truth.y.tolist()
-    assert found.objective is not None
     assert found.objective < within

@@ -11,6 +11,14 @@ from remanence.releases import fine_tuned
 
 Net = Callable[[Data], nn.Module]
 EASY = Training(optimizer=SGD(lr=0.1), epochs=6)
+HARD = Training(
+    optimizer=SGD(lr=0.03, momentum=0.9),
+    epochs=4,
+    batch_size=4,
+    shuffled=False,
+    weight_decay=0.01,
+    lr_schedule=((2, 0.5), (3, 0.1)),
+)
 NETS: dict[str, Net] = {
     "mlp with relu": lambda data: mlp(data.shape, 10, hidden=(24,), activation=nn.ReLU),
     "mlp with elu": lambda data: mlp(data.shape, 10, hidden=(24,)),

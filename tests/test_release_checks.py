@@ -38,9 +38,9 @@ def test_what_is_wrongly_described_is_refused() -> None:
     with refused("not-finite", "final"):
         attack.run(replace(release, final={n: p / 0 for n, p in release.final.items()}), seed=0)
     with refused("wrong-type", "training"):
-        attack.run(replace(release, training=SGD(lr=0.1)), seed=0)  # type: ignore[arg-type]
+        attack.run(replace(release, training=SGD(lr=0.1)), seed=0)
     with refused("wrong-type", "training"):
-        Simulation(training=SGD(lr=0.1))  # type: ignore[arg-type]
+        Simulation(training=SGD(lr=0.1))
 
 
 @pytest.mark.parametrize(

@@ -70,11 +70,9 @@ def dynamics_for(kind: str, there: FineTuned, training: Training, x: Tensor) -> 
     if "span" in kind:
         span = SpanDynamics.from_release(*endpoints, records=4, shape=there.shape)
         span = span and span.in_basis(4, decay=0.9) if "basis" in kind else span
-        assert span is not None
         state = SurrogateState.initial(Surrogate(), x.new_ones(()))
         return replace(span, surrogate=state) if "surrogate" in kind else span
     cnn = CNNDynamics.from_release(*endpoints, records=4, shape=there.shape)
-    assert cnn is not None
     cnn = cnn.with_surrogate(Surrogate(), x) if "surrogate" in kind else cnn
     return replace(cnn, store_tapes="recomputed" not in kind)
 
@@ -117,23 +115,36 @@ def test_a_step_of_linearised_stays_on_the_device(digits: Data, loss: Loss) -> N
     assert grad.shape == x.shape
 
 
+PLAIN = SimuDy(candidates=4, whitening=None, surrogate=None)
+SMOOTH = SimuDy(candidates=4, distance=L2(), whitening=None, surrogate=Surrogate())
+SEARCHES: dict[str, tuple[str, SimuDy | Linearised]] = {
+    **{net: (net, with_search(PLAIN, steps=20, optimizer=Adam(lr=0.01), scales=2)) for net in NETS},
+    **{f"linearised {net}": (net, with_search(Linearised(candidates=4), steps=20)) for net in NETS},
+    "mlp, surrogate": ("mlp", with_search(replace(SMOOTH, whitening=Whitening()), steps=20)),
+    "resnet, surrogate": ("resnet", with_search(replace(SMOOTH, simulation=Simulation(clip=10.0)), steps=20)),
+}
+
+
 @on_cuda
 @in_segments
 @by_training
-@pytest.mark.parametrize("net", NETS.values(), ids=NETS)
-def test_captured_simudy_is_simudy(
-    digits: Data, net: Net, training: Training, segment: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("net", "attack"), SEARCHES.values(), ids=SEARCHES)
+def test_a_captured_search_is_that_of_single_steps(
+    digits: Data,
+    net: str,
+    attack: SimuDy | Linearised,
+    training: Training,
+    segment: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    there = moved(release(digits, net, training), "cuda")
-    attack = with_search(
-        SimuDy(candidates=4, simulation=Simulation(segment=segment), whitening=None, surrogate=None),
-        steps=20,
-        optimizer=Adam(lr=0.01),
-        scales=2,
-    )
+    there = moved(release(digits, NETS[net], training), "cuda")
+    if isinstance(attack, SimuDy):
+        attack = replace(attack, simulation=replace(attack.simulation, segment=segment))
     captured = attack.run(there, seed=0)
     monkeypatch.setattr(solver, "replayed", lambda step, _: step)
-    torch.testing.assert_close(captured.x, attack.run(there, seed=0).x, rtol=1e-6, atol=1e-6)
+    eager = attack.run(there, seed=0)
+    torch.testing.assert_close(captured.x, eager.x, rtol=1e-6, atol=1e-6)
+    assert captured.objective == pytest.approx(eager.objective, rel=1e-6)
 
 
 @on_cuda
@@ -148,7 +159,6 @@ def test_slopes_with_channels_last_are_those_of_the_host(digits: Data, net: Net,
         )
         y, x = torch.arange(4, device=place), start.to(place, dtype).requires_grad_()
         dynamics = CNNDynamics.from_release(shown.model, training, initial, final, records=4, shape=shown.shape)
-        assert dynamics is not None
         assert dynamics.net.layout.memory_format == (
             torch.channels_last if place == "cuda" else torch.contiguous_format
         )
@@ -161,35 +171,9 @@ def test_slopes_with_channels_last_are_those_of_the_host(digits: Data, net: Net,
 
 
 @on_cuda
-@in_segments
-@by_training
-@pytest.mark.parametrize(("net", "whitening", "clip"), [("mlp", Whitening(), None), ("resnet", None, 10.0)])
-def test_a_captured_surrogate_sharpens_as_it_does_step_by_step(
-    digits: Data,
-    training: Training,
-    segment: int,
-    net: str,
-    whitening: Whitening | None,
-    clip: float | None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    there = moved(release(digits, NETS[net], training), "cuda")
-    simulation = Simulation(segment=segment, clip=clip)
-    smooth = {"whitening": whitening, "surrogate": Surrogate()}
-    attack = with_search(SimuDy(candidates=4, distance=L2(), simulation=simulation, **smooth), steps=20)
-    captured = attack.run(there, seed=0)
-    monkeypatch.setattr(solver, "replayed", lambda step, _: step)
-    eager = attack.run(there, seed=0)
-    torch.testing.assert_close(captured.x, eager.x, rtol=1e-6, atol=1e-6)
-    assert captured.objective == pytest.approx(eager.objective, rel=1e-6)
-
-
-@on_cuda
 def test_a_captured_search_resumes_where_it_was(digits: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = moved(release(digits, NETS["mlp"], FULL), "cuda")
-    attack = with_search(
-        SimuDy(candidates=4, whitening=None, surrogate=None), steps=20, optimizer=Adam(lr=0.01), scales=2
-    )
+    _, attack = SEARCHES["mlp"]
     stored, save = with_search(attack, checkpoints=tmp_path), solver.checkpoints.save
 
     def stopping(path: Path, optimizer: torch.optim.Optimizer, restarts: Tensor, done: int) -> None:
@@ -203,13 +187,3 @@ def test_a_captured_search_resumes_where_it_was(digits: Data, tmp_path: Path, mo
         with pytest.raises(KeyboardInterrupt):
             stored.run(there, seed=0)
     torch.testing.assert_close(stored.run(there, seed=0).x, attack.run(there, seed=0).x, rtol=1e-6, atol=1e-6)
-
-
-@on_cuda
-@pytest.mark.parametrize("net", NETS.values(), ids=NETS)
-def test_captured_linear_theories_are_the_same(digits: Data, net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    there = moved(release(digits, net, FULL), "cuda")
-    attack = with_search(Linearised(candidates=4), steps=20, optimizer=Adam(lr=0.01))
-    captured = attack.run(there, seed=0)
-    monkeypatch.setattr(solver, "replayed", lambda step, _: step)
-    torch.testing.assert_close(captured.x, attack.run(there, seed=0).x, rtol=1e-6, atol=1e-6)

@@ -17,8 +17,6 @@ from remanence_recipes.wang2023.setting import SquareAndCube
 
 QUICK = with_search(GradientMatching(), steps=150, restarts=1)
 
-NOISE = GaussianNoise(relative_std=0.3)
-
 
 def under(release: Gradient, *defenses: Defense, seed: int = 0) -> Gradient:
     return replace(release, gradient=defended(release.gradient, defenses, seed=seed), defenses=defenses)
@@ -49,7 +47,6 @@ def test_clipping_hides_neither_images_nor_repeated_labels(digits: Data, distanc
     attack = replace(QUICK, distance=distance, prior=None)
     clipped = under(release, Clipping(norm=0.05 * float(sum(g.norm() ** 2 for g in release.gradient.values()) ** 0.5)))
     found = attack.run(clipped, seed=0)
-    assert found.y is not None
     assert found.y.tolist() == [0, 0, 1, 2]
     assert mse(found, batch) < 0.01
 
@@ -66,7 +63,6 @@ def test_what_the_server_knows_of_a_defence_helps(digits: Data, defense: Defense
 def test_labels_are_guessed_where_nothing_of_them_was_sent(digits: Data) -> None:
     batch = some_digits(digits, 0, 2)
     found = with_search(QUICK, steps=5).run(under(honest(batch), TopK(fraction=1e-4)), seed=0)
-    assert found.y is not None
     assert bool(found.x.isfinite().all())
     assert len(set(found.y.tolist())) == 2  # of two records two classes are likelier than one
 
@@ -86,7 +82,6 @@ def test_clipping_changes_nothing_for_stein() -> None:
     release = planted(nn.Tanh)
     found = Stein().run(under(release, Clipping(norm=1e-3)), seed=0)
     assert error(found, unit_vectors()) < 1e-6
-    assert found.objective is not None
     assert found.objective < 1e-6
 
 
@@ -137,5 +132,4 @@ def test_stein_answers_under_other_defences(digits: Data, defense: Defense) -> N
     batch = some_digits(digits, 0, 2, classes=2)
     found = Stein(restarts=1, reseeds=0).run(under(sent_to(batch, nn.Tanh), defense), seed=0)
     assert float((matched(found, batch)[0] - batch.x).square().mean()) < 0.01
-    assert found.objective is not None
     assert 1e-6 < found.objective < 1

@@ -7,6 +7,7 @@ from math import ceil, cos, pi
 
 import pytest
 import torch
+from refusals import refused
 from torch import Tensor, nn
 from torch.func import grad
 from torch.nn.functional import cosine_similarity
@@ -17,7 +18,6 @@ from remanence.attacks.one_unknown.fitting import Batch, Step
 from remanence.attacks.one_unknown.losses import Criterion, Discriminator
 from remanence.attacks.one_unknown.network import Reconstructor, materialise
 from remanence.engine.cuda import changed_by, copied, precision, rewind, torch_optimizer
-from remanence.errors import BadInput
 from remanence.models import apply, initial_params, mlp
 from remanence.models.lpips import SHAPES, Lpips
 from remanence.seeds import derive_seed
@@ -105,8 +105,8 @@ def test_an_optimiser_without_a_counterpart_is_refused() -> None:
     class Mine:
         lr = 0.1
 
-    with pytest.raises(BadInput):
-        torch_optimizer(Mine(), [nn.Parameter(torch.zeros(1))])  # type: ignore[arg-type]
+    with refused("unsupported-training"):
+        torch_optimizer(Mine(), [nn.Parameter(torch.zeros(1))])
 
 
 def make_step(optimizer: Optimizer, device: str, *, adversarial: float = 0.0) -> Step:
@@ -144,7 +144,6 @@ def test_a_replayed_step_is_the_step(optimizer: Optimizer, adversarial: float) -
 @pytest.mark.parametrize("optimizer", [OPTIMIZERS[1], OPTIMIZERS[2]], ids=repr)
 def test_rewinding_undoes_the_warm_up(optimizer: Optimizer) -> None:
     plain, warmed = (make_step(optimizer, "cpu", adversarial=0.1) for _ in range(2))
-    assert warmed.discriminator is not None
     optimizers = [warmed.optimizer, warmed.discriminator.optimizer]
     held = changed_by(optimizers)
     start = copied(held)
@@ -165,7 +164,6 @@ def test_the_discriminator_learns_to_separate_and_the_reconstructor_to_pass() ->
     assert discriminator.net(real).mean() > discriminator.net(fake).mean() + 0.3
     passing = fake.clone().requires_grad_()
     discriminator.generator_loss(passing).backward()
-    assert passing.grad is not None
     assert discriminator.generator_loss(fake - 10 * passing.grad) < discriminator.generator_loss(fake)
 
 
@@ -243,6 +241,7 @@ def test_coordinates_that_only_hold_rounding_noise_are_silenced() -> None:
     far = Scaler.fit(weights, clip=2.0)(weights + 1)
     assert far[:, :40].max() == 2.0
     assert Scaler.fit(weights, clip=None)(weights + 1)[:, :40].min() > 100
+    assert not Scaler.fit(torch.ones(10, 3), clip=5.0)(torch.rand(4, 3)).any()  # equal models say nothing
 
 
 @pytest.mark.slow
@@ -274,14 +273,8 @@ def test_blocks_and_other_rows_do_not_change_the_scale(monkeypatch: pytest.Monke
     )
 
 
-def test_a_bank_of_equal_models_says_nothing_and_is_no_nan() -> None:
-    scaler = Scaler.fit(torch.ones(10, 3), clip=5.0)
-    assert not scaler(torch.rand(4, 3)).any()
-
-
 def test_a_digest_does_not_depend_on_the_size_of_the_change() -> None:
     weights, layer = rand(40, 30), first_layer(mlp((7,), 3, hidden=()), (7,))
-    assert layer is not None
     weights = weights[:, : 3 + 3 * 7]
     digest = Digest.fit(weights, layer, clip=None, rows=torch.arange(30))
     features, gram = digest(weights), len(digest.active) - 1

@@ -2,18 +2,10 @@
 
 import pytest
 import torch
-from gradients import (
-    SMOOTH,
-    Activation,
-    name_of,
-    release_of,
-)
+from gradients import SMOOTH, Activation, name_of, release_of
 from torch import Tensor, nn
 
-from remanence import (
-    Data,
-    SquaredError,
-)
+from remanence import Data, SquaredError
 from remanence.attacks.gradients.tensor.moments import span_of_rows
 from remanence.attacks.gradients.tensor.refinement import InSpan, row_space
 from remanence.attacks.gradients.tensor.wide_layer import WideLayer
@@ -108,32 +100,3 @@ def test_at_a_relu_boundary_the_better_rows_lead_to_the_batch(outputs: int, choi
         found, found_residuals = getattr(equations, choice)(found, found_residuals).solve(found, steps=10)
     assert torch.allclose(found, records, atol=1e-8)
     assert torch.allclose(found_residuals, residuals, atol=1e-8)
-
-
-def test_on_the_clearest_rows_a_small_error_turns_no_record_to_the_other_side() -> None:
-    equations, records, residuals = in_span(nn.ReLU, 1, biased=True, rows=3000)
-    shifted = records + 0.02 * torch.randn(records.shape, generator=torch.Generator().manual_seed(1)).double()
-    selected = equations.clearest(shifted, residuals)
-    assert len(selected.sent) == 1500
-
-    def turned(rows: InSpan) -> int:
-        on, seems = (rows.projected @ each.T + rows.biases[:, None] > 0 for each in (records, shifted))
-        return int((on != seems).any(1).sum())
-
-    assert turned(selected) == 0 < turned(equations)
-    assert len(equations.subset(3).sent) == 400
-
-
-@pytest.mark.parametrize("activation", SMOOTH, ids=name_of)
-def test_lengths_are_found_for_known_directions(activation: Activation) -> None:
-    equations, records, _ = in_span(activation, 1, biased=True, rows=1000)
-    found = equations.scaled(records / records.norm(dim=1, keepdim=True))
-    ratio = found.norm(dim=1) / records.norm(dim=1)
-    assert float(ratio.log().abs().max()) < 0.1  # the lengths tried lie 19 per cent apart
-
-
-def test_outputs_that_say_the_same_are_one() -> None:
-    column = torch.randn(50, 1, generator=torch.Generator().manual_seed(0)).double()
-    turn = row_space(torch.cat([column, 2 * column, -column], dim=1))
-    assert turn.shape == (3, 1)
-    assert turn[:, 0].abs().tolist() == pytest.approx([6**-0.5, 2 * 6**-0.5, 6**-0.5])

@@ -12,15 +12,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from remanence import Adam, CrossEntropy, Data, Logistic, SquaredError, Training, WeightsOnly, train_victim
-from remanence.attacks import (
-    KKT,
-    ImagePrior,
-    KKTRun,
-    Preprocessing,
-    Rounds,
-    Stationarity,
-    with_search,
-)
+from remanence.attacks import KKT, ImagePrior, KKTRun, Preprocessing, Rounds, Stationarity, with_search
 from remanence.attacks.weights import residual
 from remanence.attacks.weights.kkt import ExplainedWeights, Multipliers
 from remanence.diagnostics.preflight import run_preflight
@@ -88,7 +80,6 @@ def test_it_explains_the_weights_better_and_better() -> None:
     attack = KKT(candidates=20, runs=(KKTRun(init_std=0.1, lr=0.01, multiplier_lr=0.1),))
     short, long = (with_search(attack, steps=n).run(release(), seed=0).objective for n in (1, 300))
     assert short is not None
-    assert long is not None
     assert long < 0.5 * short
 
 
@@ -113,7 +104,6 @@ def test_a_run_that_diverges_is_dropped_with_a_warning() -> None:
     good = KKTRun(init_std=0.1)
     with pytest.warns(RuntimeWarning, match="2 of 3 restarts"):
         found = with_search(KKT(candidates=10, runs=(WILD, good, WILD)), steps=150).run(release(), seed=0)
-    assert found.objective is not None
     assert np.isfinite(found.objective)
     assert found.x.isfinite().all()
     with pytest.raises(Diverged):
@@ -128,11 +118,6 @@ def test_halving_keeps_the_run_that_explains_most() -> None:
     assert halved.objective == pytest.approx(total.objective)
 
 
-def test_runs_are_repeated_by_restarts() -> None:
-    attack = with_search(KKT(candidates=10, runs=(CALM, replace(CALM, alpha=20.0))), steps=5, restarts=3)
-    assert len(ExplainedWeights.from_release(attack, release(), seed=0).init()["x"].init) == 6
-
-
 def test_projected_multipliers_are_those_of_least_squares() -> None:
     still = KKTRun(lr=0.0, min_multiplier=0.0, init_std=0.1, alpha=10.0)
     attack = KKT(candidates=10, runs=(still,), multipliers="projected")
@@ -140,7 +125,6 @@ def test_projected_multipliers_are_those_of_least_squares() -> None:
     stack = Stack(objective, objective.init(), attack.search)
     for _ in range(300):
         stack.step()
-    assert objective.layers is not None
     activations = residual.forward(objective.layers, stack.values["x"][0], objective.alpha[0])
     signs = residual.margin_signs(activations.logits, objective.labels, signed=False) / 10
     gradients, weights = [], [part for layer in objective.layers for part in (layer.weight, layer.bias)]
@@ -161,7 +145,7 @@ def test_settings_that_do_not_fit_are_refused() -> None:
     with refused("unsupported-model", "multipliers"):
         KKT(multipliers="projected").run(images, seed=0)
     with refused("unknown-name", "multipliers"):
-        KKT(multipliers="other")  # type: ignore[arg-type]
+        KKT(multipliers="other")
     with refused("empty", "runs"):
         KKT(runs=())
     with refused("wrong-type", "optimizer"):

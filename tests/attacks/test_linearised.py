@@ -43,23 +43,12 @@ def test_the_sum_is_that_of_each_records_gradient(loss: Loss, data: Data) -> Non
     torch.testing.assert_close(weighted_gradients(model, loss, names, ends, multipliers, data.x, labels), slow)
 
 
-def test_after_one_step_the_gradients_at_the_start_are_the_way(data: Data) -> None:
-    release = after(1, data)
-    names = [name for name, _ in release.model.named_parameters()]
-    moved = torch.cat([(release.initial[n] - release.final[n]).flatten() for n in names])
-    multipliers = torch.full((1, 10), 0.1 / 10, dtype=torch.float64)
-    explained = weighted_gradients(release.model, CrossEntropy(), names, [release.initial], multipliers, data.x, data.y)
-    torch.testing.assert_close(explained, moved)
-
-
 @pytest.mark.slow
 def test_digits_come_back_after_one_step_and_less_after_many(data: Data) -> None:
     attack = Linearised(
         candidates=40, prior=None, search=Search(optimizer=Adam(lr=0.05, beta1=0.8, beta2=0.9), steps=150)
     )
     one, many = (replace(attack, initial_gradients=False).run(after(steps, data), seed=0) for steps in (1, 30))
-    assert one.objective is not None
-    assert many.objective is not None
     assert one.objective < 0.01 < many.objective
     errors = [torch.cdist(data.x.flatten(1), found.x.flatten(1)).min(1).values.median() for found in (one, many)]
     assert errors[0] < 0.7 * errors[1]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from remanence.attacks.gradients.tensor.hermite import hermite_coefficients
-from remanence.attacks.gradients.tensor.moments import Moments, leading_span, span_of_rows, symmetric
+from remanence.attacks.gradients.tensor.moments import Moments, leading_span, span_of_rows
 
 ROWS, FEATURES = 5, 3
 EYE = torch.eye(FEATURES).double()
@@ -63,22 +63,6 @@ def close(found: Tensor, expected: Tensor) -> bool:
 both = pytest.mark.parametrize("source", ["rows", "head"])
 
 
-def test_the_recursion_gives_the_polynomials_of_the_methods() -> None:
-    w = draw(FEATURES, seed=9)
-    third = torch.einsum("a,b,c->abc", w, w, w)
-    fourth = torch.einsum("a,b,c,d->abcd", w, w, w, w)
-    for one, two in (("a", "bc"), ("b", "ac"), ("c", "ab")):
-        third -= torch.einsum(f"{one},{two}->abc", w, EYE)
-    for one, two in (("ab", "cd"), ("ac", "bd"), ("ad", "bc")):
-        fourth -= torch.einsum(f"{one[0]},{one[1]},{two}->abcd", w, w, EYE)
-        fourth -= torch.einsum(f"{two[0]},{two[1]},{one}->abcd", w, w, EYE)
-        fourth += torch.einsum(f"{one},{two}->abcd", EYE, EYE)
-    assert close(hermite(w, 2), torch.outer(w, w) - EYE)
-    assert close(hermite(w, 3), third)
-    assert close(hermite(w, 4), fourth)
-    assert close(symmetrised(fourth), fourth)
-
-
 @both
 @pytest.mark.parametrize("count", [1, 2, FEATURES])
 def test_moments_are_those_of_the_hermite_polynomials_in_full(source: str, count: int) -> None:
@@ -90,12 +74,6 @@ def test_moments_are_those_of_the_hermite_polynomials_in_full(source: str, count
     assert close(given.third(v), torch.einsum("abc,ax,by,cz->xyz", third, v, v, v))
     contracted = torch.einsum("abcd,ax,by,cz,d->xyz", fourth, v, v, v, vector())
     assert close(given.third_contracted(v, vector()), contracted)
-
-
-def test_the_mean_over_permutations() -> None:
-    tensor = draw(3, 3, 3, seed=0)
-    assert close(symmetric(tensor), symmetrised(tensor))
-    assert not close(symmetric(tensor), tensor)
 
 
 def activation(x: Tensor) -> Tensor:

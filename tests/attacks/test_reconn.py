@@ -170,7 +170,7 @@ def test_gates_add_up_the_rows_of_the_first_layer(parts: Split) -> None:
     errors = {}
     for head in ("dense", "gated"):
         fitting = Fitting(optimizer=RMSProp(lr=1e-3), epochs=60, batch_size=16)
-        fitted = RecoNN(hidden=(32,), head=head, fitting=fitting).fit(bank, seed=0)  # type: ignore[arg-type]
+        fitted = RecoNN(hidden=(32,), head=head, fitting=fitting).fit(bank, seed=0)
         errors[head] = float((fitted.reconstruct(weights[120:]) - targets.x[120:]).square().mean())
     assert errors["gated"] < errors["dense"] / 3
 
@@ -220,7 +220,6 @@ def test_a_bank_knows_where_the_first_fully_connected_layer_lies(
     made = train_victim(model, Training(epochs=1), initial_params(model, seed=0), fixed, private, seed=0)
     bank = build_bank(all_but_one(made).release, public, seed=0)
     layer = bank.first_layer()
-    assert layer is not None
     target = public.take(slice(1, 2))
     shadow = train(made.training, model, made.initial, concat([fixed, target]))
     assert torch.allclose(layer.select(bank.weights)[1], shadow[f"{index}.weight"], atol=1e-6)

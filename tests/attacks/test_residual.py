@@ -31,7 +31,6 @@ def test_the_closed_form_is_the_gradient_of_a_gradient(outputs: int, hidden: tup
     model, params = net(outputs, hidden, bias=bias)
     x, top = drawn(5, 6), drawn(5, outputs)
     layers = residual.layers_of(model, params, (6,))
-    assert layers is not None
     activations = residual.forward(layers, x, ALPHA)
     rest = residual.unexplained(layers, activations, top)
     of_deltas = residual.grad_deltas(layers, activations, rest)
@@ -47,7 +46,6 @@ def test_the_closed_form_is_the_gradient_of_a_gradient(outputs: int, hidden: tup
 def test_runs_of_a_stack_know_nothing_of_each_other() -> None:
     model, params = net(4, (9, 8))
     layers = residual.layers_of(model, params, (6,))
-    assert layers is not None
     x, top = drawn(3, 5, 6), drawn(3, 5, 4)
 
     def slope(x: Tensor, top: Tensor) -> Tensor:
@@ -62,7 +60,6 @@ def test_runs_of_a_stack_know_nothing_of_each_other() -> None:
 def test_the_factor_of_the_multipliers_leaves_the_least() -> None:
     model, params = net(4, (9, 8))
     layers = residual.layers_of(model, params, (6,))
-    assert layers is not None
     activations = residual.forward(layers, drawn(5, 6), None)
     top = drawn(5, 4)
     if residual.fit_scale(layers, residual.unexplained(layers, activations, top))[1] < 1e-5:

@@ -1,5 +1,6 @@
 """SimuDy: records come back, settings do what they say, and what cannot be simulated is refused."""
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from refusals import refused
-from simulating import EASY, NETS, Net, shown, some, victim
+from simulating import EASY, HARD, NETS, Net, shown, some, victim
 from torch import Tensor, nn
 
-from remanence import DPGD, SGD, Adam, AdamW, BadInput, Data, FineTuned, Logistic, RMSProp, Training, train_victim
+from remanence import DPGD, SGD, Adam, AdamW, Data, FineTuned, Logistic, RMSProp, Training, train_victim
 from remanence.attacks import (
     L2,
     Cosine,
@@ -32,14 +33,6 @@ from remanence.releases import all_but_one, fine_tuned
 from remanence.seeds import derive_seed
 from remanence.training import Optimizer
 
-HARD = Training(
-    optimizer=SGD(lr=0.03, momentum=0.9),
-    epochs=4,
-    batch_size=4,
-    shuffled=False,
-    weight_decay=0.01,
-    lr_schedule=((2, 0.5), (3, 0.1)),
-)
 FAST = Adam(lr=0.05, beta1=0.8, beta2=0.9)
 PLAIN = SimuDy(
     candidates=3,
@@ -60,7 +53,7 @@ def searching(labels: tuple[int, ...], steps: int, optimizer: Optimizer = FAST) 
 
 
 def simulating(attack: SimuDy, **changes: object) -> SimuDy:
-    return replace(attack, simulation=replace(attack.simulation, **changes))  # type: ignore[arg-type]
+    return replace(attack, simulation=replace(attack.simulation, **changes))
 
 
 @pytest.mark.slow
@@ -69,9 +62,7 @@ def test_digits_come_back(training: Training) -> None:
     data = some(6)
     release = fine_tuned(victim(NETS["mlp with elu"], data, training)).release
     found = searching(tuple(data.y.tolist()), 100).run(release, seed=0)
-    assert found.y is not None
     assert found.y.tolist() == data.y.tolist()
-    assert found.objective is not None
     assert found.objective < 0.02
     assert (found.x - data.x).square().mean() < 0.005
 
@@ -124,7 +115,6 @@ def test_victims_of_adaptive_optimizers_can_be_searched(net: Net, optimizer: Opt
     attack = replace(PLAIN, candidates=6, labels=tuple(data.y.tolist()), prior=None)
     first, last = (with_search(attack, optimizer=FAST, steps=n).run(release, seed=0).objective for n in (1, 30))
     assert first is not None
-    assert last is not None
     assert last < 0.85 * first
 
 
@@ -169,8 +159,7 @@ def uneven(digits: Data) -> FineTuned:
 
 def labels_of(attack: SimuDy, release: FineTuned) -> list[int]:
     found = attack.run(release, seed=0).y
-    assert found is not None
-    return found.tolist()  # type: ignore[no-any-return]
+    return found.tolist()
 
 
 @pytest.mark.slow
@@ -213,11 +202,8 @@ def test_a_search_starts_from_a_shorter_one() -> None:
     still = with_search(replace(PLAIN, start=fewer), steps=1, optimizer=Adam(lr=0.0))
     found = still.run(shown(), seed=0)
     assert torch.equal(found.x, initial.x)
-    assert found.y is not None
     assert found.y.tolist() == [2, 0, 1]
     longer = replace(still, search=PLAIN.search).run(shown(), seed=0)
-    assert found.objective is not None
-    assert longer.objective is not None
     assert longer.objective < found.objective
     with refused("conflict", "start"):
         replace(PLAIN, candidates=4, start=fewer)
@@ -255,9 +241,9 @@ def test_what_does_not_fit_is_refused() -> None:
 @pytest.mark.parametrize("rate", [10.0, 1e5, 1e200])
 def test_a_training_that_diverges_is_refused_with_its_step(net: Net, rate: float) -> None:
     wild = replace(shown(net), training=replace(EASY, optimizer=SGD(lr=rate)))
-    with pytest.raises(BadInput, match=r"diverges at its step \d of 6 on random records") as error:
+    with refused("diverged") as error:
         with_search(PLAIN, steps=1).run(wild, seed=0)
-    assert error.value.code == "diverged"
+    assert re.search(r"at its step \d of 6", str(error.value))
 
 
 def test_a_layer_that_hardly_changed_is_no_divergence() -> None:
@@ -329,10 +315,6 @@ def test_where_whitening_or_a_surrogate_cannot_be_used_it_is_refused(
 ) -> None:
     with refused("unsupported-model", "whitening" if attack.whitening else "surrogate"):
         attack.run(shown(net, training), seed=0)
-
-
-def test_a_surrogate_needs_few_neurons() -> None:
-    assert SURROGATE.run(shown(with_hidden(4)), seed=0).x.isfinite().all()
 
 
 @pytest.mark.parametrize(

@@ -204,4 +204,4 @@ def test_what_has_no_span_is_refused() -> None:
     with refused("shape-mismatch", "records"):
         estimate_span(good).outside(torch.zeros(3, 19))
     with pytest.raises(NotEnoughKnowledge):
-        estimate_span(object())  # type: ignore[arg-type]
+        estimate_span(object())

@@ -4,16 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from gradients import (
-    FEATURES,
-    ROWS,
-    Activation,
-    assert_exact,
-    name_of,
-    release_of,
-    some_digits,
-    unit_vectors,
-)
+from gradients import FEATURES, ROWS, Activation, assert_exact, name_of, release_of, some_digits, unit_vectors
 from refusals import refused
 from torch import nn
 

@@ -60,7 +60,7 @@ def small() -> Gradient:
 
 def with_values(part: str, name: str, change: Callable[[Tensor], Tensor]) -> Gradient:
     params: Params = getattr(small(), part)
-    return replace(small(), **{part: params | {name: change(params[name])}})  # type: ignore[arg-type]
+    return replace(small(), **{part: params | {name: change(params[name])}})
 
 
 def last_entry(value: float) -> Callable[[Tensor], Tensor]:
@@ -141,7 +141,7 @@ def test_wrong_names_and_shapes_are_refused(part: str) -> None:
     ]
     for given in wrong:
         with refused("shape-mismatch", part):
-            Stein().run(replace(small(), **{part: given}), seed=0)  # type: ignore[arg-type]
+            Stein().run(replace(small(), **{part: given}), seed=0)
 
 
 ONLY_FIRST, LAST, TANH = nn.Linear(FEATURES, 5), nn.Linear(5, 1), nn.Tanh()
@@ -183,4 +183,4 @@ def test_settings_that_cannot_serve_are_refused(
     fields: dict[str, int], make: Callable[[], Gradient], code: str, argument: str
 ) -> None:
     with refused(code, argument):
-        Stein(**fields).run(make(), seed=0)  # type: ignore[arg-type]
+        Stein(**fields).run(make(), seed=0)

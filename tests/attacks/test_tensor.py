@@ -60,14 +60,6 @@ def test_the_scale_of_the_tensor_goes_into_the_weights(rank: int) -> None:
         assert (moved_weights / scale - weights).abs().max() < 1e-8
 
 
-@pytest.mark.parametrize("rank", [2, 4, 8])
-def test_small_noise_moves_the_factors_little(rank: int) -> None:
-    tensor, factors, weights = planted(rank, seed=1)
-    moved, moved_weights = aligned(*decompose(tensor + 1e-5 * noise(rank, 5), seed=0), factors)
-    assert 1e-7 < (moved - factors).abs().max() < 5e-3
-    assert (moved_weights - weights).abs().max() < 5e-3
-
-
 def test_noise_is_passed_on_in_proportion() -> None:
     tensor, factors, _ = planted(4, seed=1)
     errors = []
@@ -144,13 +136,3 @@ def test_least_squares_is_that_of_lapack() -> None:
     values = torch.randn(3, 20, 2, generator=generator).double()
     expected = torch.linalg.lstsq(matrix, values).solution
     assert torch.allclose(lstsq_qr(matrix, values), expected, atol=1e-12)
-
-
-def test_dependent_columns_get_finite_coefficients() -> None:
-    generator = torch.Generator().manual_seed(0)
-    matrix = torch.randn(20, 3, generator=generator).double()
-    doubled = torch.cat([matrix, matrix[:, :1]], dim=1)
-    values = matrix @ torch.tensor([[1.0], [2.0], [3.0]]).double()
-    found = lstsq_qr(doubled, values)
-    assert bool(found.isfinite().all())
-    assert (doubled @ found - values).norm() < 1e-10

@@ -32,10 +32,6 @@ def ended(program: Callable[[], None]) -> int:
     return 0
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def assert_refused(said: Said, *words: str) -> None:
     """Exit code 2, nothing on stdout, and one or two lines on stderr that hold the words."""
     assert (said.code, said.out) == (2, "")

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import FILES, Call, assert_refused, assert_told, contents
+from command_line import FILES, Call, assert_refused, assert_told
+from files import contents
 from PIL import Image
 
 from remanence.experiments.folder import read_run
@@ -62,15 +63,6 @@ def test_an_audit_of_a_table(call: Call, quick: None, tmp_path: Path) -> None:
     assert sorted(contents(tmp_path / "runs" / "audit-people")) == FILES
 
 
-def test_an_audit_by_a_server_that_chose_the_weights_is_made_on_request(
-    call: Call, quick: None, tmp_path: Path
-) -> None:
-    write_table(tmp_path / "people.csv", table())
-    said = call("audit", "--data", "people.csv", "--label", "y", "--attack", "Stein")
-    assert (said.code, said.out) == (2, "")
-    assert "1000 rows and 3 features cannot separate 4 records" in said.err
-
-
 @pytest.mark.slow
 def test_an_attack_that_is_refused_does_not_end_an_audit(call: Call, quick: None, tmp_path: Path) -> None:
     write_table(tmp_path / "people.csv", table())
@@ -86,12 +78,6 @@ def test_an_attack_that_is_refused_does_not_end_an_audit(call: Call, quick: None
     again = call(*both, "--json")
     assert [record.kind for record in parse_results(again.out, where="stdout")] == ["refused", "attack"]
     assert (again.code, again.err) == (2, said.err)
-
-
-def test_an_audit_of_a_table_with_repeated_rows(call: Call, quick: None, tmp_path: Path) -> None:
-    rows = table(210)
-    write_table(tmp_path / "people.csv", rows + rows[:60])
-    assert call("audit", "--data", "people.csv", "--label", "y", "--attack", "RecoNN").code == 0
 
 
 def test_an_audit_of_arrays(call: Call, quick: None, tmp_path: Path) -> None:
@@ -149,13 +135,3 @@ def test_bad_data_is_refused_and_nothing_is_made(call: Call, quick: None, tmp_pa
     assert_refused(call("audit", "--data", tmp_path / name, *arguments), *words)
     assert contents(tmp_path) == before
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_pickle_in_the_data_is_never_run(call: Call, tmp_path: Path) -> None:
-    class Trap:
-        def __reduce__(self) -> Any:
-            return Path.touch, (tmp_path / "sprung",)
-
-    np.savez(tmp_path / "trap.npz", x=np.array([Trap()] * 220), y=np.arange(220) % 2)
-    assert_refused(call("audit", "--data", "trap.npz"), "trap.npz cannot be read")
-    assert not (tmp_path / "sprung").exists()

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import FILES, ROOT, Call, Said, assert_refused, contents, printed_to
+from command_line import FILES, ROOT, Call, Said, assert_refused, printed_to
+from files import contents
 from tiny_experiments import tiny_experiment
 
 import remanence.data
@@ -51,6 +52,7 @@ def test_a_run_prints_its_records_and_nothing_else(demo_run: Finished) -> None:
     assert (demo_run.said.code, demo_run.said.err) == (0, "")
     records = parse_results(demo_run.said.out, where="stdout")
     assert records == read_run(demo_run.folder).results
+    assert sorted(contents(demo_run.folder)) == FILES
     gradients = [
         f"gradient of a batch{what}" for what in ("", ", its first layer", ", at weights that the server chose")
     ]
@@ -62,35 +64,11 @@ def test_a_run_prints_its_records_and_nothing_else(demo_run: Finished) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_leaves_four_files(demo_run: Finished) -> None:
-    assert sorted(contents(demo_run.folder)) == FILES
-
-
-@pytest.mark.slow
-def test_the_demo_finds_most_records_of_a_gradient(demo_run: Finished) -> None:
-    gradient = read_run(demo_run.folder).results[0].attack.scores
-    assert gradient.records == 8
-    assert gradient.found.count >= 4  # chance finds 8 of 100 times one
-
-
-@pytest.mark.slow
-def test_the_first_layer_and_a_server_that_chose_the_weights_give_all_away(demo_run: Finished) -> None:
-    for record, count in zip(read_run(demo_run.folder).results[1:3], (8, 4), strict=True):
-        assert record.attack.scores.records == record.attack.scores.found.count == count
-
-
-@pytest.mark.slow
-def test_weights_alone_give_most_records_away(demo_run: Finished) -> None:
-    scores = read_run(demo_run.folder).results[-2].attack.scores
-    assert scores.records == 20
-    assert scores.found.count >= 8  # chance finds 20 of 100 times one
-
-
-@pytest.mark.slow
-def test_both_ends_of_a_training_give_most_records_away(demo_run: Finished) -> None:
-    scores = read_run(demo_run.folder).results[-1].attack.scores
-    assert scores.records == 10
-    assert scores.found.count >= 7
+@pytest.mark.parametrize(("index", "records", "least"), [(0, 8, 4), (1, 8, 8), (2, 4, 4), (4, 20, 8), (5, 10, 7)])
+def test_the_demo_finds_most_records(demo_run: Finished, index: int, records: int, least: int) -> None:
+    scores = read_run(demo_run.folder).results[index].attack.scores
+    assert scores.records == records
+    assert scores.found.count >= least  # chance finds one record in a hundred
 
 
 @pytest.mark.slow
@@ -164,9 +142,8 @@ main()
 @pytest.mark.slow
 def test_an_interrupted_run_keeps_what_is_finished(tmp_path: Path, call: Call) -> None:
     folder = tmp_path / "run"
-    heard = {
-        "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
-    }  # also where tests run in the background
+    # heard also where tests run in the background
+    heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
     running = process([sys.executable, "-c", SLOW, "run", "slow", "--out", str(folder)], cwd=ROOT / "tests", **heard)
     assert running.stdout
     first = running.stdout.readline()

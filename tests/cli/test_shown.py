@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 from command_line import Call, Said, assert_refused, printed_to
+from refusals import refused
 
 import remanence.data
 import remanence.experiments.folder
 from remanence import Experiment
 from remanence.data import FetchFailed
-from remanence.errors import BadInput
 from remanence.progress import track
 from remanence_recipes import RECIPES
 
@@ -110,24 +110,16 @@ def test_the_path_of_the_page_is_the_last_line(call: Call, tiny: None, tmp_path:
 def test_progress_is_on_stderr_and_only_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert list(track(iter("abc"), total=3, label="silent")) == ["a", "b", "c"]
+    def nested() -> list[list[str]]:
+        return [list(track(iter("ab"), total=2, label="inner")) for _ in track(range(2), total=2, label="outer")]
+
+    assert nested() == [["a", "b"]] * 2
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert list(track(iter("abc"), total=3, label="shown")) == ["a", "b", "c"]
-    out, err = capsys.readouterr()
-    assert (out, "shown" in err) == ("", True)
-
-
-def test_a_loop_inside_another_has_its_bar_below(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    for name in ("first", "second"):
-        inner = [list(track(iter("ab"), total=2, label="inner")) for _ in track(range(2), total=2, label=name)]
-        assert inner == [["a", "b"]] * 2
-        err = capsys.readouterr().err
-        assert name in err
-        assert "inner" in err
+    for _ in range(2):  # the second outer loop has its bar again
+        assert nested() == [["a", "b"]] * 2
+        out, err = capsys.readouterr()
+        assert (out, "outer" in err, "inner" in err) == ("", True, True)
 
 
 @pytest.mark.slow
@@ -159,10 +151,7 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
     "attack": (["audit", "--attack", "ReconNN"], ["unknown attack `ReconNN`", "did you mean `RecoNN`?"]),
     "attack of Python": (
         ["audit", "--attack", "SimuDy"],
-        [
-            "SimuDy is not run by `audit`, which runs GradientMatching, ",
-            "build a release in Python (docs/tutorial.md)",
-        ],
+        ["SimuDy is not run by `audit`, which runs GradientMatching, ", "build a release in Python (docs/tutorial.md)"],
     ),
     "attack of another net": (
         ["audit", "--net", "cnn", "--attack", "Stein"],
@@ -194,7 +183,7 @@ def test_what_cannot_be_done_is_said_in_two_lines(
 
 def test_a_traceback_is_shown_only_on_demand(call: Call) -> None:
     for arguments in (["--debug", "run", "nope"], ["run", "nope", "--debug"]):
-        with pytest.raises(BadInput, match="unknown recipe `nope`"):
+        with refused("unknown-name"):
             call(*arguments)
 
 
@@ -206,5 +195,5 @@ def test_a_defect_is_called_one(call: Call, tiny: None, monkeypatch: pytest.Monk
     said = call("run", "tiny")
     assert (said.code, said.out) == (1, "")
     assert said.err == "error: RuntimeError: what torch says\nThis is a defect of remanence: `--debug` shows where.\n"
-    with pytest.raises(RuntimeError, match="in many"):
+    with pytest.raises(RuntimeError):
         call("run", "tiny", "--debug")

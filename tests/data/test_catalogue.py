@@ -29,7 +29,6 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
 def known_as(monkeypatch: pytest.MonkeyPatch, name: str, contents: dict[str, bytes]) -> None:
     """The entry `name` with the digests of `contents`, so that small files pass for the published ones."""
     entry = CATALOGUE[name]
-    assert entry.source is not None
     assert [file.name for file in entry.source.files] == list(contents)
     files = tuple(replace(file, digest=digest(file, contents[file.name])) for file in entry.source.files)
     small: Entry = replace(entry, source=replace(entry.source, files=files))
@@ -175,7 +174,7 @@ def test_refusals(tmp_path: Path) -> None:
         (tmp_path / "nowhere.csv", {"label": "kind"}, "missing-file"),
     ]:
         with refused(code):
-            load(source, **keywords)  # type: ignore[arg-type]
+            load(source, **keywords)
 
 
 def test_fetching_by_name(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,6 @@ def assert_agrees_with_autograd(engine: Engine, model: nn.Module, params: Params
         torch.testing.assert_close(by_params[name], derivative, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(by_x, expected[len(trained)], rtol=1e-9, atol=1e-12)
     if y.is_floating_point():
-        assert by_y is not None
         within = [d - d.mean(-1, keepdim=True) for d in (by_y, expected[-1])]  # probabilities sum to one
         torch.testing.assert_close(*within, rtol=1e-9, atol=1e-12)
     else:
@@ -120,7 +119,6 @@ def test_cnns(net: Net, memory_format: torch.memory_format, count: int) -> None:
     model, loss = net(10), CrossEntropy()
     params = random_params(model)
     engine = cnn_engine(model, loss, params, shape=SHAPE, records=count, memory_format=memory_format)
-    assert engine is not None
     assert_agrees_with_autograd(engine, model, params, loss, records(10)[1])
 
 

@@ -38,7 +38,6 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 def test_the_kernel_agrees_with_autograd(activation: str, clip: float | None, centred: bool) -> None:
     model = mlp((30,), 4, hidden=(3,), activation=ACTIVATIONS[activation])
     layers = layers_of(model, (30,))
-    assert layers is not None
     generator = torch.Generator().manual_seed(0)
     x, y = 3 * torch.rand(40, 30, generator=generator), torch.randint(4, (40,), generator=generator)
     params = {

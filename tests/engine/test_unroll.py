@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from simulating import EASY, NETS, Net, some, victim
+from simulating import EASY, HARD, NETS, Net, some, victim
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
@@ -24,14 +24,6 @@ from remanence.search.distances import between
 from remanence.training import Optimizer, remaining_fraction
 from remanence.types import Params
 
-HARD = Training(
-    optimizer=SGD(lr=0.03, momentum=0.9),
-    epochs=4,
-    batch_size=4,
-    shuffled=False,
-    weight_decay=0.01,
-    lr_schedule=((2, 0.5), (3, 0.1)),
-)
 BATCHED = replace(HARD, optimizer=SGD(lr=0.03), epochs=3, lr_schedule=((2, 0.5),))
 MLPS: dict[str, Net] = {
     "mlp": lambda data: mlp(data.shape, 10, hidden=(24, 14), activation=nn.ReLU),
@@ -164,7 +156,6 @@ def test_in_their_basis_layers_change_as_by_a_plain_training(net: str, training:
     final = training.descend(gradient, made.initial, batches, records=10, noise_seed=0)
     left = remaining_fraction(training, len(batches), records=10)
     layers = ours.layers(*unrolled(made, ours)(x, made.private.y))
-    assert ours.basis is not None
     for name, p in layers.items():
         expected, victims = (each[name] - left * made.initial[name] for each in (final, made.final))
         if name == ours.first:
@@ -260,7 +251,7 @@ class SurrogateReLU(nn.Module):
         super().__init__()
 
     def forward(self, x: Tensor) -> Tensor:
-        return Relu.apply(x, self.beta)  # type: ignore[no-any-return, no-untyped-call]
+        return Relu.apply(x, self.beta)
 
 
 @pytest.mark.slow
@@ -288,7 +279,6 @@ def test_a_relu_without_inputs_has_a_finite_surrogate() -> None:
     zero = {name: torch.zeros_like(p) for name, p in made.initial.items() if name.endswith(("weight", "bias"))}
     made = replace(made, initial=made.initial | zero)
     state = cnn(made).with_surrogate(Surrogate(), made.private.x).surrogate
-    assert state is not None
     assert state.beta.tolist() == [2.0] * len(state.beta)
 
 

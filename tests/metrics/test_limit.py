@@ -200,11 +200,9 @@ def found_with(training: Training, parts: Split, per_case: int = 1, kind: type =
 
 def test_an_audit_of_private_training_has_its_limit_and_says_when_it_is_broken(parts: Split) -> None:
     weak = found_with(Training(privacy=DPGD.for_epsilon(100.0, steps=100, clip=1.0)), parts)
-    assert weak.limit is not None
     assert weak.limit.epsilon == pytest.approx(100.0)
     assert "above-the-limit" not in {caveat.code for caveat in caveats(weak)}
     strong = found_with(Training(privacy=DPGD.for_epsilon(1.0, steps=100, clip=1.0)), parts)
-    assert strong.limit is not None
     assert strong.limit.threshold == weak.limit.threshold
     (flag,) = [caveat for caveat in caveats(strong) if caveat.code == "above-the-limit"]
     assert "epsilon 1, delta 1e-05" in flag.text

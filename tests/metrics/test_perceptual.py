@@ -84,12 +84,6 @@ def test_is_a_symmetric_distance_that_grows_with_distortion(weights: dict[str, T
     torch.testing.assert_close(LPIPS.pairwise(x, other), LPIPS.pairwise(other, x).T)
 
 
-def test_grey_images_are_those_with_three_equal_channels(weights: dict[str, Tensor]) -> None:
-    a, b = images(2, 1, 28, 28), images(2, 1, 28, 28, seed=1)
-    colour = LPIPS.paired(a.expand(-1, 3, -1, -1), b.expand(-1, 3, -1, -1))
-    torch.testing.assert_close(LPIPS.paired(a, b), colour)
-
-
 def test_blocks_do_not_matter_and_the_dtype_stays(weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = images(5, 1, 8, 8).float(), images(5, 1, 8, 8, seed=1).float()
     whole = LPIPS.pairwise(a, b)
@@ -104,7 +98,6 @@ def test_the_slope_is_finite_also_on_black(weights: dict[str, Tensor]) -> None:
     x[0] = 0.0
     found = x.clone().requires_grad_()
     load_lpips(x)(found, x.flip(0)).sum().backward()
-    assert found.grad is not None
     assert found.grad.isfinite().all()
     assert found.grad.any()
 
@@ -116,7 +109,6 @@ def test_no_feature_at_all_is_no_nan() -> None:
     distance = silent(found, torch.zeros(1, 3, 32, 32))
     distance.sum().backward()
     assert not distance.any()
-    assert found.grad is not None
     assert not found.grad.any()
 
 

@@ -217,10 +217,7 @@ with torch.device("meta"):
     }
     CNNS = {
         "torchvision-like ResNet": Equal(
-            theirs=ResNet().eval(),
-            ours=resnet(IMAGES, 10, blocks=(1, 1), width=4),
-            names=_resnet_names(),
-            shape=IMAGES,
+            theirs=ResNet().eval(), ours=resnet(IMAGES, 10, blocks=(1, 1), width=4), names=_resnet_names(), shape=IMAGES
         ),
         "functional CNN": Equal(
             theirs=Conv(),

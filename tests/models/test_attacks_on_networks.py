@@ -83,7 +83,6 @@ def test_reconstructors_read_the_first_layer_where_it_is(
         release = all_but_one(victim).release
         bank = build_bank(release, digits.take(slice(0, 12)), seed=0)
         layer = bank.first_layer()
-        assert layer is not None
         first = next(name for name, p in release.final.items() if p.shape == (6, 64))
         like = bank.weights.mean(0, keepdim=True)
         torch.testing.assert_close(layer.select(like)[0], release.final[first], rtol=0.0, atol=0.05)

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -79,15 +78,11 @@ def test_the_fan_in_of_a_transposed_convolution_is_that_of_its_inputs() -> None:
     assert weight.std() == pytest.approx(0.8796 / (64 * 25) ** 0.5, rel=0.01)
 
 
-def test_building_draws_nothing_from_the_global_generator() -> None:
-    before = torch.get_rng_state()
-    initial_params(cnn((1, 12, 12), 3), seed=1)
-    assert torch.equal(before, torch.get_rng_state())
-
-
 def test_initial_weights_are_truncated_normals_of_the_fan_in() -> None:
     model = mlp((400,), 10, hidden=(300,))
+    before = torch.get_rng_state()
     params = initial_params(model, seed=0)
+    assert torch.equal(before, torch.get_rng_state())
     weight = params["1.weight"]
     assert list(params) == [name for name, _ in model.named_parameters()]
     assert weight.abs().max() <= 2 / 400**0.5
@@ -129,13 +124,6 @@ def test_the_parameters_of_vgg(blocks: tuple[int, ...], channels: tuple[int, ...
     assert convolutions == list(pairwise((3, *channels)))
     assert count(model) == parameters == 9 * sum(a * b for a, b in convolutions) + 2 * sum(channels) + 5130
     assert not model.training
-
-
-@pytest.mark.parametrize("side", [32, 64])
-@pytest.mark.parametrize("net", [resnet18, vgg], ids=["ResNet-18", "VGG-16"])
-def test_deep_nets_take_images_of_both_sides(net: Callable[..., nn.Module], side: int) -> None:
-    model, x = net((3, side, side), 10, width=2), torch.rand(2, 3, side, side)
-    assert apply(model, initial_params(model, seed=0), x).shape == (2, 10)
 
 
 def test_a_vgg_is_the_plain_forward_pass() -> None:
@@ -198,11 +186,7 @@ def test_unknown_layers_and_small_images_are_refused() -> None:
     for initialise in (initial_params, torch_params):
         with refused("unsupported-model", "model"):
             initialise(nn.Sequential(nn.LayerNorm(3)), seed=0)
-    for make in (
-        lambda: cnn((1, 8, 8), 10),
-        lambda: patchgan((3, 16, 16)),
-        lambda: vgg((3, 32, 28), 10),
-    ):
+    for make in (lambda: cnn((1, 8, 8), 10), lambda: patchgan((3, 16, 16)), lambda: vgg((3, 32, 28), 10)):
         with refused("out-of-range", "shape"):
             make()
     for make in (lambda: deconv(5, (1, 30, 28)), lambda: resnet18((64,), 10)):

@@ -25,11 +25,7 @@ MEANINGS = {
 
 
 def made_run(
-    labels: Sequence[str] = ("weights only",),
-    *,
-    n: int = 16,
-    shape: tuple[int, ...] = (3, 12, 12),
-    leak: int = 14,
+    labels: Sequence[str] = ("weights only",), *, n: int = 16, shape: tuple[int, ...] = (3, 12, 12), leak: int = 14
 ) -> Run:
     """One attack for each label; in the first `leak` of the `n` records are found, in every later one none."""
     results: list[Result] = []

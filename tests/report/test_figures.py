@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+from collections.abc import Callable
 from typing import Any
 from xml.etree import ElementTree
 
@@ -95,21 +96,16 @@ def opened(uri: str) -> Image.Image:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, DASH), (0.12345, "0.123"), (-2.5, f"{MINUS}2.5"), (12345, "12,345"), (500, "500"), ("odd", "odd")],
+    ("written", "cases"),
+    [
+        (words.number, {0.12345: "0.123", -2.5: f"{MINUS}2.5", 12345: "12,345", 500: "500", "odd": "odd", None: DASH}),
+        (words.score, {0.5: "0.500", 99.96: "100", 3: "3", 0.0: "0", None: DASH}),
+        (
+            lambda fraction: words.percent(fraction).removesuffix("\N{NO-BREAK SPACE}%"),
+            {0.875: "88", 0.01: "1", 0.001: "0.1", 0.0625: "6.2", 0.996: "99.6", 1.0: "100", 0: "0"},
+        ),
+    ],
+    ids=["number", "score", "percent"],
 )
-def test_number(value: object, text: str) -> None:
-    assert words.number(value) == text
-
-
-@pytest.mark.parametrize(("value", "text"), [(0.5, "0.500"), (99.96, "100"), (3, "3"), (0.0, "0"), (None, DASH)])
-def test_score_keeps_its_zeros(value: object, text: str) -> None:
-    assert words.score(value) == text
-
-
-@pytest.mark.parametrize(
-    ("fraction", "text"),
-    [(0.875, "88"), (0.01, "1"), (0.001, "0.1"), (0.0625, "6.2"), (0.996, "99.6"), (1.0, "100"), (0, "0")],
-)
-def test_percent(fraction: float, text: str) -> None:
-    assert words.percent(fraction) == f"{text}\N{NO-BREAK SPACE}%"
+def test_numbers_are_written_for_a_reader(written: Callable[[Any], str], cases: dict[Any, str]) -> None:
+    assert {value: written(value) for value in cases} == cases

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from made_run import MEANINGS, edited, made_claim, made_limit, made_measurement, made_null, made_point, made_run
+from refusals import refused
 
 import remanence.releases.releases as release_records
-from remanence.errors import BadInput
 from remanence.experiments import Budget
 from remanence.experiments.codec import encode
 from remanence.experiments.folder import Run, read_run, write_run
@@ -27,9 +27,6 @@ HOSTILE = "<img src=x onerror=alert(1)>\"'&.npz"
 def test_verdict_says_fraction_interval_and_chance() -> None:
     said = verdict(made_run(n=16, leak=14).results[0]).replace(SPACE, " ").replace(DASH, "-")
     assert said == "14 of 16 records were found (88 %, 95 % interval 62-98 %) where chance finds 1 %."
-
-
-def test_verdict_of_one_record() -> None:
     assert verdict(made_run(n=16, leak=1).results[0]).startswith("1 of 16 records was found")
 
 
@@ -59,12 +56,6 @@ def test_redacted_page_has_counts_and_curves_only(shape: tuple[int, ...]) -> Non
     assert "14 of 16 records were found" in page
     assert 'class="line ours c0"' in page
     assert page == render(replace(run, rows=[], images={}))
-
-
-def test_page_with_records_says_that_it_is_personal_data() -> None:
-    page = render(made_run())
-    assert "Treat this page as personal data" in page
-    assert "This page is redacted" not in page
 
 
 def test_rows_without_pictures() -> None:
@@ -123,12 +114,14 @@ def test_table_rows_are_shown_as_values() -> None:
 
 def test_unequal_rows_and_pictures_are_refused() -> None:
     run = made_run()
-    with pytest.raises(BadInput, match=r"has 15 rows in scores\.csv and 16 in images"):
+    with refused("damaged-file"):
         render(replace(run, rows=run.rows[1:]))
 
 
 def test_every_null_stands_beside_the_scores_with_its_meaning() -> None:
     page = render(made_run())
+    assert "Treat this page as personal data" in page
+    assert "This page is redacted" not in page
     table = page[page.index('<table class="levels">') :]
     assert [table.index(meaning) for meaning in MEANINGS.values()] == sorted(map(table.index, MEANINGS.values()))
     assert "Paired by <code>nearest_ncc</code>" in page
@@ -159,7 +152,7 @@ def test_claims_say_whether_they_hold() -> None:
 
 
 def test_attack_is_a_table_of_fields_and_always_the_raw_call() -> None:
-    page, call = render(made_run()), made_run().results[0].attack.call  # type: ignore[union-attr]
+    page, call = render(made_run()), made_run().results[0].attack.call
     assert "<dt>norms</dt><dd><code>(150.0, 200.0)</code></dd>" in page
     assert f"<pre><code>{escape(call)}</code></pre>".replace("&#x27;", "&#39;") in page
 
@@ -174,15 +167,8 @@ def test_attack_that_does_not_read_as_a_call_is_shown_raw(attack: str) -> None:
 def test_provenance_is_complete() -> None:
     page = render(made_run(["one", "two"]))
     facts = page[page.index("Where this comes from") :]
-    for word in (
-        "remanence demo --out demo",
-        "0123abc",
-        "41.3",
-        "Linux",
-        "2.11.0",
-        f"<dt>schema</dt><dd>{SCHEMA}",
-        "not known",
-    ):
+    schema = f"<dt>schema</dt><dd>{SCHEMA}"
+    for word in ("remanence demo --out demo", "0123abc", "41.3", "Linux", "2.11.0", schema, "not known"):
         assert word in facts
 
 

@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 import torch
+from refusals import refused
 
 from remanence import (
     AllButOne,
     Data,
     Experiment,
-    NotEnoughKnowledge,
     Reconstruction,
     Training,
     Victims,
@@ -19,10 +19,9 @@ from remanence import (
 )
 from remanence.attacks import GradientMatching, RecoNN, with_search
 from remanence.data import Split
-from remanence.errors import BadInput
-from remanence.experiments import Claim, Finding, attack_cases
+from remanence.experiments import Finding, attack_cases
 from remanence.experiments.checks import caveats
-from remanence.metrics import MSE, SSIM, Matching, Metric, hungarian, identity
+from remanence.metrics import Matching, hungarian, identity
 from remanence.models import initial_params, mlp
 from remanence.releases import Case, all_but_one, gradient_at_initial, weights_only
 
@@ -55,7 +54,7 @@ def test_several_releases_are_scored_together(parts: Split) -> None:
     )
     assert len(found.truth) == 3
     assert found.scores.found.tolist() == [True, False, False]
-    with pytest.raises(BadInput, match="`cases` is empty"):
+    with refused("empty", "cases"):
         attack_cases([], Replay(parts.private.x), public=parts.public, unrelated=parts.test)
 
 
@@ -63,7 +62,7 @@ def test_a_learning_attack_on_a_poorer_release_says_what_is_missing(parts: Split
     model = mlp(parts.fixed.shape, 10)
     initial = initial_params(model, seed=0)
     victim = train_victim(model, Training(epochs=2), initial, parts.fixed, parts.private, seed=0)
-    with pytest.raises(NotEnoughKnowledge, match=r"`fixed`.* which a WeightsOnly release does not show"):
+    with refused("not-enough-knowledge", "release"):
         attack_cases([weights_only(victim)] * 2, RecoNN(), public=parts.public, unrelated=parts.test)
 
 
@@ -75,8 +74,8 @@ def test_one_bank_serves_releases_of_one_start_and_one_fixed_set(parts: Split) -
         return all_but_one(train_victim(model, Training(epochs=1), initial, fixed, target, seed=0))
 
     first, fewer = release(0, parts.fixed), parts.fixed.take(slice(0, 50))
-    for other, what in ((release(1, parts.fixed), "initial weights"), (release(0, fewer), "fixed records")):
-        with pytest.raises(BadInput, match=f"the releases differ in their {what}"):
+    for other in (release(1, parts.fixed), release(0, fewer)):
+        with refused("conflict", "cases"):
             attack_cases([first, other], RecoNN(), public=parts.public, unrelated=parts.test)
 
 
@@ -126,7 +125,7 @@ def cell(parts: Split, **changes: object) -> Experiment:
         ),
         attack=with_search(GradientMatching(), steps=150, restarts=1),
     )
-    return dataclasses.replace(plain, **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(plain, **changes)
 
 
 @pytest.mark.slow
@@ -147,19 +146,8 @@ def test_a_choice_made_with_the_truth_in_hand_is_said(parts: Split) -> None:
     assert "tuned-on-truth" in {caveat.code for caveat in result.outcome.caveats}
 
 
-@pytest.mark.parametrize(
-    ("metric", "measured", "holds"),
-    [(MSE, 0.5, True), (MSE, 1.05, True), (MSE, 1.2, False), (SSIM, 0.95, True), (SSIM, 0.8, False)],
-)
-def test_a_claim_holds_when_ours_is_no_worse(metric: Metric, measured: float, holds: bool) -> None:
-    assert Claim.mean(metric, printed=1.0, where="nowhere").holds(measured) is holds
-
-
 def test_cuda_is_refused_where_there_is_none(parts: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(BadInput, match="0 CUDA devices here: use `cpu`"):
-        run_experiment(cell(parts), device="cuda")
-    with pytest.raises(BadInput, match="got `meta`"):
-        run_experiment(cell(parts), device="meta")
-    with pytest.raises(BadInput, match="got `gpu please`"):
-        run_experiment(cell(parts), device="gpu please")
+    for device in ("cuda", "cuda:0", "meta", "gpu please"):
+        with refused("unknown-name", "device"):
+            run_experiment(cell(parts), device=device)

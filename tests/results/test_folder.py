@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from files import contents
+from refusals import refused
 from safetensors.torch import save_file
 from tiny_experiments import tiny_experiment
 
-from remanence.errors import BadInput
 from remanence.experiments import run_experiment
-from remanence.experiments.folder import Run, check_writable, read_run, replace_file, write_run
+from remanence.experiments.folder import Run, read_run, replace_file, write_run
 from remanence.experiments.summary import images, result_of, rows
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -26,10 +27,6 @@ def run() -> Run:
     completed = run_experiment(tiny_experiment())
     made = result_of(completed, recipe="tiny", scale="smoke", seed=0, command="remanence run tiny")
     return Run(results=[made], rows=rows(completed), images={f"0/{name}": x for name, x in images(completed).items()})
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_a_run_is_read_as_it_was_written(tmp_path: Path, run: Run) -> None:
@@ -84,15 +81,15 @@ def half_written(path: Path, *_: Any, **__: Any) -> None:
     raise FULL
 
 
-def refused(*_: Any, **__: Any) -> None:
+def full(*_: Any, **__: Any) -> None:
     raise FULL
 
 
 BREAKS: dict[str, tuple[object, str, Callable[..., None]]] = {
     "the pictures": (Path, "write_bytes", half_written),
-    "the rows": (csv.DictWriter, "writerows", refused),
+    "the rows": (csv.DictWriter, "writerows", full),
     "the results": (Path, "write_text", half_written),
-    "the new names": (os, "replace", refused),
+    "the new names": (os, "replace", full),
 }
 
 
@@ -132,17 +129,10 @@ def test_an_unfinished_file_is_never_seen(tmp_path: Path, error: BaseException) 
         assert caught.value.filename == str(path)  # and not the temporary's
 
 
-def test_a_file_gets_its_name_when_it_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "file"
-    replace_file(path, lambda temporary: temporary.write_text("whole"))
-    replace_file(path, lambda temporary: temporary.write_text("again"))
-    assert contents(path.parent) == {"file": b"again"}
-
-
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     for folder in (tmp_path, tmp_path / "nowhere", tmp_path / "file"):
-        with pytest.raises(BadInput, match=r"is not a run folder \(there is no results.json in it\): give the folder"):
+        with refused("missing-file", "folder"):
             read_run(folder)
 
 
@@ -162,27 +152,14 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named(tmp_path: Path, run: Run, name: str, damage: bytes) -> None:
     write_run(tmp_path, run)
     (tmp_path / name).write_bytes(damage)
-    with pytest.raises(BadInput, match=rf"{name}` is (damaged|not JSON) \(.*\): make the run again"):
+    with refused("damaged-file") as caught:
         read_run(tmp_path)
+    assert name in str(caught.value)
 
 
 @pytest.mark.parametrize("x", [torch.zeros(3, 1, 4, 4), torch.zeros(3, 4).double(), torch.zeros(3).byte()])
 def test_pictures_of_another_kind_are_refused(tmp_path: Path, run: Run, x: torch.Tensor) -> None:
     write_run(tmp_path, run)
     save_file({"0/truth": x}, tmp_path / "images.safetensors")
-    with pytest.raises(BadInput, match=r"images\.safetensors` is damaged \(`0/truth` holds neither"):
+    with refused("damaged-file"):
         read_run(tmp_path)
-
-
-def test_looking_at_a_folder_leaves_no_trace(tmp_path: Path) -> None:
-    check_writable(tmp_path)
-    check_writable(tmp_path / "new" / "deep")
-    assert contents(tmp_path) == {}
-
-
-def test_a_relative_folder_can_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    check_writable(Path("runs/new"))
-    (tmp_path / "runs").write_text("a file")
-    with pytest.raises(BadInput, match=r"cannot write into `runs/new` \(Not a directory\)"):
-        check_writable(Path("runs/new"))

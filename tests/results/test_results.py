@@ -13,7 +13,6 @@ import torch
 from refusals import refused
 from tiny_experiments import tiny_experiment, tiny_measurement
 
-from remanence.errors import BadInput
 from remanence.experiments import Claim, Completed, Point, run_experiment
 from remanence.experiments.codec import decode, encode, json_schema
 from remanence.experiments.results import SCHEMA, Result, dump_results, parse_results, schema
@@ -28,7 +27,7 @@ LIMIT = dict.fromkeys(("mu", "epsilon", "delta", "threshold", "prior", "bound"),
 def as_json(completed: Completed) -> dict[str, Any]:
     result = result_of(completed, recipe="tiny", scale="smoke", seed=0, command="remanence run tiny")
     (value,) = json.loads(dump_results([result]))
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +115,8 @@ PATHS = [
 @pytest.mark.parametrize("new", [..., [None]], ids=["missing", "wrong"])
 def test_what_is_wrong_is_named(attack: dict[str, Any], path: str, new: Any) -> None:
     wrong = changed(attack, path, new)
-    with pytest.raises(BadInput, match=r"result 1 of `some/results.json` .*: make the run again") as caught:
+    with refused("damaged-file") as caught:
         parsed(attack, wrong)
-    assert caught.value.code == "damaged-file"
     shown = re.sub(r"\.(\d+)", r"[\1]", path)
     assert (caught.value.argument or "").startswith(shown)
     with pytest.raises(jsonschema.ValidationError):

@@ -15,17 +15,7 @@ from torch import nn
 
 from remanence import Reconstruction, evaluate
 from remanence.attacks import GradientMatching, with_search
-from remanence.experiments import (
-    Budget,
-    Claim,
-    Completed,
-    Figure,
-    Measure,
-    Outcome,
-    Point,
-    Series,
-    run_experiment,
-)
+from remanence.experiments import Budget, Claim, Completed, Figure, Measure, Outcome, Point, Series, run_experiment
 from remanence.experiments.results import AttackSummary, dump_results, parse_results
 from remanence.experiments.summary import as_pixels, images, rows
 from remanence.metrics import MSE, PSNR, Interval, Metric, hungarian
@@ -138,7 +128,6 @@ def test_the_records_closer_than_their_neighbours_are_counted(completed: Complet
     neighbour = scores.nulls["nearest_neighbour"].values["mse"].numpy()
     closer = [bool(ours < theirs) for ours, theirs in zip(scores.values["mse"].numpy(), neighbour, strict=True)]
     summary = attack_of(completed).scores.closer
-    assert summary is not None
     assert PRIVATE // 2 <= summary.count == sum(closer) < PRIVATE
     exact = binomtest(sum(closer), PRIVATE).proportion_ci(0.95, "exact")
     assert (summary.fraction.low, summary.fraction.high) == pytest.approx((exact.low, exact.high))
@@ -155,7 +144,6 @@ def test_labels_and_objective_where_the_attack_gave_them(completed: Completed) -
     scored = evaluate(guess, truth, unrelated=others, matching=hungarian, metrics=(MSE,))
     finding = replace(labelled.finding, reconstruction=guess, scores=scored)
     scores = attack_of(replace(labelled, outcome=Outcome(finding=finding))).scores
-    assert scores.labels is not None
     assert (scores.labels.accuracy.value, scores.labels.chance, scores.objective) == (0.5, 0.5, 0.5)
 
 
@@ -251,10 +239,10 @@ def test_values_that_are_not_finite_become_gaps() -> None:
 BAD_FIGURES: dict[str, tuple[Callable[[], object], str]] = {
     "unequal lengths": (lambda: Series(name="a", x=(1, 2), y=(1.0,)), "shape-mismatch"),
     "half an interval": (lambda: Series(name="a", x=(1,), y=(1.0,), low=(0.0,)), "shape-mismatch"),
-    "mixed x": (lambda: Series(name="a", x=(1, "b"), y=(1.0, 2.0)), "wrong-type"),  # type: ignore[arg-type]
+    "mixed x": (lambda: Series(name="a", x=(1, "b"), y=(1.0, 2.0)), "wrong-type"),
     "infinite x": (lambda: Series(name="a", x=(float("inf"),), y=(1.0,)), "wrong-type"),
-    "a role": (lambda: Series(name="a", x=(1,), y=(1.0,), role="our"), "unknown-name"),  # type: ignore[arg-type]
-    "a kind": (lambda: Figure(title="t", x_label="", y_label="", series=(), kind="bar"), "unknown-name"),  # type: ignore[arg-type]
+    "a role": (lambda: Series(name="a", x=(1,), y=(1.0,), role="our"), "unknown-name"),
+    "a kind": (lambda: Figure(title="t", x_label="", y_label="", series=(), kind="bar"), "unknown-name"),
     "texts on a line": (
         lambda: Figure(title="t", x_label="", y_label="", series=(Series(name="a", x=("b",), y=(1.0,)),)),
         "wrong-type",

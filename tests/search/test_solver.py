@@ -54,7 +54,7 @@ class Bowl:
 
 def bowl(*rows: float, **settings: object) -> Bowl:
     target = torch.tensor(rows, dtype=torch.float64)[:, None].expand(-1, 3).contiguous()
-    return Bowl(target=target, variable=Variable(init=torch.zeros_like(target), **settings))  # type: ignore[arg-type]
+    return Bowl(target=target, variable=Variable(init=torch.zeros_like(target), **settings))
 
 
 @pytest.mark.parametrize("optimizer", [Adam(lr=0.05), SGD(lr=0.1, momentum=0.5), RMSProp(lr=0.02), LBFGS()], ids=repr)

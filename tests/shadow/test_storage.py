@@ -108,7 +108,7 @@ def test_a_stack_halved_for_want_of_memory_is_the_same(parts: Split, monkeypatch
         calls.append(1)
         if len(calls) == 4:  # after step 2 was seen
             raise torch.OutOfMemoryError
-        return real(*given, centred=centred)  # type: ignore[arg-type]
+        return real(*given, centred=centred)
 
     monkeypatch.setattr(remanence.engine.ensembles.mlp, "_gradient", short_of_memory)
     with pytest.warns(UserWarning, match="trained in halves"):

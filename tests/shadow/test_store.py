@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from banks import CHUNKS, build, public, records, small_release
+from files import contents
 from refusals import refused
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -29,10 +30,6 @@ from remanence.releases import AllButOne
 from remanence.shadow import build_bank
 
 SHARDS = [f"shadows-{8 * i:08}.safetensors" for i in range(CHUNKS)]
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @dataclass
@@ -177,10 +174,7 @@ def test_another_chunk_torch_or_device_is_another_bank(
     small: AllButOne, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(tmp_path, small)
-    for owner, name, value in (
-        (remanence.engine.ensembles.chunked, "CPU_CHUNK", 16),
-        (torch, "__version__", "3.0.0"),
-    ):
+    for owner, name, value in ((remanence.engine.ensembles.chunked, "CPU_CHUNK", 16), (torch, "__version__", "3.0.0")):
         with monkeypatch.context() as patch, refused("conflict", "store"):
             patch.setattr(owner, name, value)
             build(tmp_path, small)

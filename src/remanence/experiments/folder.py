@@ -65,7 +65,9 @@ def read_results(folder: Path) -> list[Result]:
         if not path.is_file():
             raise BadInput(
                 f"`{folder}` is not a run folder (there is no results.json in it): "
-                "give the folder that demo, audit or run wrote"
+                "give the folder that demo, audit or run wrote",
+                code="missing-file",
+                argument="folder",
             )
         return parse_results(path.read_text(encoding="utf-8"), where=str(path))
 
@@ -80,7 +82,7 @@ def _reading(path: Path) -> Iterator[Path]:
     except BadInput:
         raise
     except (ValueError, csv.Error, SafetensorError) as error:
-        raise BadInput(f"`{path}` is damaged ({error}): make the run again") from None
+        raise BadInput(f"`{path}` is damaged ({error}): make the run again", code="damaged-file") from None
 
 
 def _read_rows(path: Path) -> list[Row]:
@@ -140,7 +142,9 @@ def check_writable(folder: Path, *, option: str = "--out") -> None:
         if error.errno == errno.ENOSPC:  # the place is right
             raise
         raise BadInput(
-            f"cannot write into `{folder}` ({error.strerror}): choose another place with `{option}`"
+            f"cannot write into `{folder}` ({error.strerror}): choose another place with `{option}`",
+            code="not-writable",
+            argument=option,
         ) from None
 
 
