@@ -105,7 +105,7 @@ def test_an_optimiser_without_a_counterpart_is_refused() -> None:
     class Mine:
         lr = 0.1
 
-    with refused("unsupported-training"):
+    with refused("wrong-type", "optimizer"):
         torch_optimizer(Mine(), [nn.Parameter(torch.zeros(1))])
 
 
