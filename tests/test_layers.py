@@ -24,8 +24,8 @@ LAYERS = [  # lowest first
     {"diagnostics"},
     {"metrics"},
     {"experiments"},
-    {"audit"},
     {"report"},
+    {"auditing"},
     {"cli"},
     {"__main__"},
 ]

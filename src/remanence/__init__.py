@@ -5,6 +5,7 @@ The common nouns are here; attacks, metrics, models, releases, defenses and diag
 
 from remanence import attacks, diagnostics, metrics, models, releases
 from remanence.attacks import Attack
+from remanence.auditing import Report, applicable, audit
 from remanence.data import Split, load, split
 from remanence.errors import BadInput, NotEnoughKnowledge
 from remanence.experiments import Experiment, Victims, run_experiment, sweep
@@ -53,13 +54,16 @@ __all__ = [
     "NotEnoughKnowledge",
     "RMSProp",
     "Reconstruction",
+    "Report",
     "Split",
     "SquaredError",
     "Training",
     "Victim",
     "Victims",
     "WeightsOnly",
+    "applicable",
     "attacks",
+    "audit",
     "defenses",
     "diagnostics",
     "evaluate",

@@ -165,8 +165,8 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Train small victims on your data, attack them, and write a page."""
-    from remanence.audit.first_layer import weights_experiment
-    from remanence.audit.presets import audit_experiments
+    from remanence.auditing.first_layer import weights_experiment
+    from remanence.auditing.presets import audit_experiments
     from remanence.data import load
     from remanence.experiments.run import Job
 

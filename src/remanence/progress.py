@@ -1,7 +1,10 @@
-"""A progress bar on stderr for anything that takes more than a few seconds; none if stderr is no terminal."""
+"""A progress bar on stderr for anything that takes more than a few seconds, none if stderr is no terminal; and a limit
+of time that every such loop keeps."""
 
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,11 +15,47 @@ T = TypeVar("T")
 
 SOON = 1.0  # seconds: work of many short steps that is done by then needs no bar
 
+_deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 _shown: "list[Progress]" = []  # at most one: a loop inside another adds its bar below
 
 
-def track(items: Iterable[T], *, total: int, label: str, after: float = 0.0) -> Iterator[T]:
-    """Yield `items`, showing how far along `total` they are and the time left, from `after` seconds on."""
+class OutOfTime(Exception):
+    """Work did not end within its `time_limit`."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Within it, loops that are tracked end after `seconds`: a search with what it has, others with `OutOfTime`."""
+    outer, own = _deadline.get(), monotonic() + seconds
+    token = _deadline.set(own if outer is None else min(outer, own))
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+def track(items: Iterable[T], *, total: int, label: str, after: float = 0.0, may_stop: bool = False) -> Iterator[T]:
+    """Yield `items`, showing how far along `total` they are and the time left, from `after` seconds on.
+
+    Once a `time_limit` is over, no more items come where the loop `may_stop` after any of them but before the first.
+    """
+    yield from _limited(_shown_along(items, total=total, label=label, after=after), label, may_stop=may_stop)
+
+
+def _limited(items: Iterator[T], label: str, *, may_stop: bool) -> Iterator[T]:
+    deadline = _deadline.get()
+    if deadline is None:
+        yield from items
+        return
+    for done, item in enumerate(items):
+        if monotonic() > deadline and (done or not may_stop):
+            if may_stop:
+                return
+            raise OutOfTime(label)
+        yield item
+
+
+def _shown_along(items: Iterable[T], *, total: int, label: str, after: float) -> Iterator[T]:
     if not sys.stderr.isatty():
         yield from items
         return

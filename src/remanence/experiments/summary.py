@@ -209,14 +209,14 @@ def _release(finding: Finding) -> results.ReleaseSummary:
     return results.ReleaseSummary(
         kind=type(release).__name__,
         data=finding.truth.name,
-        shows={name: _described(value) for name, value in shown.items() if value is not None},
-        owned=_described(finding.public) if len(finding.public) else "none",
+        shows={name: described(value) for name, value in shown.items() if value is not None},
+        owned=described(finding.public) if len(finding.public) else "none",
         withholds=release.withholds,
         records=len(finding.truth),
     )
 
 
-def _described(value: object) -> str:
+def described(value: object) -> str:
     """A part of a release in a few words."""
     if isinstance(value, dict):
         return f"{sum(p.numel() for p in value.values()):,} numbers in {len(value)} tensors"

@@ -92,8 +92,8 @@ class KnowsGradient(KnowsUpdate, Protocol):
 
 def require(release: object, knowledge: type, *, by: str) -> None:
     """Refuse a release that shows less than the protocol `knowledge`, naming who needs more and what is missing."""
-    asked = [name for cls in knowledge.__mro__ for name, member in vars(cls).items() if isinstance(member, property)]
-    if missing := [name for name in asked if not hasattr(release, name)]:
+    members = [name for cls in knowledge.__mro__ for name, member in vars(cls).items() if isinstance(member, property)]
+    if missing := [name for name in dict.fromkeys(members) if not hasattr(release, name)]:
         names = ", ".join(f"`{name}`" for name in missing)
         raise NotEnoughKnowledge(
             f"{by} needs {names}, which a {type(release).__name__} release does not show", argument="release"

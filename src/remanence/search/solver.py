@@ -66,7 +66,7 @@ def _descend(objective: Objective, search: Search, checkpoint: Path | None, labe
         checkpoints.restore(stack.optimizer, state)
     halvings, saved_at = {steps >> k for k in range(1, search.halvings + 1)}, perf_counter()
     step, resumed = stack.replayed() if done < steps else stack.step, f", from step {done + 1}" if done else ""
-    for index in track(range(done, steps), total=steps - done, label=label + resumed):
+    for index in track(range(done, steps), total=steps - done, label=label + resumed, may_stop=True):
         stack.prepare(index, steps, search.schedule(index, steps))
         step()
         done = index + 1

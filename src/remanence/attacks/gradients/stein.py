@@ -83,7 +83,7 @@ class Stein:
             layer = replace(layer, noise=estimate_noise(layer, count, seed=rank_seed))
         found: list[_Found] = []
         restarts = self.restarts if self.refine else 1
-        for restart in track(range(restarts), total=restarts, label="restarts"):
+        for restart in track(range(restarts), total=restarts, label="restarts", may_stop=True):
             found.append(self._restart(layer, count, seed=derive_seed(seed, "attempt", restart), part=restart > 0))
             if found[-1].objective < layer.rounding:
                 break
@@ -149,7 +149,7 @@ class Stein:
             inputs=records @ span.T, objective=_relative_residual(equations, records, subset.residuals_for(records))
         )
         rounds = 1 + self.reseeds if self.refine else 0
-        for _ in track(range(rounds), total=rounds, label="refinements"):
+        for _ in track(range(rounds), total=rounds, label="refinements", may_stop=True):
             found = min(found, self._refined(equations, records, span), key=lambda each: each.objective)
             if found.objective < equations.layer.rounding or len(directions) == 1:
                 break

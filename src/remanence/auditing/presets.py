@@ -7,7 +7,7 @@ from functools import partial
 from torch import nn
 
 from remanence.attacks import ATTACKS, FirstLayer, Fitting, GradientMatching, RecoNN, Stein, with_search
-from remanence.audit.first_layer import span_experiment
+from remanence.auditing.first_layer import span_experiment
 from remanence.data import Split, distinct, split
 from remanence.errors import BadInput, unknown_name
 from remanence.experiments import Experiment, Reconstructed, Victims

@@ -1,1 +1,0 @@
-"""Audits: attacks on releases, and reasons to doubt what they find."""

@@ -1,0 +1,7 @@
+"""The audit of one's own release: every attack that applies, the evidence beside them, one report."""
+
+from remanence.auditing.applicable import Applicability, applicable
+from remanence.auditing.audit import audit
+from remanence.auditing.report import AttackRow, Evidence, Report
+
+__all__ = ["Applicability", "AttackRow", "Evidence", "Report", "applicable", "audit"]

@@ -1,0 +1,201 @@
+"""Which attacks apply to a release: each runs, runs in a weaker variant, or is refused with the one thing missing.
+
+An attack is asked by running it for a step or two, so that what refuses here is what would refuse later, and the time
+of a step is known.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import prod
+from time import perf_counter
+from typing import Any, Literal, final
+
+from remanence.attacks import (
+    GLM,
+    KKT,
+    Attack,
+    FirstLayer,
+    GradientMatching,
+    KKTRun,
+    Linearised,
+    Mnemonist,
+    RecoNN,
+    ShadowAttack,
+    SimuDy,
+    Stationarity,
+    Stein,
+    with_search,
+)
+from remanence.auditing.presets import RECONSTRUCTOR
+from remanence.errors import BadInput
+from remanence.progress import OutOfTime, time_limit, track
+from remanence.releases import (
+    Gradient,
+    KnowsAllButOne,
+    KnowsFinal,
+    KnowsFixed,
+    KnowsGradient,
+    KnowsTraining,
+    KnowsUpdate,
+    LocalUpdate,
+    require,
+)
+from remanence.types import Reconstruction
+
+_STEPS = (2, 6)  # of a search that is probed twice: what the second takes longer is the time of four
+_PROBE = 4.0  # seconds: an attack that does not search is stopped then, a search not probed again
+_MAX_UNKNOWNS = 2e8  # numbers that are searched for at once
+UPDATE, WEIGHTS, BASE, OTHERS = "an update", "the weights", "the weights and the base", "all records but one"
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Applicability:
+    """Whether one attack applies to a release; `attack` and `release` are what would run, None where it is refused."""
+
+    name: str
+    status: Literal["runs", "weaker", "refused"]
+    reason: str | None  # of a weaker variant or a refusal
+    knowledge: str
+    attack: Attack[Any] | ShadowAttack | None = None
+    release: Any = None
+    seconds: float | None = None  # an estimate; None: not known before it runs
+    reconstruction: Reconstruction | None = None  # where asking took as long as running
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.status}" + (f" ({self.reason})" if self.reason else "")
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Kind:
+    """An attack, the knowledge that it needs, and its settings for a release that withholds some number of records."""
+
+    attack: type
+    needs: type
+    knowledge: str
+    settings: Callable[[Any, int], Any]
+
+
+_KINDS = (  # cheapest first, as far as that can be said without a release
+    _Kind(attack=FirstLayer, needs=KnowsGradient, knowledge=UPDATE, settings=lambda release, n: FirstLayer()),
+    _Kind(attack=Stein, needs=KnowsGradient, knowledge=UPDATE, settings=lambda release, n: Stein()),
+    _Kind(attack=GLM, needs=KnowsAllButOne, knowledge=OTHERS, settings=lambda release, n: GLM()),
+    _Kind(attack=GradientMatching, needs=KnowsUpdate, knowledge=UPDATE, settings=lambda release, n: GradientMatching()),
+    _Kind(
+        attack=Stationarity,
+        needs=KnowsFinal,
+        knowledge=WEIGHTS,
+        settings=lambda release, n: Stationarity(candidates=n, loss=_loss(release)),
+    ),
+    _Kind(
+        attack=KKT,
+        needs=KnowsFinal,
+        knowledge=WEIGHTS,
+        settings=lambda release, n: KKT(candidates=2 * n, runs=(KKTRun(),)),
+    ),
+    _Kind(attack=Linearised, needs=KnowsTraining, knowledge=BASE, settings=lambda release, n: Linearised(candidates=n)),
+    _Kind(attack=SimuDy, needs=KnowsTraining, knowledge=BASE, settings=lambda release, n: SimuDy(candidates=n)),
+    _Kind(attack=RecoNN, needs=KnowsFixed, knowledge=OTHERS, settings=lambda release, n: RECONSTRUCTOR),
+    _Kind(attack=Mnemonist, needs=KnowsAllButOne, knowledge=OTHERS, settings=lambda release, n: Mnemonist()),
+)
+
+
+def applicable(release: Any, *, records: int | None = None, seed: int = 0) -> tuple[Applicability, ...]:
+    """For every attack whether it applies to `release`, which withholds `records` records (default: its batch, or 1).
+
+    Those that apply come first, the cheapest of them first.
+    """
+    n = records or getattr(release, "batch_size", None) or 1
+    asked = track(_KINDS, total=len(_KINDS), label="which attacks apply", after=1.0)
+    found = [_asked(kind, release, n, seed) for kind in asked]
+
+    def cheapest(each: Applicability) -> tuple[bool, bool, float]:
+        return each.status == "refused", each.seconds is None, each.seconds or 0.0
+
+    return tuple(sorted(found, key=cheapest))
+
+
+def _asked(kind: _Kind, release: Any, n: int, seed: int) -> Applicability:
+    name, shown, weaker = kind.attack.__name__, release, None
+    if kind.needs is KnowsGradient and isinstance(release, LocalUpdate):
+        shown, weaker = _as_gradient(release), "several local steps are taken for one"
+        weaker = None if release.training.epochs == 1 else weaker
+    refused = Applicability(name=name, status="refused", reason=None, knowledge=kind.knowledge)
+    try:
+        require(shown, kind.needs, by=name)
+        if n * prod(release.shape) > _MAX_UNKNOWNS:
+            return replace(refused, reason=f"{n} records are too many to be searched for at once")
+        attack = kind.settings(shown, n)
+        seconds, found = (None, None) if isinstance(attack, ShadowAttack) else _probe(attack, shown, seed)
+    except BadInput as refusal:
+        return replace(refused, reason=str(refusal))
+    except Exception as fault:  # noqa: BLE001: one attack that fails is a row, and the audit goes on
+        return replace(refused, reason=f"it failed: {type(fault).__name__}: {str(fault).partition(chr(10))[0]}")
+    return replace(
+        refused,
+        status="weaker" if weaker else "runs",
+        reason=weaker,
+        attack=attack,
+        release=shown,
+        seconds=seconds,
+        reconstruction=found,
+    )
+
+
+def _probe(attack: Any, release: Any, seed: int) -> tuple[float | None, Reconstruction | None]:
+    """The seconds that `attack` is expected to take, and its reconstruction where the probe was the whole of it."""
+    if not hasattr(attack, "search"):
+        with suppress(OutOfTime), time_limit(_PROBE):
+            start = perf_counter()
+            found = attack.run(release, seed=seed)
+            if (seconds := perf_counter() - start) < _PROBE:
+                return seconds, found
+        return None, None
+    short, long = _STEPS
+    first = _timed(with_search(attack, steps=short), release, seed)
+    if first > _PROBE:
+        return first / short * attack.search.steps, None
+    second = _timed(with_search(attack, steps=long), release, seed)
+    return first + max(second - first, 0.0) / (long - short) * attack.search.steps, None
+
+
+def _timed(attack: Attack[Any], release: Any, seed: int) -> float:
+    start = perf_counter()
+    attack.run(release, seed=seed)
+    return perf_counter() - start
+
+
+def _as_gradient(release: LocalUpdate) -> Gradient:
+    return Gradient(
+        model=release.model,
+        at=release.at,
+        gradient=release.sent,
+        labels=release.labels,
+        batch_size=release.batch_size,
+        shape=release.shape,
+        loss=release.loss,
+    )
+
+
+def _loss(release: Any) -> Any:
+    """The loss that the release tells, or the one that its outputs suggest."""
+    from remanence.training import CrossEntropy, Logistic
+
+    if isinstance(release, KnowsTraining | KnowsFixed):
+        return release.training.loss
+    return CrossEntropy() if outputs(release) > 1 else Logistic()
+
+
+def outputs(release: Any) -> int:
+    """The number of outputs of the model for one record."""
+    import torch
+
+    from remanence.models import apply
+
+    params = release.final if isinstance(release, KnowsFinal) else release.at
+    like = next(p for p in params.values() if p.is_floating_point())
+    with torch.no_grad():
+        logits = apply(release.model, params, like.new_zeros(2, *release.shape))
+    return int(logits.shape[-1]) if logits.ndim > 1 else 1

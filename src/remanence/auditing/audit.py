@@ -1,0 +1,311 @@
+"""One call, one release, every attack that applies.
+
+    report = audit(WeightsOnly(model=net, final=net.state_dict(), shape=(1, 28, 28), num_classes=10),
+                   truth=(x, y), held_out=(other_x, other_y), budget=900)
+    print(report)
+
+Preflight first, then what costs no search (membership, span, labels), then the attacks, cheapest first, each within
+what is left of the budget. An attack that is refused or fails is a row, and the audit goes on.
+"""
+
+import platform
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from time import perf_counter
+from typing import Any, TypeAlias, final
+
+import torch
+from torch import Tensor
+
+from remanence.attacks import ShadowAttack, with_search
+from remanence.auditing.applicable import Applicability, applicable
+from remanence.auditing.digests import digest_data, digest_params
+from remanence.auditing.evidence import gather_evidence
+from remanence.auditing.preflight import preflight
+from remanence.auditing.records import as_data
+from remanence.auditing.report import (
+    SCHEMA,
+    Answer,
+    AttackRow,
+    Digests,
+    Estimate,
+    Released,
+    Report,
+)
+from remanence.auditing.severity import severity, verdict
+from remanence.errors import BadInput
+from remanence.experiments.checks import caveats
+from remanence.experiments.finding import Finding, attack_cases, reconstruct
+from remanence.experiments.provenance import version
+from remanence.experiments.summary import described
+from remanence.metrics import hungarian, identity
+from remanence.metrics.evaluation import FPR
+from remanence.metrics.exchangeability import FDR, discoveries, exact_copies, leak_test
+from remanence.metrics.statistics import binomial_proportion
+from remanence.progress import OutOfTime, time_limit
+from remanence.releases import Case
+from remanence.seeds import derive_seed
+from remanence.shadow import build_bank
+from remanence.types import Caveat, Data, Reconstruction
+
+Pair: TypeAlias = tuple[Any, Any]
+BUDGET = 900.0  # seconds
+_MIN_FRACTION = 0.1  # of the steps of a search: with fewer it is skipped rather than shortened
+_RESERVE = 0.8  # of the time left that a shortened search takes; scoring needs some
+_MAX_SHADOWS = 1000
+_MAX_SCORED = 1000  # records: more are sampled for the scores
+_MAX_NULL = 2000  # held-out records that reconstructions are compared with
+
+
+def audit(
+    release: Any,
+    *,
+    truth: Data | Pair,
+    held_out: Data | Pair,
+    budget: float = BUDGET,
+    seed: int = 0,
+    attacks: Sequence[str] | None = None,
+    command: str = "",
+    digests: Digests | None = None,
+) -> Report:
+    """Run every attack that applies to `release` and say which of the `truth`, its private records, come back.
+
+    `held_out` are records of the same kind that the model never saw; the more there are, the finer the levels of
+    chance. `attacks` names the only ones to run. `budget` is in seconds.
+    """
+    start = perf_counter()
+    release = _in_evaluation_mode(release)
+    private, others = as_data(truth, release, "truth"), as_data(held_out, release, "held_out")
+    ready = preflight(release, private, others)
+    if stops := [check for check in ready.checks if check.status == "stop"]:
+        raise BadInput(" ".join(check.text for check in stops), code="preflight", argument=stops[0].name)
+    evidence, figures = gather_evidence(release, private, others, seed=derive_seed(seed, "evidence"))
+    asked = applicable(release, records=len(private), seed=seed)
+    _check_names(attacks, asked)
+    asked = tuple(each for each in asked if attacks is None or each.name in attacks)
+    tried = [_tried(each, private, others, start + budget, seed) for each in asked]
+    rows = _corrected(tried, others, seed)
+    findings = {row.name: one.finding for row, one in zip(rows, tried, strict=True) if one.finding is not None}
+    step = severity(rows, evidence)
+    estimates = tuple(Estimate(name=each.name, seconds=each.seconds) for each in asked if each.status != "refused")
+    answer = Answer(
+        schema=SCHEMA,
+        command=command,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        release=_released(release, private),
+        digests=digests or _digests(release, private, others),
+        preflight=replace(ready, estimates=estimates),
+        attacks=tuple(rows),
+        evidence=evidence,
+        verdict=verdict(rows, evidence, step),
+        severity=step,
+        not_tested=not_tested(release, rows),
+        correction=_correction(rows),
+        advice=(),
+        caveats=_caveats(findings),
+        figures=figures,
+        budget=budget,
+        seconds=perf_counter() - start,
+        seed=seed,
+        versions={"remanence": version(), "torch": torch.__version__, "python": platform.python_version()},
+        records=len(private),
+        held_out=len(others),
+    )
+    return Report(answer=answer, findings=findings, truth=private)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Tried:
+    """A row without its counts, and what the attack reconstructed."""
+
+    row: AttackRow
+    finding: Finding | None = None
+
+
+def _tried(one: Applicability, private: Data, others: Data, deadline: float, seed: int) -> _Tried:
+    row = AttackRow(name=one.name, status="refused", reason=one.reason, knowledge=one.knowledge)
+    if one.status == "refused" or one.attack is None:
+        return _Tried(row=row)
+    attack, reason = _within(one, deadline - perf_counter())
+    if attack is None:
+        return _Tried(row=replace(row, status="skipped", reason=reason))
+    row = replace(row, reason=reason or one.reason, call=repr(attack))
+    start = perf_counter()
+    try:
+        finding = _found(one, attack, private, others, deadline - start, seed)
+    except OutOfTime:
+        text = "the budget ended before it did: give more with `--budget`"
+        return _Tried(row=replace(row, status="skipped", reason=text, seconds=perf_counter() - start))
+    except BadInput as refusal:
+        return _Tried(row=replace(row, reason=str(refusal), seconds=perf_counter() - start))
+    except Exception as fault:  # noqa: BLE001: one attack that fails is a row, and the audit goes on
+        reason = f"{type(fault).__name__}: {str(fault).partition(chr(10))[0]}"
+        return _Tried(row=replace(row, status="failed", reason=reason, seconds=perf_counter() - start))
+    return _Tried(row=replace(row, status="ran", seconds=perf_counter() - start), finding=finding)
+
+
+def _within(one: Applicability, left: float) -> tuple[Any, str | None]:
+    """The attack as it fits into the seconds `left`, and what was taken away; None where too little would be left."""
+    attack: Any = one.attack
+    seconds = one.seconds or 0.0
+    if left <= 0:
+        return None, "the budget was spent by the attacks before it: give more with `--budget`"
+    if seconds <= left:
+        return attack, None
+    fraction = _RESERVE * left / seconds
+    if fraction < _MIN_FRACTION or not hasattr(attack, "search"):
+        return None, f"it needs about {_minutes(seconds)} and {_minutes(left)} were left: give more with `--budget`"
+    steps = max(1, int(fraction * attack.search.steps))
+    return with_search(attack, steps=steps), f"{steps} of {attack.search.steps} steps, to keep the budget"
+
+
+def _found(one: Applicability, attack: Any, private: Data, others: Data, seconds: float, seed: int) -> Finding:
+    """What the attack reconstructs in at most so many `seconds`, scored, which may take longer."""
+    public, unrelated = others.take(slice(0, 0)), others
+    if isinstance(attack, ShadowAttack):
+        order = _sampled(len(others), len(others), seed)
+        half = min(_MAX_SHADOWS, len(others) // 2)
+        public, unrelated = others.take(order[:half]), others.take(order[half:])
+    truth = private if len(private) <= _MAX_SCORED else private.take(_sampled(len(private), _MAX_SCORED, seed))
+    start, found = perf_counter(), one.reconstruction
+    if found is None:
+        with time_limit(seconds):
+            bank = build_bank(one.release, public, seed=seed) if isinstance(attack, ShadowAttack) else None
+            found = reconstruct([one.release], attack, bank=bank, seed=seed)
+    seconds = perf_counter() - start
+    finding = attack_cases(
+        [Case(release=one.release, truth=truth)],
+        _Ready(reconstruction=found),
+        public=public,
+        unrelated=unrelated,
+        matching=identity if len(private) == 1 else hungarian,
+        seed=seed,
+    )
+    return replace(finding, attack=attack, seconds=seconds)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Ready:
+    """An attack that ran already."""
+
+    reconstruction: Reconstruction
+
+    def run(self, release: Any, *, seed: int) -> Reconstruction:
+        return self.reconstruction
+
+
+def _sampled(count: int, size: int, seed: int) -> Tensor:
+    return torch.randperm(count, generator=torch.Generator().manual_seed(derive_seed(seed, "scored")))[:size]
+
+
+def _corrected(tried: Sequence[_Tried], others: Data, seed: int) -> list[AttackRow]:
+    """The rows with their counts, at a false-positive rate that is divided by the number of attacks that ran."""
+    ran = [one for one in tried if one.finding is not None]
+    return [_counted(one.row, one.finding, len(ran), others, seed) if one.finding else one.row for one in tried]
+
+
+def _counted(row: AttackRow, finding: Finding, attacks: int, others: Data, seed: int) -> AttackRow:
+    """The row with the records that are listed by either test, and those that are exact."""
+    scores, truth, x = finding.scores, finding.truth, finding.reconstruction.x.detach()
+    records = len(truth)
+    held_out = others if len(others) <= _MAX_NULL else others.take(_sampled(len(others), _MAX_NULL, seed))
+    ranks = leak_test(x, truth, held_out, scores.primary, seed=derive_seed(seed, "ranks"))
+    finest = 1 / (1 + min(scores.nulls[name].distinct for name in ("held_out", "unrelated")))
+    level = max(FPR / attacks, finest)
+    pooled = (torch.maximum(scores.p_held_out, scores.p_unrelated) <= level).cpu()
+    listed = discoveries(ranks.records, FDR / attacks)
+    exact = exact_copies(x, truth, held_out).cpu()
+    found = int((pooled | listed | exact).sum())
+    interval = binomial_proportion(found, records)
+    return replace(
+        row,
+        records=records,
+        found=found,
+        exact=int(exact.sum()),
+        low=interval.low * records,
+        high=interval.high * records,
+        chance=level * records + FDR / attacks * int(listed.sum()),
+        level=level,
+        p=ranks.together,
+    )
+
+
+def _correction(rows: Sequence[AttackRow]) -> str:
+    ran = [row for row in rows if row.status == "ran"]
+    return (
+        f"{len(ran)} attack{'s' if len(ran) != 1 else ''} ran. Each counts a record as found at a false-positive rate "
+        f"of {FPR:.0%}, or on a list of which {FDR:.0%} are false, both divided by the number of attacks, so that all "
+        "of them together keep these levels."
+    )
+
+
+def not_tested(release: Any, rows: Sequence[AttackRow]) -> tuple[str, ...]:
+    """What the audit did not look at: attacks that did not run, and threat models that were not asked about."""
+    attacks = [f"{row.name}: {row.reason}" for row in rows if row.status != "ran"]
+    kind = type(release).__name__
+    threats = {
+        "weights alone": ("WeightsOnly", "FineTuned", "FineTunedUnknownRecipe", "AllButOne", "AllButOneUnknownInit"),
+        "weights beside the base they were tuned from": ("FineTuned", "FineTunedUnknownRecipe", "AllButOne"),
+        "an attacker who has all records but one": ("AllButOne", "AllButOneUnknownInit"),
+        "a federated update": ("Gradient", "LocalUpdate"),
+        "queries to a served model": (),
+        "several releases of one model together": (),
+    }
+    asked = [f"threat model not asked about: {threat}" for threat, kinds in threats.items() if kind not in kinds]
+    return (*attacks, *asked)
+
+
+def _caveats(findings: dict[str, Finding]) -> tuple[Caveat, ...]:
+    """What limits the findings, once each; that an attack found nothing stands in its row."""
+    every = [caveat for finding in findings.values() for caveat in caveats(finding) if caveat.code != "nothing-found"]
+    return tuple({caveat.code: caveat for caveat in every}.values())
+
+
+def _released(release: Any, private: Data) -> Released:
+    shown = {field.name: getattr(release, field.name) for field in fields(release)}
+    params = shown.get("final") or shown.get("at") or {}
+    return Released(
+        kind=type(release).__name__,
+        model=described(release.model),
+        parameters=sum(p.numel() for p in params.values()),
+        shape=private.shape,
+        num_classes=private.num_classes,
+        shows={name: described(value) for name, value in shown.items() if value is not None},
+        withholds=release.withholds,
+    )
+
+
+def _digests(release: Any, private: Data, others: Data) -> Digests:
+    params, base = getattr(release, "final", None), getattr(release, "initial", None)
+    if params is None:
+        params, base = release.sent, release.at
+    return Digests(
+        model=digest_params(params),
+        base=None if base is None else digest_params(base),
+        data=digest_data(private),
+        held_out=digest_data(others),
+    )
+
+
+def _in_evaluation_mode(release: Any) -> Any:
+    """The release with its model in evaluation mode, as a published model is used; the caller's is left alone."""
+    if not release.model.training:
+        return release
+    return replace(release, model=deepcopy(release.model).eval())
+
+
+def _check_names(wanted: Sequence[str] | None, asked: Sequence[Applicability]) -> None:
+    from remanence.errors import unknown_name
+
+    names = [each.name for each in asked]
+    for name in wanted or ():
+        if name not in names:
+            raise unknown_name("attack", name, names, argument="attacks")
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

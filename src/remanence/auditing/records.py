@@ -1,0 +1,41 @@
+"""The owner's records as `Data` for a release."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from remanence.errors import BadInput
+from remanence.types import Data
+
+
+def as_data(given: Any, release: Any, argument: str) -> Data:
+    """`given` as `Data`, which may be a pair (x, y) of arrays or tensors, of the shape and classes of `release`."""
+    data = given if isinstance(given, Data) else _from_pair(given, release, argument)
+    shape = tuple(release.shape)
+    if data.shape != shape:
+        if data.x[0].numel() != torch.Size(shape).numel():
+            message = f"`{argument}` must hold records of the release's shape {shape}, got {data.shape}"
+            raise BadInput(message, code="shape-mismatch", argument=argument)
+        data = replace(data, x=data.x.reshape(-1, *shape))
+    if not len(data):
+        raise BadInput(f"`{argument}` holds no record: give some", code="empty", argument=argument)
+    return data.to(_like(release).device, _like(release).dtype)
+
+
+def _like(release: Any) -> Tensor:
+    params = release.final if hasattr(release, "final") else release.at
+    like: Tensor = next(p for p in params.values() if p.is_floating_point())
+    return like
+
+
+def _from_pair(given: Any, release: Any, argument: str) -> Data:
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        message = f"`{argument}` must be Data or a pair (x, y) of arrays, got {type(given).__name__}"
+        raise BadInput(message, code="wrong-type", argument=argument)
+    x, y = torch.as_tensor(given[0]), torch.as_tensor(given[1]).long()
+    if not x.is_floating_point():
+        x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
+    classes = getattr(release, "num_classes", None) or int(y.max()) + 1
+    return Data(x=x, y=y.flatten(), num_classes=classes, name=argument)

@@ -1,0 +1,194 @@
+"""The report of an audit: what was released, what was tried, what came back, and how bad that is.
+
+`Answer` is what is written as JSON, with the schema that follows from its fields; `Report` adds what the page shows of
+single records. Counts of records (`found`, `low`, `high`, `chance`) are all in records, not fractions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
+
+from remanence.experiments.codec import encode, json_schema
+from remanence.experiments.finding import Finding
+from remanence.experiments.outcome import Figure
+from remanence.types import Caveat
+
+if TYPE_CHECKING:
+    from remanence.types import Data
+
+SCHEMA = 1
+Status: TypeAlias = Literal["ran", "refused", "failed", "skipped"]
+Severity: TypeAlias = Literal["inconclusive", "none-found", "membership", "some-records", "many-records"]
+SEVERITIES: tuple[Severity, ...] = ("inconclusive", "none-found", "membership", "some-records", "many-records")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AttackRow:
+    """One attack of an audit, whether it ran or not; `reason` says why not, or what makes it weaker than usual.
+
+    `found` counts the records that are identified at the level of the audit, with its 95 % interval from `low` to
+    `high`; `chance` is the number that would be counted without a leak.
+    """
+
+    name: str
+    status: Status
+    reason: str | None = None
+    knowledge: str = ""  # what this attack was shown, a rung of the ladder of knowledge
+    records: int | None = None
+    found: int | None = None
+    low: float | None = None
+    high: float | None = None
+    chance: float | None = None
+    exact: int | None = None  # of those found: copies, far nearer to their record than any held-out record is
+    level: float | None = None  # the false-positive rate per record, corrected for the number of attacks
+    p: float | None = None  # of all records together: that held-out ones score as well
+    seconds: float = 0.0
+    call: str | None = None  # the Python expression that makes the attack
+    subject: Literal["release", "stand-in"] = "release"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """One measurement without a reconstruction: membership, the span, labels. It never counts as found."""
+
+    name: str
+    value: float | None
+    low: float | None
+    high: float | None
+    chance: float | None
+    meaning: str
+    p: float | None = None  # of the value under chance
+    group: Literal["membership", "span", "labels", "other"] = "other"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One check of the preflight: `stop` ends the audit before any attack, with the way out."""
+
+    name: str
+    status: Literal["ok", "note", "warning", "stop"]
+    text: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What one attack is expected to take."""
+
+    name: str
+    seconds: float | None
+    bytes: float | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PreflightSummary:
+    """What was looked at before any attack: checks in words, numbers by name, an estimate for each attack."""
+
+    checks: tuple[Check, ...]
+    numbers: dict[str, float | None]
+    moved: tuple[str, ...]  # the layers that training moved, where the base is known
+    estimates: tuple[Estimate, ...]
+    seconds: float
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Released:
+    """What was released, in words."""
+
+    kind: str
+    model: str
+    parameters: int
+    shape: tuple[int, ...]
+    num_classes: int
+    shows: dict[str, str]
+    withholds: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Digests:
+    """SHA-256 of the files, or of the arrays where no files were given."""
+
+    model: str
+    base: str | None
+    data: str
+    held_out: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The answer of an audit, as `--json` prints it and `report.json` holds it."""
+
+    schema: int
+    command: str
+    date: str
+    release: Released
+    digests: Digests
+    preflight: PreflightSummary
+    attacks: tuple[AttackRow, ...]
+    evidence: tuple[Evidence, ...]
+    verdict: str
+    severity: Severity
+    not_tested: tuple[str, ...]
+    correction: str  # for several attacks
+    advice: tuple[str, ...]
+    caveats: tuple[Caveat, ...]
+    figures: tuple[Figure, ...]
+    budget: float  # seconds
+    seconds: float
+    seed: int
+    versions: dict[str, str]
+    records: int
+    held_out: int
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Report:
+    """The answer, and what it was read from: the findings of the attacks, by name, and the records."""
+
+    answer: Answer
+    findings: Mapping[str, Finding] = field(default_factory=dict)
+    truth: "Data | None" = None
+
+    @property
+    def attacks(self) -> tuple[AttackRow, ...]:
+        """One row for each attack, refused ones included."""
+        return self.answer.attacks
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Membership, span and labels."""
+        return self.answer.evidence
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a sentence."""
+        return self.answer.verdict
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is, on the scale of docs/severity.md."""
+        return self.answer.severity
+
+    @property
+    def worst(self) -> AttackRow | None:
+        """The attack that found the most records, None where none ran."""
+        ran = [row for row in self.attacks if row.status == "ran" and row.found is not None]
+        return max(ran, key=lambda row: row.found or 0) if ran else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as JSON values."""
+        answer: dict[str, Any] = encode(self.answer)
+        return answer
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of an answer."""
+    return {"title": "remanence audit", **json_schema(Answer)}
