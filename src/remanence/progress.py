@@ -26,8 +26,8 @@ class OutOfTime(Exception):
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
     """Within it, loops that are tracked end after `seconds`: a search with what it has, others with `OutOfTime`."""
-    outer, own = _deadline.get(), monotonic() + seconds
-    token = _deadline.set(own if outer is None else min(outer, own))
+    outer, deadline = _deadline.get(), monotonic() + seconds
+    token = _deadline.set(deadline if outer is None else min(outer, deadline))
     try:
         yield
     finally:

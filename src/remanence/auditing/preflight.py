@@ -11,4 +11,6 @@ def preflight(release: Any, private: Data, held_out: Data) -> PreflightSummary:
     """The checks of a release and its records; `estimates` are added when the attacks were asked."""
     start = perf_counter()
     checks: list[Check] = []
-    return PreflightSummary(checks=tuple(checks), numbers={}, moved=(), estimates=(), seconds=perf_counter() - start)
+    return PreflightSummary(
+        checks=tuple(checks), numbers={}, updated_layers=(), estimates=(), seconds=perf_counter() - start
+    )

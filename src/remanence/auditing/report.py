@@ -90,7 +90,7 @@ class PreflightSummary:
 
     checks: tuple[Check, ...]
     numbers: dict[str, float | None]
-    moved: tuple[str, ...]  # the layers that training moved, where the base is known
+    updated_layers: tuple[str, ...]  # whose weights training changed, where the base is known
     estimates: tuple[Estimate, ...]
     seconds: float
 

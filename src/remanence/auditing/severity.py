@@ -18,15 +18,15 @@ def severity(attacks: Sequence[AttackRow], evidence: Sequence[Evidence]) -> Seve
     """The highest step that any attack or evidence reaches."""
     ran = [row for row in attacks if row.status == "ran" and row.subject == "release"]
     if leaking := [row for row in ran if leaks(row, len(ran))]:
-        most = max((row.found or 0) / (row.records or 1) for row in leaking)
-        return "many-records" if most >= MANY else "some-records"
-    told = [row for row in evidence if row.p is not None and row.group in ("membership", "span")]
+        largest = max((row.found or 0) / (row.records or 1) for row in leaking)
+        return "many-records" if largest >= MANY else "some-records"
+    members = [row for row in evidence if row.p is not None and row.group in ("membership", "span")]
     together = [row for row in ran if row.p is not None and (row.records or 0) >= FEW]
-    tests = len(told) + len(together)
-    p_values = [row.p or 0.0 for row in told] + [row.p or 0.0 for row in together]
+    tests = len(members) + len(together)
+    p_values = [row.p or 0.0 for row in members] + [row.p or 0.0 for row in together]
     if any(p <= LEVEL / tests for p in p_values):
         return "membership"
-    return "none-found" if ran or told else "inconclusive"
+    return "none-found" if ran or members else "inconclusive"
 
 
 def leaks(row: AttackRow, attacks: int) -> bool:
@@ -69,5 +69,5 @@ def verdict(attacks: Sequence[AttackRow], evidence: Sequence[Evidence], step: Se
         best_row = min(members, key=lambda row: 1.0 if row.p is None else row.p)
         first += f" {best_row.name}: {percent(best_row.value)} (chance {percent(best_row.chance)})."
     if step == "none-found" and members:
-        first += " Membership could not be told from held-out records beyond chance."
+        first += " Membership could not be members from held-out records beyond chance."
     return first
