@@ -15,11 +15,13 @@ from remanence.metrics.statistics import binomial_proportion, bootstrap_mean, bo
 from remanence.progress import track
 from remanence.seeds import derive_seed
 from remanence.types import Data
+from remanence_recipes.curves import proportion, series_along
 from remanence_recipes.weights_alone.evaluation import (
     FOUND,
     ROW,
     THRESHOLD,
     Attacked,
+    above_each,
     attack,
     found,
     nearest,
@@ -108,11 +110,7 @@ def _margin_measures(name: str, attacked: Attacked, margin: Tensor, on_margin: f
         value=on_margin,
         meaning="fraction whose margin is at most 1.1 times the smallest",
     )
-    yield Measure.from_interval(
-        f"records on the wrong side, {name}",
-        binomial_proportion(int((margin <= 0).sum()), len(margin)),
-        meaning="fraction of the training records",
-    )
+    yield proportion(f"records on the wrong side, {name}", margin <= 0, meaning="fraction of the training records")
     yield Measure.from_interval(
         f"SSIM against the margin, {name}",
         bootstrap_statistic(correlation, (len(margin),), seed=derive_seed(seed, name)),
@@ -120,7 +118,7 @@ def _margin_measures(name: str, attacked: Attacked, margin: Tensor, on_margin: f
         meaning="rank correlation over the records, Stationarity; negative where records near the boundary are "
         "reconstructed better",
     )
-    yield found(f"{FOUND}, {name}", attacked.ours)
+    yield found(f"{FOUND}, {name}", attacked.ours.scores)
 
 
 def threshold(target: Target, seed: int, device: torch.device) -> Outcome:
@@ -131,74 +129,35 @@ def threshold(target: Target, seed: int, device: torch.device) -> Outcome:
     pairs = {name: nearest(each.found.x, truth) for name, each in attacked.scored.items()}
     counts = [times * len(truth) for times in (1, 2, 4, 8) if times * len(truth) <= len(attacked.held_out)]
     draws = {n: [nearest(x, truth) for x in unrelated(attacked.held_out, n, seed)] for n in counts}
-    by_chance = {
-        count: binomial_proportion(sum(_above(ssim) for _, ssim in each), len(truth) * len(each))
-        for count, each in draws.items()
-    }
+    meaning = "fraction of the records whose nearest unrelated image reaches it: what chance reaches"
+    above = {count: torch.cat([ssim for _, ssim in each]) > THRESHOLD for count, each in draws.items()}
+    by_chance = [proportion(f"above 0.4, {n} unrelated images", which, meaning=meaning) for n, which in above.items()]
     rows = pairs | {UNRELATED: draws[counts[0]][0]}
-    levels = _levels({name: ssim for name, (_, ssim) in rows.items()})
+    ssim = {name: each for name, (_, each) in rows.items()}
+    levels = above_each("Records above each SSIM", "fraction of the records above", ssim, null=UNRELATED)
     growing = Figure(
         title="Above 0.4 by chance",
         x_label=UNRELATED,
         y_label="fraction of the records above 0.4",
-        series=(Series.from_intervals("nearest unrelated image", tuple(map(float, counts)), list(by_chance.values())),),
+        series=series_along({"nearest unrelated image": by_chance}, tuple(map(float, counts))),
         log_x=True,
     )
-    chance_measures = [
-        Measure.from_interval(
-            f"above 0.4, {count} unrelated images",
-            each,
-            meaning="fraction of the records whose nearest unrelated image reaches it: what chance reaches",
-        )
-        for count, each in by_chance.items()
-    ]
     return Outcome(
-        measures=(*_threshold_measures(attacked), *chance_measures),
+        measures=(*_threshold_measures(attacked), *by_chance),
         figures=(levels, growing, scatter(preflight.margins, attacked)),
         pictures=_around_threshold(truth, rows),
         caveats=preflight.caveats(),
     )
 
 
-def _above(ssim: Tensor) -> int:
-    return int((ssim > THRESHOLD).sum())
-
-
 def _threshold_measures(attacked: Attacked) -> Iterator[Measure]:
     for name, each in attacked.scored.items():
-        records, above = len(each.nearest), each.above
-        yield Measure.from_interval(
-            f"above 0.4, {name}",
-            binomial_proportion(above, records),
-            chance=each.above_by_chance / records,
-            meaning="fraction of the records whose nearest candidate reaches it; chance: as many unrelated images",
-        )
-        if above:
-            yield Measure.from_interval(
-                f"found, of those above 0.4, {name}",
-                binomial_proportion(_above(each.nearest[each.scores.found]), above),
-                meaning="fraction of them beyond both nulls, one to one; chance is unknown for records chosen by score",
-            )
-
-
-def _levels(ssim: Mapping[str, Tensor]) -> Figure:
-    """The fraction of the records above each SSIM."""
-    levels = tuple(level / 20 for level in range(21))
-    series = [
-        Series(
-            name=name,
-            x=levels,
-            y=tuple(float((each > level).double().mean()) for level in levels),
-            role="chance" if name == UNRELATED else "ours",
-        )
-        for name, each in ssim.items()
-    ]
-    return Figure(
-        title="Records above each SSIM",
-        x_label="SSIM, window 3, of the nearest candidate",
-        y_label="fraction of the records above",
-        series=tuple(series),
-    )
+        above, chance = each.nearest > THRESHOLD, each.above_by_chance / len(each.nearest)
+        meaning = "fraction of the records whose nearest candidate reaches it; chance: as many unrelated images"
+        yield proportion(f"above 0.4, {name}", above, meaning=meaning, chance=chance)
+        if above.any():
+            meaning = "fraction of them beyond both nulls, one to one; chance is unknown for records chosen by score"
+            yield proportion(f"found, of those above 0.4, {name}", each.scores.found[above], meaning=meaning)
 
 
 def _around_threshold(truth: Tensor, pairs: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:

@@ -24,20 +24,20 @@ from remanence.errors import BadInput
 from remanence.experiments import Budget, Claim, Experiment, Scale, Trial
 from remanence.experiments.outcome import Outcome
 from remanence.metrics.pixel import ncc_distance
-from remanence.models import centred_mlp, torch_params
+from remanence.models import centred_mlp
 from remanence.progress import track
 from remanence.releases import KnowsFinal, Victim, weights_only
 from remanence.releases.loading import load_weights, save_weights
 from remanence.search import Solution
 from remanence.search.solver import Stack
 from remanence.seeds import derive_seed
-from remanence.training import SGD, Logistic, Training
+from remanence.training import SGD, CrossEntropy, Logistic, Training
 from remanence.types import Data, Params
-from remanence_recipes.buzaglo2023.published_scores import ABOVE, ACCURACY, Attacked, measured, score_runs
-from remanence_recipes.weights_alone.target import BINARY, FULL, HIDDEN, Target
+from remanence_recipes.buzaglo2023.published_scores import ABOVE, Attacked, measured, score_runs
+from remanence_recipes.weights_alone.evaluation import ACCURACY
+from remanence_recipes.weights_alone.target import BINARY, FULL, HIDDEN, Target, sampled_runs
 
 TEN, TWO = "ten classes", "two groups"
-SMALL_FIRST = 1e-4
 LR: Mapping[str, float] = {TEN: 0.5, TWO: 0.01}
 MULTICLASS = (  # the first from the authors' sweep: the file that is called its run holds a binary one
     KKTRun(lr=2.41981e-4, multiplier_lr=0.951276, min_multiplier=0.0401179, alpha=326.466, init_std=3.60519e-4),
@@ -139,17 +139,7 @@ def _published(kind: str) -> tuple[KKTRun, ...]:
 def sample_runs(count: int, seed: int, kind: str) -> list[KKTRun]:
     """Runs from the ranges of the authors' random search, which has the multipliers' learning rate for ten classes
     alone."""
-    generator = torch.Generator().manual_seed(derive_seed(seed, "runs"))
-    return [
-        KKTRun(
-            lr=10 ** (-5 + 5 * a),
-            multiplier_lr=10 ** (-4 + 4 * b) if kind == TEN else 1e-4,
-            min_multiplier=0.01 + 0.49 * c,
-            alpha=10 + 490 * d,
-            init_std=10 ** (-6 + 5 * e),
-        )
-        for a, b, c, d, e in torch.rand(count, 5, generator=generator, dtype=torch.float64).tolist()
-    ]
+    return [run if kind == TEN else replace(run, multiplier_lr=1e-4) for run in sampled_runs(count, seed)]
 
 
 @cache
@@ -159,28 +149,27 @@ def trained(
     """The victims of a kind with the records held out from each, trained as one stack; from `folder` where a training
     was saved there."""
     length, classes = LENGTHS[scale], 2 if kind == TWO else 10
-    target = Target(scale=scale, per_class=length.records // classes, effort=FULL[scale], decay=0.0, classes=classes)
-    target = replace(target, loss=Logistic()) if kind == TWO else target
+    target = Target(
+        scale=scale,
+        per_class=length.records // classes,
+        classes=classes,
+        effort=FULL[scale],
+        decay=0.0,
+        small_first=True,
+        loss=Logistic() if kind == TWO else CrossEntropy(),
+    )
     seeds = [victim_seed(seed, index) for index in range(length.victims)]
     private, held_out = zip(
         *([part.to(device, torch.float64) for part in target.split(each)] for each in seeds), strict=True
     )
     model = centred_mlp(private[0].shape, 1 if kind == TWO else 10, hidden=HIDDEN[scale])
     training = Training(optimizer=SGD(lr=LR[kind]), epochs=length.epochs, loss=target.loss)
-    initial = [_initial(model, data, each) for data, each in zip(private, seeds, strict=True)]
+    initial = [target.initial(model, data, each) for data, each in zip(private, seeds, strict=True)]
     final = _train(SpanTraining(training, model, initial, private), kind, seed, folder)
     return tuple(
-        (
-            Victim(model=model, training=training, initial=a, final=b, fixed=data.take(slice(0, 0)), private=data),
-            others,
-        )
+        (Victim(model=model, training=training, initial=a, final=b, fixed=data.take(slice(0, 0)), private=data), others)
         for a, b, data, others in zip(initial, final, private, held_out, strict=True)
     )
-
-
-def _initial(model: torch.nn.Module, private: Data, seed: int) -> Params:
-    params = torch_params(model, seed=derive_seed(seed, "start"), first_std=SMALL_FIRST)
-    return {name: p.to(private.x) for name, p in params.items()} | {"1.mean": private.x.mean(0).flatten()}
 
 
 def _train(training: SpanTraining, kind: str, seed: int, folder: Path | None) -> list[Params]:

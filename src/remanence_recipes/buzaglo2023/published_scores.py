@@ -16,18 +16,18 @@ from remanence.attacks import KKT
 from remanence.diagnostics.preflight import Preflight, run_preflight
 from remanence.experiments import Figure, Measure, Outcome, Series
 from remanence.experiments.checks import tuned_on_truth
-from remanence.experiments.evaluations import Accuracy
 from remanence.metrics import SSIM, SSIM3, evaluate
 from remanence.metrics.evaluation import FPR
 from remanence.metrics.pixel import half, ncc_distance
-from remanence.metrics.statistics import auc, binomial_proportion, p_values
+from remanence.metrics.statistics import auc, p_values
 from remanence.releases import KnowsFinal, Victim
 from remanence.search import Solution
 from remanence.types import Data, Params, Reconstruction
+from remanence_recipes.curves import proportion
+from remanence_recipes.weights_alone.evaluation import FOUND, ROW, THRESHOLD, above_each, accuracy_of, found
 
-THRESHOLD, FDR, ROW, BEST = 0.4, 0.05, 10, 10
-ABOVE, FOUND, RANKED, LISTED = "SSIM above 0.4", "share found", "share within rank 1 %", "listed at FDR 5 %"
-ACCURACY = "accuracy on held-out records"
+FDR, BEST = 0.05, 10
+ABOVE, RANKED, LISTED = "SSIM above 0.4", "share within rank 1 %", "listed at FDR 5 %"
 OBJECTIVE, TRUTH, PUBLISHED, ALL = "best by objective", "best by truth", "published runs", "all runs pooled"
 
 
@@ -147,17 +147,16 @@ def discoveries(p: Tensor, level: float) -> int:
 
 def measured(attacked: Attacked, seed: int) -> Outcome:
     """The measures of every selection, figures and the best pairs."""
-    victim, preflight = attacked.victim, run_preflight(attacked.victim)
+    preflight = run_preflight(attacked.victim)
     measures = [
         measure for name, run in attacked.selections.items() for measure in _measures(name, run, attacked, seed)
     ]
-    accuracy = Accuracy(name=ACCURACY, meaning="of the victim; chance: always the commonest class")
     caveats = [*preflight.caveats()]
     if TRUTH in attacked.selections:
         text = f"The lines called `{TRUTH}` choose the run by looking at true records, and so did the authors' runs."
         caveats.append(tuned_on_truth(text))
     return Outcome(
-        measures=(*measures, accuracy.measure(victim.model, victim.final, attacked.held_out), *_conditions(preflight)),
+        measures=(*measures, accuracy_of(attacked.victim, attacked.held_out), *_conditions(preflight)),
         figures=(_levels(attacked), _scatter(attacked, preflight)),
         pictures=_pictures(attacked),
         caveats=tuple(caveats),
@@ -183,12 +182,8 @@ def _measures(name: str, run: Run, attacked: Attacked, seed: int) -> Iterator[Me
         meaning=f"of {n} records, window 3; chance: the mean of the best of every {n} held-out images",
     )
     p = rank_test(run.ssim, labels, n)
-    yield Measure.from_interval(
-        f"{RANKED}, {name}",
-        binomial_proportion(int((p <= FPR).sum()), n),
-        chance=FPR,
-        meaning="of the records, by the SSIM of the nearest candidate among held-out images of the class",
-    )
+    by_rank = "of the records, by the SSIM of the nearest candidate among held-out images of the class"
+    yield proportion(f"{RANKED}, {name}", p <= FPR, meaning=by_rank, chance=FPR)
     yield Measure(
         name=f"{LISTED}, {name}",
         value=discoveries(p, FDR),
@@ -202,13 +197,8 @@ def _measures(name: str, run: Run, attacked: Attacked, seed: int) -> Iterator[Me
         meaning="the SSIM of records and their nearest candidates against that of held-out images",
     )
     if name != ALL:  # one to one, all pairs of all runs would take too long
-        found = evaluate(Reconstruction(x=run.images), private, unrelated=held_out, metrics=(SSIM,), seed=seed)
-        yield Measure.from_interval(
-            f"{FOUND}, {name}",
-            found.fraction_found,
-            chance=FPR,
-            meaning="of the records, matched one to one, beyond both nulls at 1 % false positives",
-        )
+        scores = evaluate(Reconstruction(x=run.images), private, unrelated=held_out, metrics=(SSIM,), seed=seed)
+        yield found(f"{FOUND}, {name}", scores)
 
 
 def _conditions(preflight: Preflight) -> Iterator[Measure]:
@@ -224,18 +214,11 @@ def _conditions(preflight: Preflight) -> Iterator[Measure]:
 
 
 def _levels(attacked: Attacked) -> Figure:
-    n, levels = len(attacked.victim.private), tuple(level / 20 for level in range(21))
-    series = []
+    n, held_out = len(attacked.victim.private), "held-out images"
+    ssim: dict[str, Tensor] = {}
     for name, run in attacked.selections.items():
-        for who, ssim, role in (("", run.ssim[:n], "ours"), (", held-out images", run.ssim[n:], "chance")):
-            y = tuple(float((ssim > level).double().mean()) for level in levels)
-            series.append(Series(name=f"{name}{who}", x=levels, y=y, role="chance" if role == "chance" else "ours"))
-    return Figure(
-        title="Images above each SSIM",
-        x_label="SSIM, window 3, of the nearest candidate",
-        y_label="fraction above",
-        series=tuple(series),
-    )
+        ssim |= {name: run.ssim[:n], f"{name}, {held_out}": run.ssim[n:]}
+    return above_each("Images above each SSIM", "fraction above", ssim, null=held_out)
 
 
 def _scatter(attacked: Attacked, preflight: Preflight) -> Figure:

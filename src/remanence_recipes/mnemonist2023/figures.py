@@ -24,8 +24,9 @@ from remanence.experiments.evaluations import StoredRows
 from remanence.experiments.evaluations.storage import ABOUT
 from remanence.experiments.victims import random_init
 from remanence.metrics import MAE, MAE_MSE, MSE, PSNR, SSIM, identity
-from remanence.metrics.statistics import binomial_proportion, bootstrap_mean, bootstrap_statistic, rank_correlation
+from remanence.metrics.statistics import bootstrap_mean, bootstrap_statistic, rank_correlation
 from remanence.seeds import derive_seed
+from remanence_recipes.curves import proportion
 from remanence_recipes.mnemonist2023.setting import (
     BUDGET,
     RECONSTRUCTORS,
@@ -108,9 +109,9 @@ def _over_initialisations(reconstructor: RecoNN, relu: int, sigmoid: int, trial:
             meaning="the same where rejected rows are reset to the mean of the shadow models, not to initial weights",
             chance=null.value,
         ),
-        Measure.from_interval(
+        proportion(
             WINS,
-            binomial_proportion(int((gains > 0).sum()), len(gains)),
+            gains > 0,
             meaning="fraction of the initialisations in which that is positive; chance is the same for random rows",
             chance=float((random > 0).double().mean()),
         ),
@@ -304,11 +305,8 @@ def _gallery(reconstructor: RecoNN, trial: Trial) -> Outcome:
             meaning="mean over the targets of RecoNN's error minus Mnemonist-RecoNN's",
             chance=0.0,
         ),
-        Measure.from_interval(
-            "targets read better",
-            binomial_proportion(int((gains > 0).sum()), len(gains)),
-            meaning="fraction of the targets for which that is positive",
-            chance=0.5,
+        proportion(
+            "targets read better", gains > 0, meaning="fraction of the targets for which that is positive", chance=0.5
         ),
     )
     pictures = {f"{group}: {kind}": x[rows] for group, rows in groups.items() for kind, x in kinds.items()}

@@ -1,6 +1,6 @@
 """One victim under KKT and Stationarity: what is measured and shown of it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import final
@@ -137,14 +137,13 @@ def study(label: str, about: str, target: Target, *, claims: Sequence[Claim] = (
 
 def _study(target: Target, seed: int, device: torch.device) -> Outcome:
     attacked = attack(target, seed, device)
-    preflight, victim = run_preflight(attacked.victim), attacked.victim
-    accuracy = Accuracy(name=ACCURACY, meaning="of the victim; chance: always the commonest class")
+    preflight = run_preflight(attacked.victim)
     best = attacked.ours.scores.values[SSIM.name].argsort(descending=True)[:ROW]
     rows = {name: each.found.x[each.scores.index[best]] for name, each in attacked.scored.items()}
     return Outcome(
         measures=(
             *(measure for name, each in attacked.scored.items() for measure in _measures(name, each)),
-            accuracy.measure(victim.model, victim.final, attacked.held_out),
+            accuracy_of(attacked.victim, attacked.held_out),
             *_stationarity(preflight),
         ),
         figures=(scatter(preflight.margins, attacked),),
@@ -155,7 +154,7 @@ def _study(target: Target, seed: int, device: torch.device) -> Outcome:
 
 def _measures(name: str, scored: Scored) -> Iterator[Measure]:
     scores, by_chance = scored.scores, scored.above_by_chance
-    yield found(f"{FOUND}, {name}", scored)
+    yield found(f"{FOUND}, {name}", scored.scores)
     yield Measure.from_interval(
         f"mean SSIM, {name}",
         scores.means[SSIM.name],
@@ -176,10 +175,31 @@ def _measures(name: str, scored: Scored) -> Iterator[Measure]:
     )
 
 
-def found(name: str, scored: Scored) -> Measure:
+def found(name: str, scores: Scores) -> Measure:
     """The fraction of the records that an attack found."""
     meaning = "of the records, matched one to one, beyond both nulls at 1 % false positives"
-    return Measure.from_interval(name, scored.scores.fraction_found, chance=FPR, meaning=meaning)
+    return Measure.from_interval(name, scores.fraction_found, chance=FPR, meaning=meaning)
+
+
+def accuracy_of(victim: Victim, held_out: Data) -> Measure:
+    """The accuracy of a trained victim."""
+    accuracy = Accuracy(name=ACCURACY, meaning="of the victim; chance: always the commonest class")
+    return accuracy.measure(victim.model, victim.final, held_out)
+
+
+def above_each(title: str, y_label: str, ssim: Mapping[str, Tensor], *, null: str) -> Figure:
+    """The fraction of images above each SSIM; names that end with `null` are of images that were not trained on."""
+    levels = tuple(level / 20 for level in range(21))
+    series = tuple(
+        Series(
+            name=name,
+            x=levels,
+            y=tuple(float((each > level).double().mean()) for level in levels),
+            role="chance" if name.endswith(null) else "ours",
+        )
+        for name, each in ssim.items()
+    )
+    return Figure(title=title, x_label="SSIM, window 3, of the nearest candidate", y_label=y_label, series=series)
 
 
 def _stationarity(preflight: Preflight) -> Iterator[Measure]:

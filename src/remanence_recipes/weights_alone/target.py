@@ -168,7 +168,7 @@ class Target:
         """Victims that are trained together, each on records of its own: three at small scale are a fifth faster."""
         hidden, training = self.hidden or HIDDEN[self.scale], self.training()
         model = centred_mlp(private[0].shape, 1 if self.one_output else self.classes, hidden=hidden)
-        initial = [self._initial(model, data, seed) for data, seed in zip(private, seeds, strict=True)]
+        initial = [self.initial(model, data, seed) for data, seed in zip(private, seeds, strict=True)]
         final = train_each(training, model, initial, private)
         victims = [
             Victim(model=model, training=training, initial=start, final=end, fixed=data.take(slice(0, 0)), private=data)
@@ -178,7 +178,8 @@ class Target:
             check_fit(victim)
         return victims
 
-    def _initial(self, model: nn.Module, private: Data, seed: int) -> Params:
+    def initial(self, model: nn.Module, private: Data, seed: int) -> Params:
+        """The initial weights of one victim."""
         first = SMALL_FIRST if self.small_first else None
         params = torch_params(model, seed=derive_seed(seed, "start"), first_std=first)
         mean = {"1.mean": private.x.mean(0).flatten()}  # released, as the paper takes it for known
@@ -187,7 +188,7 @@ class Target:
     def attacks(self, seed: int) -> dict[str, Attack[KnowsFinal]]:
         """KKT, unless it is to have no iterations, and Stationarity."""
         effort, signed = self.effort, isinstance(self.loss, SquaredError)
-        runs = (*self._published(), *_sampled_runs(effort.sampled_runs, seed))
+        runs = (*self._published(), *sampled_runs(effort.sampled_runs, seed))
         ours = Stationarity(
             candidates=self.records,
             loss=self.loss,
@@ -227,11 +228,9 @@ def _images(source: str, *, shrunk: bool) -> Data:
     return resized(images, 16) if shrunk and source != "mnist" else images
 
 
-def _sampled_runs(count: int, seed: int) -> tuple[KKTRun, ...]:
+def sampled_runs(count: int, seed: int) -> tuple[KKTRun, ...]:
     """Runs from the ranges of the authors' random search; which one counts is chosen by the objective alone."""
-    draws = torch.rand(
-        count, 5, generator=torch.Generator().manual_seed(derive_seed(seed, "runs")), dtype=torch.float64
-    )
+    generator = torch.Generator().manual_seed(derive_seed(seed, "runs"))
     return tuple(
         KKTRun(
             lr=10 ** (-5 + 5 * a),
@@ -240,7 +239,7 @@ def _sampled_runs(count: int, seed: int) -> tuple[KKTRun, ...]:
             alpha=10 + 490 * d,
             init_std=10 ** (-6 + 5 * e),
         )
-        for a, b, c, d, e in draws.tolist()
+        for a, b, c, d, e in torch.rand(count, 5, generator=generator, dtype=torch.float64).tolist()
     )
 
 
