@@ -19,18 +19,13 @@ from torch import Tensor
 from remanence.attacks import RecoNN
 from remanence.experiments import Budget, Claim, Experiment, Figure, Measure, Outcome, Scale, Series, Trial
 from remanence.experiments.checks import tuned_on_truth
-from remanence.metrics.statistics import (
-    Interval,
-    binomial_proportion,
-    bootstrap_mean,
-    bootstrap_statistic,
-    rank_correlation,
-)
+from remanence.metrics.statistics import Interval, bootstrap_mean, bootstrap_statistic, rank_correlation
 from remanence.models import initial_params
 from remanence.releases import fit_of, train_victims
 from remanence.seeds import derive_seed
 from remanence.shadow import stack_weights
 from remanence.types import Params
+from remanence_recipes.curves import proportion
 from remanence_recipes.mnemonist2023.figures import error_by_initialisation, mean_error
 from remanence_recipes.mnemonist2023.setting import RECONSTRUCTORS, RowStudy, initialisations, null_errors, victims
 
@@ -54,6 +49,7 @@ RECONN, SELECTED = "RecoNN", "Mnemonist-RecoNN"
 SELECTED_ALONE, ALL_ALONE, RANDOM_ALONE, STABLE_ALONE = (
     f"{rows}, later layers dropped" for rows in (SELECTED, "all rows", "as many rows drawn", "as many quietest rows")
 )
+GAIN, WINS = "gain of {}", "starts in which {} gains"
 REFITTED, RANDOM = "RecoNN, fitted again", "as many rows drawn"
 CONTROLS = (ALL_ALONE, RANDOM_ALONE, STABLE_ALONE, RANDOM, REFITTED)
 AGREEMENT, HIDDEN, TWINS, LOSS = "importance against quiet", "hidden weights", "distance of twins", "victim's loss"
@@ -69,23 +65,21 @@ def rates(scale: Scale) -> Sequence[Experiment]:
         "fitting. Without the floor RecoNN takes all weights whose standard deviation is more than rounding."
     )
     names = [_named(name, floor) for floor in (FLOOR, NO_FLOOR) for name in (SELECTED, SELECTED_ALONE)]
-    gains, wins = [
-        tuple(
-            Claim(quantity=quantity(name), higher_is_better=True, printed=printed, target=target, where=where)
-            for name in names
-        )
+    claims = tuple(
+        Claim(quantity=quantity.format(name), higher_is_better=True, printed=printed, target=target, where=where)
         for quantity, printed, target, where in (
-            (_gain, 0.145, 0.12, "table 3, mean of four"),
-            (_wins, 1.0, 0.9, "table 3, four of four"),
+            (GAIN, 0.145, 0.12, "table 3, mean of four"),
+            (WINS, 1.0, 0.9, "table 3, four of four"),
         )
-    ]
+        for name in names
+    )
     return [
         Experiment(
             label=f"rate {lr:g}",
             about=about,
             victims=victims(scale, lr=lr, **SIZES[scale]),
             evaluations=(partial(_at_rate, RECONSTRUCTORS[scale], count),),
-            claims=(*gains, *wins),
+            claims=claims,
             budget=Budget(shadows=(10_000, 40_000), iterations=(30, 200)) if scale == "full" else None,
         )
         for lr, count in RUNS[scale].items()
@@ -94,14 +88,6 @@ def rates(scale: Scale) -> Sequence[Experiment]:
 
 def _named(name: str, floor: float) -> str:
     return name if floor == FLOOR else f"{name}, no floor"
-
-
-def _gain(name: str) -> str:
-    return f"gain of {name}"
-
-
-def _wins(name: str) -> str:
-    return f"starts in which {name} gains"
 
 
 def _at_rate(reconstructor: RecoNN, count: int, trial: Trial) -> Outcome:
@@ -122,10 +108,9 @@ def _at_rate(reconstructor: RecoNN, count: int, trial: Trial) -> Outcome:
                 errors.setdefault(_named(name, floor), []).append(error)
     found = Gains(errors={name: torch.stack(each).double().cpu() for name, each in errors.items()}, seed=trial.seed)
     nulls = null_errors(trial.victims.split)
-    means = {name: torch.stack(each).double().mean(1).cpu() for name, each in errors.items()}
     return Outcome(
         measures=(
-            *(mean_error(name, each, nulls, trial.seed) for name, each in means.items()),
+            *(mean_error(name, each.mean(1), nulls, trial.seed) for name, each in found.errors.items()),
             *_measures(found, selected),
             *_diagnostics(diagnostics, trial.seed),
         ),
@@ -172,10 +157,9 @@ class Gains:
 
         return bootstrap_statistic(statistic, after.shape, seed=derive_seed(self.seed, "gain"))
 
-    def wins(self, name: str, over: str) -> Interval:
-        """The fraction of the initialisations in which the mean error is lower than that of `over`."""
-        after, before = self.errors[name].mean(1), self.errors[over].mean(1)
-        return binomial_proportion(int((after < before).sum()), len(after))
+    def wins(self, name: str, over: str) -> Tensor:
+        """The initialisations in which the mean error is lower than that of `over`."""
+        return self.errors[name].mean(1) < self.errors[over].mean(1)
 
     def compared(self, floor: float) -> list[str]:
         """The attacks that are compared with the RecoNN of this floor."""
@@ -190,7 +174,7 @@ def _measures(found: Gains, selected: Mapping[float, Sequence[int]]) -> list[Mea
     chosen, random = _named(SELECTED_ALONE, NO_FLOOR), _named(RANDOM_ALONE, NO_FLOOR)
     made = [
         Measure.from_interval(
-            _gain(opened),
+            GAIN.format(opened),
             found.gain(opened, RECONN),
             meaning=f"{mean} / error of RecoNN with its floor, on the same targets",
             chance=0.0,
@@ -214,10 +198,10 @@ def _measures(found: Gains, selected: Mapping[float, Sequence[int]]) -> list[Mea
         for name in found.compared(floor):
             chance, against = (level, "; chance: all rows without the later layers") if name in alone else (0.0, "")
             gain = found.gain(name, reconn)
-            made.append(Measure.from_interval(_gain(name), gain, meaning=meaning + against, chance=chance))
+            made.append(Measure.from_interval(GAIN.format(name), gain, meaning=meaning + against, chance=chance))
         for name in (_named(SELECTED, floor), _named(SELECTED_ALONE, floor)):
             meaning = "fraction of the initialisations in which its error is below that of RecoNN with the same floor"
-            made.append(Measure.from_interval(_wins(name), found.wins(name, reconn), meaning=meaning, chance=0.5))
+            made.append(proportion(WINS.format(name), found.wins(name, reconn), meaning=meaning, chance=0.5))
     return made
 
 

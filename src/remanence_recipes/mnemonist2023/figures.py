@@ -1,6 +1,6 @@
 """Figures 1 to 9 and table 3: rows that store a record, rows that help to reconstruct it, and what the latter gain."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -65,18 +65,24 @@ def figure1_initialisations(scale: Scale) -> Sequence[Experiment]:
         Claim(quantity=SIGMOID, higher_is_better=False, printed=0.03, where="section 3"),
     )
     relu, sigmoid = {"smoke": (2, 2), "small": (5, 5), "full": (10, 4)}[scale]
-    experiment = Experiment(
-        label="many first weights",
-        about="The error of RecoNN on networks that differ only in their initial weights, and of Mnemonist on them.",
+    about = "The error of RecoNN on networks that differ only in their initial weights, and of Mnemonist on them."
+    experiment = _study(scale, "many first weights", about, partial(_over_initialisations, relu, sigmoid))
+    budget = replace(BUDGET, victims=(relu, 20)) if scale == "full" else None
+    return [replace(experiment, claims=claims, budget=budget)]
+
+
+def _study(scale: Scale, label: str, about: str, evaluation: Callable[[RecoNN, Trial], Outcome]) -> Experiment:
+    """What `evaluation` shows of the paper's victims by the reconstructor of the scale."""
+    return Experiment(
+        label=label,
+        about=about,
         victims=victims(scale),
-        evaluations=(partial(_over_initialisations, RECONSTRUCTORS[scale], relu, sigmoid),),
-        claims=claims,
-        budget=replace(BUDGET, victims=(relu, 20)) if scale == "full" else None,
+        evaluations=(partial(evaluation, RECONSTRUCTORS[scale]),),
+        budget=BUDGET if scale == "full" else None,
     )
-    return [experiment]
 
 
-def _over_initialisations(reconstructor: RecoNN, relu: int, sigmoid: int, trial: Trial) -> Outcome:
+def _over_initialisations(relu: int, sigmoid: int, reconstructor: RecoNN, trial: Trial) -> Outcome:
     """Evaluation: errors of both attacks over initialisations, and the gain of one over the other."""
     errors: dict[str, list[Tensor]] = {RELU: [], SELECTED: [], AT_MEAN: [], RANDOM: [], SIGMOID: []}
     agreement, counts, seed = [], [], trial.seed
@@ -206,14 +212,7 @@ def figure7_importance(scale: Scale) -> Sequence[Experiment]:
     about = (
         "RecoNN on shadow models with rows of the first layer reset to their initial weights, for all masks of rows."
     )
-    experiment = Experiment(
-        label="importance of rows",
-        about=about,
-        victims=victims(scale),
-        evaluations=(partial(_importance, RECONSTRUCTORS[scale]),),
-        budget=BUDGET if scale == "full" else None,
-    )
-    return [experiment]
+    return [_study(scale, "importance of rows", about, _importance)]
 
 
 def _importance(reconstructor: RecoNN, trial: Trial) -> Outcome:
@@ -279,14 +278,8 @@ def _importance_figures(found: Importance, stored: Tensor, errors: Tensor, predi
 
 def figure9_gallery(scale: Scale) -> Sequence[Experiment]:
     """Figure 9: targets with the reconstructions of RecoNN and of Mnemonist-RecoNN, side by side."""
-    experiment = Experiment(
-        label="side by side",
-        about="The targets that Mnemonist-RecoNN improves most, those in the middle, and those it harms most.",
-        victims=victims(scale),
-        evaluations=(partial(_gallery, RECONSTRUCTORS[scale]),),
-        budget=BUDGET if scale == "full" else None,
-    )
-    return [experiment]
+    about = "The targets that Mnemonist-RecoNN improves most, those in the middle, and those it harms most."
+    return [_study(scale, "side by side", about, _gallery)]
 
 
 def _gallery(reconstructor: RecoNN, trial: Trial) -> Outcome:
