@@ -9,7 +9,7 @@ from scipy.integrate import quad
 from torch import Tensor, nn
 from torch.nn import functional
 
-from remanence.attacks.gradients.tensor.hermite import hermite_coefficients
+from remanence.attacks.gradients.tensor.identifiability import hermite_coefficients
 
 Activation = Callable[[Tensor], Tensor]
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from remanence.attacks.gradients.tensor.hermite import hermite_coefficients
+from remanence.attacks.gradients.tensor.identifiability import hermite_coefficients
 from remanence.attacks.gradients.tensor.moments import Moments, leading_span, span_of_rows
 
 ROWS, FEATURES = 5, 3

@@ -16,7 +16,7 @@ from remanence.attacks.gradients.first_layer import FirstLayer
 from remanence.attacks.gradients.gradient_matching import GradientMatching
 from remanence.attacks.gradients.labels import infer_labels
 from remanence.attacks.gradients.stein import Stein
-from remanence.attacks.gradients.tensor.hermite import hermite_coefficients, identifying_order, vanishes
+from remanence.attacks.gradients.tensor.identifiability import hermite_coefficients, identifying_order, vanishes
 from remanence.attacks.gradients.tensor.wide_layer import WideLayer
 from remanence.attacks.one_unknown.fitting import Fitting
 from remanence.attacks.one_unknown.glm import GLM

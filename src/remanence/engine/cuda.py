@@ -94,7 +94,6 @@ def rewind(changed: Sequence[Tensor], held: Sequence[Tensor], copies: Sequence[T
 
 
 def copied(params: Sequence[Tensor]) -> list[Tensor]:
-    """Detached copies."""
     return [p.detach().clone() for p in params]
 
 

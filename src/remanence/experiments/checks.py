@@ -103,7 +103,6 @@ def above_the_limit(finding: Finding) -> Caveat | None:
 
 
 def few_held_out(test: Membership) -> Caveat | None:
-    """A check of a membership test."""
     if 1 / (1 + test.null) <= FPR:
         return None
     text = (
@@ -114,7 +113,6 @@ def few_held_out(test: Membership) -> Caveat | None:
 
 
 def swapped(test: Membership) -> Caveat | None:
-    """A check of a membership test."""
     if test.auc.value > _SWAPPED:
         return None
     text = (
@@ -137,7 +135,6 @@ def records_outside(outside: Tensor) -> Caveat | None:
 
 
 def no_gap(span: Span) -> Caveat | None:
-    """A check of a span."""
     if span.rank is not None:
         return None
     text = (

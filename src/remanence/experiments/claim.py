@@ -33,7 +33,6 @@ class Claim:
 
     @staticmethod
     def mean(metric: Metric, *, where: str, printed: float | None = None, target: float | None = None) -> "Claim":
-        """A claim about the mean of a metric."""
         name, up = f"mean {metric.name}", metric.higher_is_better
         return Claim(quantity=name, higher_is_better=up, where=where, printed=printed, target=target)
 

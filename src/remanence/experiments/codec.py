@@ -117,7 +117,6 @@ def _object(kind: Any, value: Any, path: str) -> Any:
 
 @cache
 def field_hints(kind: Any) -> dict[str, Any]:
-    """The type hint of each field of a dataclass."""
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in fields(kind)}
 

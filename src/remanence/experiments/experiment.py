@@ -127,7 +127,6 @@ class Measurement:
     measure: Callable[[int, torch.device], Outcome]
 
     def __call__(self, trial: Trial) -> Outcome:
-        """What `measure` gives for the trial's seed, on its device."""
         return self.measure(trial.seed, trial.device)
 
 

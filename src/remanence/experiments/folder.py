@@ -38,7 +38,6 @@ class Run:
     images: dict[str, Tensor]
 
     def rows_of(self, label: str) -> list[Row]:
-        """The rows of the experiment with this label."""
         return [row for row in self.rows if row["experiment"] == label]
 
 

@@ -31,7 +31,6 @@ class Measure:
 
     @classmethod
     def from_interval(cls, name: str, found: Interval, *, meaning: str, chance: float | None = None) -> "Measure":
-        """A measure from an estimate and its interval."""
         return cls(name=name, value=found.value, low=found.low, high=found.high, chance=chance, meaning=meaning)
 
 
@@ -51,7 +50,6 @@ class Series:
     def from_intervals(
         cls, name: str, x: tuple[float, ...] | tuple[str, ...], found: Sequence[Interval | Measure]
     ) -> "Series":
-        """A series from estimates and their intervals."""
         low, high = tuple(each.low for each in found), tuple(each.high for each in found)
         return cls(name=name, x=x, y=tuple(each.value for each in found), low=low, high=high)
 

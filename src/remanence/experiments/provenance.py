@@ -36,7 +36,6 @@ def hardware(device: torch.device) -> Hardware:
 
 
 def version() -> str:
-    """The version of the installed package."""
     from importlib import metadata
 
     try:

@@ -43,7 +43,6 @@ class Job:
 
     @property
     def page(self) -> Path:
-        """The path of the page."""
         return self.folder / "report.html"
 
     def store_for(self, experiment: Experiment) -> Store | None:

@@ -96,7 +96,6 @@ class Roc:
 
 
 def check_lengths(**lists: Sequence[object]) -> None:
-    """Refuse lists that are not equally long."""
     lengths = {name: len(values) for name, values in lists.items()}
     if len(set(lengths.values())) > 1:
         raise BadInput(f"lists must be equally long, got {lengths}", code="shape-mismatch")

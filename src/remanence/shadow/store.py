@@ -71,7 +71,6 @@ class Shards:
         return weights if stored == self._digest(start, weights) else None
 
     def write(self, start: int, weights: Tensor) -> None:
-        """Store the weights of the chunk at `start`."""
         from safetensors.torch import save
 
         weights = weights.cpu().contiguous()

@@ -1,11 +1,10 @@
 """The victim's algorithm: what is minimised, by which steps, with which noise."""
 
-from remanence.training.decay import remaining_fraction
 from remanence.training.dp import DPGD
 from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, Loss, SquaredError
 from remanence.training.optimizers import SGD, Adam, AdamW, Optimizer, RMSProp
 from remanence.training.schedules import ByLoss, UntilStationary
-from remanence.training.training import Training
+from remanence.training.training import Training, remaining_fraction
 
 __all__ = [
     "DPGD",

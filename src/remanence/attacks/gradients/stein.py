@@ -16,12 +16,14 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from remanence.attacks.gradients.tensor.decomposition import decompose
-from remanence.attacks.gradients.tensor.hermite import hermite_coefficients, identifying_order, vanishes
 from remanence.attacks.gradients.tensor.identifiability import (
     check_determined,
     check_independent,
     estimate_noise,
     estimate_rank,
+    hermite_coefficients,
+    identifying_order,
+    vanishes,
 )
 from remanence.attacks.gradients.tensor.moments import (
     Moments,

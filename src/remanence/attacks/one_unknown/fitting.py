@@ -142,7 +142,6 @@ class Batch:
         seed: int,
         encoded: Tensor | None = None,
     ) -> "Batch":
-        """Buffers for batches of `size` shadows."""
         pairs = pairwise(net.trunk)
         hidden = [a.out_features for a, b in pairs if isinstance(a, nn.Linear) and isinstance(b, nn.ReLU)]
         return cls(

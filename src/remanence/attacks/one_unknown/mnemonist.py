@@ -210,7 +210,6 @@ def _flat(params: Params) -> Tensor:
 
 
 def _fibonacci(n: int) -> list[int]:
-    """The Fibonacci numbers below `n`, and `n`."""
     one, two, numbers = 1, 2, []
     while one < n:
         numbers.append(one)

@@ -24,7 +24,6 @@ class Accuracy:
     meaning: str = "fraction of held-out records that are classified correctly; chance is the commonest class"
 
     def __call__(self, trial: Trial) -> Outcome:
-        """One measure."""
         victims = trial.victims
         params: Params = victims.initial if self.weights == "initial" else victims.trained[0].final
         return Outcome(measures=(self.measure(victims.model, params, victims.split.test),))

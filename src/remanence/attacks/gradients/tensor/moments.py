@@ -73,7 +73,6 @@ class Moments:
         return found / len(v)
 
     def within(self, span: Tensor) -> "Moments":
-        """The moments of the rows in the basis `span` (d, b)."""
         return Moments(rows=self.rows @ span, sent=self.sent @ span if self.sent.ndim == 2 else self.sent)
 
 

@@ -126,7 +126,6 @@ class EarlierLayer:
 
     @classmethod
     def from_params(cls, at: Params, name: str, activation: nn.Module) -> "EarlierLayer":
-        """The layer `name` with the parameters `at`."""
         rows = at[f"{name}.weight"]
         return cls(rows=rows, biases=at.get(f"{name}.bias", rows.new_zeros(len(rows))), activation=activation)
 
