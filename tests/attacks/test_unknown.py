@@ -76,7 +76,7 @@ def test_batch_size_and_epochs_are_found(victim: Victim, true: Training) -> None
     owner = train_victim(victim.model, true, victim.initial, victim.fixed, victim.private, seed=0)
     release = replace(fine_tuned(owner).release, training=replace(TRAINING, epochs=1))
     attack = QUICK
-    guesses = [replace(true, batch_size=b, epochs=e) for b, e in ((None, 2), (None, 8), (2, 5), (1, 8))]
+    guesses = [replace(true, batch_size=b, epochs=e) for b, e in ((None, 2), (None, 8), (2, 5), (1, 2))]
     assert find_training(attack, release, guesses, seed=0) == true
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import shutil
 import signal
 import subprocess
@@ -110,22 +111,22 @@ def test_the_demo_takes_the_options_of_a_run(call: Call, monkeypatch: pytest.Mon
     assert (record.label, record.recipe, record.seed) == ("at small", "demo.digits", 3)
 
 
-PROGRAMS = {"module": [sys.executable, "-m", "remanence"], "script": [str(Path(sys.executable).with_name("remanence"))]}
-
-
 def process(arguments: Sequence[str], **options: Any) -> "subprocess.Popen[str]":
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(arguments, env=os.environ | {"OMP_NUM_THREADS": "1"}, **(pipes | options))
 
 
 @pytest.mark.slow
-def test_the_script_and_the_module_are_the_same_program() -> None:
+def test_the_script_and_the_module_are_the_same_program(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {"remanence": "remanence.cli:main"}
-    both = [process([*program, "run", "demo.digit"]) for program in PROGRAMS.values()]
-    said = [Said(each.wait(60), *each.communicate()) for each in both]
-    assert said[0] == said[1]
-    assert_refused(said[0], "unknown recipe `demo.digit`: did you mean `demo.digits`?")
+    script = process([str(Path(sys.executable).with_name("remanence")), "run", "demo.digit"])
+    said = Said(script.wait(60), *script.communicate())
+    assert_refused(said, "unknown recipe `demo.digit`: did you mean `demo.digits`?")
+    assert call("run", "demo.digit") == said
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("remanence", run_name="__main__")
+    assert Said(int(end.value.code or 0), *capsys.readouterr()) == said
 
 
 SLOW = """

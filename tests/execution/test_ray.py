@@ -74,36 +74,13 @@ def test_two_items_are_at_work_at_once(cluster: Ray, tmp_path: Path) -> None:
     assert len(set(cluster.map(meet, [0, 1]))) == 2
 
 
-def test_a_worker_that_dies_is_replaced(cluster: Ray, tmp_path: Path) -> None:
-    def fragile(item: int) -> int:
-        mark = tmp_path / "died"
-        if item == 1 and not mark.exists():
-            mark.touch()
-            os._exit(1)
-        return item * 10
-
-    assert list(cluster.map(fragile, range(4))) == [0, 10, 20, 30]
-    assert (tmp_path / "died").exists()
-
-
-def test_a_task_that_kills_every_worker_is_given_up(cluster: Ray, tmp_path: Path) -> None:
-    def deadly(item: int) -> None:
-        with (tmp_path / "deaths").open("a") as deaths:
-            deaths.write("x")
-        os._exit(1)
-
-    with pytest.raises(ConnectionError, match="2 workers died on the same task: see whether they have enough memory"):
-        list(Ray(retries=1).map(deadly, [0]))
-    assert (tmp_path / "deaths").read_text() == "xx"
-
-
 def test_what_a_task_raises_is_raised_here_and_not_tried_again(cluster: Ray, tmp_path: Path) -> None:
     def refusing(item: int) -> None:
         with (tmp_path / "calls").open("a") as calls:
             calls.write("x")
-        raise BadInput("`item` is wrong: give another")
+        raise BadInput("`item` is wrong: give another", code="out-of-range", argument="item")
 
-    with pytest.raises(BadInput, match=r"^`item` is wrong: give another$"):
+    with refused("out-of-range", "item"):
         list(cluster.map(refusing, [0]))
     assert (tmp_path / "calls").read_text() == "x"
 
@@ -130,26 +107,6 @@ def test_the_bank_is_that_of_the_local_backend_to_the_bit(
     shards = {path.name: path.read_bytes() for path in (tmp_path / "local").iterdir()}
     assert len(shards) == 4
     assert {path.name: path.read_bytes() for path in (tmp_path / "ray").iterdir()} == shards
-
-
-def test_a_bank_survives_the_death_of_a_worker(cluster: Ray, parts: Split, tmp_path: Path) -> None:
-    class Mortal:
-        """Takes one worker with it, in the middle of its work."""
-
-        def map(self, fn: Any, items: Any) -> Iterator[Any]:
-            return cluster.map(partial(die_once, fn, tmp_path / "died"), items)
-
-    def die_once(fn: Any, mark: Path, item: Any) -> Any:
-        made = fn(item)
-        if item[0] and not mark.exists():
-            mark.touch()
-            os._exit(1)
-        return made
-
-    release = released(parts, TRAININGS["noise"])
-    bank = build_bank(release, parts.public, seed=3, backend=Mortal())
-    assert (tmp_path / "died").exists()
-    assert torch.equal(bank.weights, build_bank(release, parts.public, seed=3).weights)
 
 
 def released(parts: Split, training: Training) -> AllButOne:
@@ -182,9 +139,12 @@ def test_of_a_slice_only_the_slice_travels() -> None:
     assert len(_pack(large)[0]) > 4_000_000
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
-def test_tensors_arrive_as_they_left(cluster: Ray, dtype: torch.dtype) -> None:
-    sent = [torch.arange(6).reshape(2, 3).T.to(dtype), torch.tensor(1).to(dtype), torch.zeros(0, 4).to(dtype)]
+def test_tensors_arrive_as_they_left(cluster: Ray) -> None:
+    sent = [
+        each.to(dtype)
+        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool)
+        for each in (torch.arange(6).reshape(2, 3).T, torch.tensor(1), torch.zeros(0, 4))
+    ]
     for there, back in zip(sent, cluster.map(lambda x: x, sent), strict=True):
         assert back.dtype == there.dtype
         assert torch.equal(back, there)
@@ -210,3 +170,37 @@ def test_a_cluster_that_does_not_answer_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with refused("unreachable", "address"):
         next(Ray(address=address).map(abs, [1]))
+
+
+# last, since whoever comes after a death waits for another worker
+
+
+def test_a_bank_survives_the_death_of_a_worker(cluster: Ray, parts: Split, tmp_path: Path) -> None:
+    class Mortal:
+        """Takes one worker with it, in the middle of its work."""
+
+        def map(self, fn: Any, items: Any) -> Iterator[Any]:
+            return cluster.map(partial(die_once, fn, tmp_path / "died"), items)
+
+    def die_once(fn: Any, mark: Path, item: Any) -> Any:
+        made = fn(item)
+        if item[0] and not mark.exists():
+            mark.touch()
+            os._exit(1)
+        return made
+
+    release = released(parts, TRAININGS["noise"])
+    bank = build_bank(release, parts.public, seed=3, backend=Mortal())
+    assert (tmp_path / "died").exists()
+    assert torch.equal(bank.weights, build_bank(release, parts.public, seed=3).weights)
+
+
+def test_a_task_that_kills_every_worker_is_given_up(cluster: Ray, tmp_path: Path) -> None:
+    def deadly(item: int) -> None:
+        with (tmp_path / "deaths").open("a") as deaths:
+            deaths.write("x")
+        os._exit(1)
+
+    with pytest.raises(ConnectionError):
+        list(Ray(retries=1).map(deadly, [0]))
+    assert (tmp_path / "deaths").read_text() == "xx"

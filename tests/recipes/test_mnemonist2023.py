@@ -2,16 +2,21 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from smoke import measures, results
 
+from remanence.attacks import Mnemonist, RecoNN
 from remanence.experiments import prepare
+from remanence.seeds import derive_seed
 from remanence.shadow.rows import unstack_weights
 from remanence_recipes import RECIPES
 from remanence_recipes.ablations.mnemonist import twin_distance
 from remanence_recipes.mnemonist2023.setting import RECONSTRUCTORS, RowStudy, victims
 
+RECONN = RECONSTRUCTORS["smoke"]
+MNEMONIST = Mnemonist(reconstructor=RECONN, reset_to="initial")
 NAMES = [name for name in RECIPES if name.startswith(("mnemonist2023.", "ablations.mnemonist_"))]
 
 
@@ -42,12 +47,28 @@ def test_attacks_of_a_run_get_the_same_releases() -> None:
     assert errors["run 1, RecoNN"] != errors["run 2, RecoNN"]  # other initial weights
 
 
+def attack_errors(attack: RecoNN | Mnemonist) -> list[float]:
+    """MAE + MSE of the attack itself, run on the victims of each initialisation, by numpy."""
+    errors = []
+    for i in range(2):
+        made = prepare(victims("smoke", initialisation=i), seed=0)
+        fitted = attack.fit(made.bank, seed=derive_seed(0, "selected") if isinstance(attack, RecoNN) else 0)
+        found = torch.cat([fitted.run(case.release, seed=0).x for case in made.cases])
+        off = (found - made.split.private.x).numpy()
+        errors.append(float(np.abs(off).mean() + (off**2).mean()))
+    return errors
+
+
 @pytest.mark.slow
 def test_a_gain_is_that_of_the_errors_in_its_figure() -> None:
     (result,) = results("mnemonist2023.figure1_initialisations").values()
     lines, found = {series.name: series.y for series in result.figures[0].series}, measures(result)
     pairs = zip(lines["RecoNN, ReLU"], lines["Mnemonist-RecoNN, ReLU"], strict=True)
     gains = [1 - after / before for before, after in pairs]
+    errors = sorted(zip(*(attack_errors(attack) for attack in (RECONN, MNEMONIST)), strict=True))
+    assert list(zip(lines["RecoNN, ReLU"], lines["Mnemonist-RecoNN, ReLU"], strict=True)) == [
+        pytest.approx(pair, rel=1e-3) for pair in errors
+    ]
     assert found["gain of Mnemonist-RecoNN"] == pytest.approx(sum(gains) / len(gains), abs=1e-5)
     assert found["starts in which it gains"] == sum(gain > 0 for gain in gains) / len(gains)
     assert list(lines["RecoNN, ReLU"]) == sorted(lines["RecoNN, ReLU"])
