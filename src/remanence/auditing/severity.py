@@ -69,5 +69,5 @@ def verdict(attacks: Sequence[AttackRow], evidence: Sequence[Evidence], step: Se
         best_row = min(members, key=lambda row: 1.0 if row.p is None else row.p)
         first += f" {best_row.name}: {percent(best_row.value)} (chance {percent(best_row.chance)})."
     if step == "none-found" and members:
-        first += " Membership could not be members from held-out records beyond chance."
+        first += " Membership could not be told from held-out records beyond chance."
     return first
