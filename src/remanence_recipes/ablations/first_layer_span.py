@@ -87,7 +87,7 @@ SETTINGS: dict[Scale, Setting] = {
 }
 
 
-def span(scale: Scale) -> Sequence[Experiment]:
+def first_layer_span(scale: Scale) -> Sequence[Experiment]:
     """One SVD of the first layer: rank, span and membership, by weight decay and epochs, with and without a record."""
     setting = SETTINGS[scale]
     over_time = (

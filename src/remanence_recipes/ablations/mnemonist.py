@@ -56,7 +56,7 @@ AGREEMENT, HIDDEN, TWINS, LOSS = "importance against quiet", "hidden weights", "
 PERTURBATION = 1e-7  # of the initial weights of twins
 
 
-def rates(scale: Scale) -> Sequence[Experiment]:
+def mnemonist_rates(scale: Scale) -> Sequence[Experiment]:
     """The gain of Mnemonist-RecoNN by the victims' learning rate, and whether it comes from the selection of rows."""
     about = (
         "RecoNN and Mnemonist-RecoNN at one learning rate of the victims, with the later layers and without them. The "

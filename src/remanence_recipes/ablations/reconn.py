@@ -8,7 +8,7 @@ from remanence.experiments import Experiment, Scale, sweep
 from remanence_recipes.balle2022.on_mnist import MNIST, OURS, PAPERS, equal_steps, informed, mnist_split, reduced
 
 
-def settings(scale: Scale) -> Sequence[Experiment]:
+def reconn_settings(scale: Scale) -> Sequence[Experiment]:
     """What the paper leaves open about RecoNN: schedule, clipping, early stopping, width; and our gated head."""
     ours = Fitting(epochs=100)
     three = replace(PAPERS, features=OURS.features, fitting=replace(ours, optimizer=PAPERS.fitting.optimizer))
@@ -28,7 +28,7 @@ def settings(scale: Scale) -> Sequence[Experiment]:
     return sweep(informed(scale, ""), "reconstructor", tried, vary, label="{value}")
 
 
-def shadows(scale: Scale) -> Sequence[Experiment]:
+def reconn_shadows(scale: Scale) -> Sequence[Experiment]:
     """How many shadow models RecoNN needs on MNIST."""
     counts = {"smoke": (50, 100), "small": (250, 500, 1000, 2000), "full": (1000, 3000, 10_000, 30_000, 58_000)}[scale]
     attack = reduced(OURS, scale)
