@@ -44,7 +44,7 @@ def compare(loss: KnownLoss, outputs: int, given: argparse.Namespace, device: st
     initial = [{key: p.to(device, torch.float64) for key, p in each.items()} for each in several]
     x = torch.rand(given.records, given.pixels, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     data = Data(x=x, y=torch.arange(given.records) % max(outputs, 2), num_classes=max(outputs, 2)).to(device)
-    training = Training(optimizer=SGD(lr=0.01), epochs=count, loss=loss)
+    training = Training(optimizer=SGD(lr=2**-7), epochs=count, loss=loss)
     finished: Params = {}
     seconds = timed(lambda: finished.update(train(training, model, initial[0], data)))
     print(f"{name}, plain loop         {count / seconds:9.1f}")

@@ -38,7 +38,7 @@ def model_of(data: Data, loss: KnownLoss) -> torch.nn.Sequential:
 def test_gives_the_weights_of_the_plain_loop(
     parts: Split, loss: KnownLoss, decay: float, models: int, device: str
 ) -> None:
-    training = Training(optimizer=SGD(lr=0.3), epochs=67, weight_decay=decay, loss=loss)
+    training = Training(optimizer=SGD(lr=0.25), epochs=67, weight_decay=decay, loss=loss)
     each = [some(parts, loss, 12 * k, device) for k in range(models)]
     model, data = model_of(each[0][0], loss), [data for data, _ in each]
     ours = SpanTraining(training, model, [initial for _, initial in each], data)

@@ -8,7 +8,6 @@ resumes after an interruption, and scores and candidates stay in the folder.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import final
 
@@ -110,13 +109,12 @@ class Published:
 
     def __call__(self, trial: Trial) -> Outcome:
         folder = None if trial.store is None else trial.store.folder.parent
-        victims = trained(self.scale, self.kind, trial.seed, trial.device, folder)
-        victim, held_out = victims[self.victim]
+        seed = victim_seed(trial.seed, self.victim)
+        victim, held_out = trained(self.scale, self.kind, seed, trial.device, folder)
         release, length = weights_only(victim).release, LENGTHS[self.scale]
         runs = (*_published(self.kind), *([] if self.victim else sample_runs(length.sampled, trial.seed, self.kind)))
         cuda = self.tf32 and trial.device.type == "cuda"
         attack = with_search(KKT(candidates=2 * len(victim.private), runs=runs), steps=length.iterations, tf32=cuda)
-        seed = victim_seed(trial.seed, self.victim)
         solution = search(attack, release, victim.private, rule_after=length.rule_after, seed=seed)
         found = score_runs(attack, release, solution, victim, held_out)
         attacked = Attacked(victim=victim, held_out=held_out, runs=found, published=len(_published(self.kind)))
@@ -142,12 +140,8 @@ def sample_runs(count: int, seed: int, kind: str) -> list[KKTRun]:
     return [run if kind == TEN else replace(run, multiplier_lr=1e-4) for run in sampled_runs(count, seed)]
 
 
-@cache
-def trained(
-    scale: Scale, kind: str, seed: int, device: torch.device, folder: Path | None
-) -> tuple[tuple[Victim, Data], ...]:
-    """The victims of a kind with the records held out from each, trained as one stack; from `folder` where a training
-    was saved there."""
+def trained(scale: Scale, kind: str, seed: int, device: torch.device, folder: Path | None) -> tuple[Victim, Data]:
+    """A victim of a kind and the records held out from it; from `folder` where a training was saved there."""
     length, classes = LENGTHS[scale], 2 if kind == TWO else 10
     target = Target(
         scale=scale,
@@ -158,18 +152,14 @@ def trained(
         small_first=True,
         loss=Logistic() if kind == TWO else CrossEntropy(),
     )
-    seeds = [victim_seed(seed, index) for index in range(length.victims)]
-    private, held_out = zip(
-        *([part.to(device, torch.float64) for part in target.split(each)] for each in seeds), strict=True
-    )
-    model = centred_mlp(private[0].shape, 1 if kind == TWO else 10, hidden=HIDDEN[scale])
+    private, held_out = (part.to(device, torch.float64) for part in target.split(seed))
+    model = centred_mlp(private.shape, 1 if kind == TWO else 10, hidden=HIDDEN[scale])
     training = Training(optimizer=SGD(lr=LR[kind]), epochs=length.epochs, loss=target.loss)
-    initial = [target.initial(model, data, each) for data, each in zip(private, seeds, strict=True)]
-    final = _train(SpanTraining(training, model, initial, private), kind, seed, folder)
-    return tuple(
-        (Victim(model=model, training=training, initial=a, final=b, fixed=data.take(slice(0, 0)), private=data), others)
-        for a, b, data, others in zip(initial, final, private, held_out, strict=True)
-    )
+    initial = target.initial(model, private, seed)
+    (final,) = _train(SpanTraining(training, model, [initial], [private]), kind, seed, folder)
+    none = private.take(slice(0, 0))
+    victim = Victim(model=model, training=training, initial=initial, final=final, fixed=none, private=private)
+    return victim, held_out
 
 
 def _train(training: SpanTraining, kind: str, seed: int, folder: Path | None) -> list[Params]:
