@@ -1,4 +1,4 @@
-"""Every recipe makes cells at every scale, and every committed record passes its own check."""
+"""Every recipe makes experiments at every scale, and every committed result passes its own check."""
 
 from pathlib import Path
 
@@ -13,18 +13,18 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_makes_differently_named_cells(name: str, scale: Scale) -> None:
-    labels = [cell.label for cell in RECIPES[name](scale)]
+def test_a_recipe_makes_differently_named_experiments(name: str, scale: Scale) -> None:
+    labels = [experiment.label for experiment in RECIPES[name](scale)]
     assert labels
     assert len(set(labels)) == len(labels)
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.rglob("*.json")), ids=lambda path: str(path.relative_to(RESULTS)))
-def test_a_committed_record_is_one(path: Path) -> None:
-    records = parse_results(path.read_text(encoding="utf-8"), where=path.name)
+def test_a_committed_result_is_one(path: Path) -> None:
+    results = parse_results(path.read_text(encoding="utf-8"), where=path.name)
     small = path.stem.endswith("-small")
-    assert {record.scale for record in records} == {"small" if small else "full"}
-    assert {record.recipe for record in records} <= set(RECIPES)
-    for claim in (claim for record in records for claim in record.claims):
+    assert {result.scale for result in results} == {"small" if small else "full"}
+    assert {result.recipe for result in results} <= set(RECIPES)
+    for claim in (claim for result in results for claim in result.claims):
         assert (claim.holds is None) == (small or claim.printed is None)
         assert (claim.reached is None) == (small or claim.target is None)

@@ -24,7 +24,7 @@ from remanence.engine import loss_gradient
 from remanence.errors import BadInput
 from remanence.experiments import Experiment, Figure, Measure, Outcome, Scale
 from remanence.experiments.evaluations import Accuracy
-from remanence.metrics import Interval, hungarian
+from remanence.metrics import hungarian
 from remanence.metrics.statistics import bootstrap_mean
 from remanence.models import initial_params, mlp
 from remanence.progress import track
@@ -85,9 +85,6 @@ class Curve:
     clients: Mapping[float | str, Client]
     prefix: str = ""  # of a number on the axis, in the names of measures
 
-    def named(self, point: float | str) -> str:
-        return point if isinstance(point, str) else f"{self.prefix}{point:g}"
-
 
 CURVES = {
     "Gaussian noise": Curve(
@@ -140,37 +137,41 @@ def _study(setting: Setting, curve: Curve, scale: Scale, seed: int, device: torc
         "Stein": (Stein(restarts=setting.restarts, reseeds=setting.restarts - 1), torch.float64),
         "gradient matching": (with_search(GradientMatching(), steps=setting.steps, restarts=1), torch.float32),
     }
-    errors: dict[str, list[Interval]] = {name: [] for name in attacks}
-    accuracies: list[Measure] = []
+    errors: dict[str, list[Measure]] = {name: [] for name in attacks}
+    accuracies, measures = list[Measure](), list[Measure]()
     chance: dict[str, list[float]] = {"mean image": [], "other images": []}
     for point in track(points, total=len(points), label="strengths"):
-        client = curve.clients[point]
+        client, named = curve.clients[point], point if isinstance(point, str) else f"{curve.prefix}{point:g}"
         private = parts.private.take(slice(0, max(setting.records, client.batch)))
         mean_image = _rms(private.x - parts.public.x.mean(0))
+        chance["mean image"].append(float(mean_image.mean()))
+        chance["other images"].append(_look_alikes(private.x, parts.test.x, client.batch, seed))
         for name, (attack, dtype) in attacks.items():
             attacked = private.take(slice(0, len(private) if client.batch <= MAX_BATCH[name] else 0)).to(device, dtype)
             found = _attacked(attack, model, at, attacked, client, mean_image, seed)
-            errors[name].append(bootstrap_mean(found, seed=derive_seed(seed, "interval")))
-        accuracy = Accuracy(name=f"accuracy, {curve.named(point)}", meaning=LEARNT)
+            error = bootstrap_mean(found, seed=derive_seed(seed, "interval"))
+            level = chance["mean image"][-1]
+            errors[name].append(Measure.from_interval(f"error, {name}, {named}", error, meaning=MEANING, chance=level))
         trained = _federated(setting, model, at, parts.public, client, seed)
-        accuracies.append(accuracy.measure(model, trained, parts.test))
-        chance["mean image"].append(float(mean_image.mean()))
-        chance["other images"].append(_look_alikes(private.x, parts.test.x, client.batch, seed))
-    measures = []
-    for i, point in enumerate(points):
-        level = chance["mean image"][i]
-        measures += [
-            Measure.from_interval(f"error, {name}, {curve.named(point)}", e[i], meaning=MEANING, chance=level)
-            for name, e in errors.items()
-            if isfinite(e[i].value)
-        ]
-        measures.append(accuracies[i])
+        accuracies.append(Accuracy(name=f"accuracy, {named}", meaning=LEARNT).measure(model, trained, parts.test))
+        measures += [each[-1] for each in errors.values() if isfinite(each[-1].value or 0.0)] + accuracies[-1:]
+    texts = tuple(point for point in points if isinstance(point, str))
+    numbers = tuple(point for point in points if not isinstance(point, str))
+    figure = partial(Figure, x_label=curve.axis, kind="bars" if texts else "lines", log_x=not texts)
     levels = {"commonest class": [accuracy.chance or 0.0 for accuracy in accuracies]}
     return Outcome(
         measures=tuple(measures),
         figures=(
-            _figure(curve, points, "What is read", "root mean square error of a pixel", errors, chance),
-            _figure(curve, points, "What is learnt", "accuracy", {"federated SGD": accuracies}, levels),
+            figure(
+                title="What is read",
+                y_label="root mean square error of a pixel",
+                series=series_along(errors, texts or numbers, chance),
+            ),
+            figure(
+                title="What is learnt",
+                y_label="accuracy",
+                series=series_along({"federated SGD": accuracies}, texts or numbers, levels),
+            ),
         ),
     )
 
@@ -262,23 +263,3 @@ def _batches(setting: Setting, records: int, size: int, seed: int) -> Iterator[T
     by_client = indices.view(setting.clients, -1)
     for _ in range(setting.rounds):
         yield by_client.gather(1, torch.randint(by_client.shape[1], (setting.clients, size), generator=generator))
-
-
-def _figure(
-    curve: Curve,
-    points: Sequence[float | str],
-    title: str,
-    y_label: str,
-    found: Mapping[str, Sequence[Interval | Measure]],
-    chance: Mapping[str, Sequence[float]],
-) -> Figure:
-    texts = tuple(point for point in points if isinstance(point, str))
-    numbers = tuple(point for point in points if not isinstance(point, str))
-    return Figure(
-        title=title,
-        x_label=curve.axis,
-        y_label=y_label,
-        series=series_along(found, texts or numbers, chance),
-        kind="bars" if texts else "lines",
-        log_x=not texts,
-    )

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import final
 
 import torch
+from scipy.stats import false_discovery_control
 from torch import Tensor
 
 from remanence.attacks import KKT
@@ -138,13 +139,6 @@ def rank_test(scores: Tensor, labels: Tensor, private: int) -> Tensor:
     return p
 
 
-def discoveries(p: Tensor, level: float) -> int:
-    """How many Benjamini and Hochberg (1995) list at a false-discovery rate of `level`."""
-    ranks = torch.arange(1, len(p) + 1, device=p.device)
-    passed = (p.sort().values <= level * ranks / len(p)).nonzero()
-    return int(passed.max()) + 1 if len(passed) else 0
-
-
 def measured(attacked: Attacked, seed: int) -> Outcome:
     """The measures of every selection, figures and the best pairs."""
     preflight = run_preflight(attacked.victim)
@@ -186,7 +180,7 @@ def _measures(name: str, run: Run, attacked: Attacked, seed: int) -> Iterator[Me
     yield proportion(f"{RANKED}, {name}", p <= FPR, meaning=by_rank, chance=FPR)
     yield Measure(
         name=f"{LISTED}, {name}",
-        value=discoveries(p, FDR),
+        value=int((false_discovery_control(p.cpu().numpy()) <= FDR).sum()),
         chance=0.0,
         meaning=f"of {n} records, by these ranks (Benjamini and Hochberg)",
     )

@@ -73,11 +73,6 @@ class Images:
         return normalised(SSIM, mean=self.mean, std=self.std)
 
     @property
-    def metrics(self) -> tuple[Metric, ...]:
-        """The paper's metric, and two on images in [0, 1]."""
-        return (self.ssim, SSIM, MSE)
-
-    @property
     def matching(self) -> Matching:
         """The paper's: greedy, one to one."""
         return greedy(self.ssim)
@@ -196,7 +191,7 @@ def reconstruct(
         label=label,
         victims=victims,
         attack=attack,
-        evaluations=(Reconstructed(matching=images.matching, metrics=images.metrics),),
+        evaluations=(Reconstructed(matching=images.matching, metrics=(images.ssim, SSIM, MSE)),),
         claims=claims if full else (),
         budget=Budget(iterations=(iterations(attack), papers)) if full else None,
         tuned_on_truth=True,
