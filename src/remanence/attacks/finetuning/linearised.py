@@ -72,14 +72,12 @@ class Linearised:
         multipliers = torch.rand(restarts, len(points), self.candidates, generator=generator) - 0.5
         names = [name for name, _ in release.model.named_parameters()]
         objective = _Explained(
-            model=release.model,
-            loss=release.training.loss,
+            attack=self,
+            release=release,
             names=names,
             points=points,
             target=torch.cat([(release.initial[name] - release.final[name]).flatten() for name in names]),
             labels=balanced(self.candidates, release.num_classes).to(like.device),
-            distance=self.distance,
-            prior=self.prior,
             initial={"x": pixels.clamp(0, 1).to(like), "multipliers": multipliers.to(like)},
         )
         checkpoint = checkpoint_path(self.search.checkpoints, self, release, seed)
@@ -93,14 +91,12 @@ class Linearised:
 class _Explained:
     """distance(update, sum of multiplied gradients) + prior, over candidates and multipliers."""
 
-    model: nn.Module
-    loss: Loss
+    attack: Linearised
+    release: KnowsTraining
     names: Sequence[str]
     points: Sequence[Params]  # weights at which gradients are taken
     target: Tensor
     labels: Tensor
-    distance: Distance
-    prior: Prior | None
     initial: Variables
     capturable: bool = True
 
@@ -124,9 +120,10 @@ class _Explained:
     @torch.enable_grad()
     def _one(self, x: Tensor, multipliers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x, multipliers = x.detach().requires_grad_(), multipliers.detach().requires_grad_()
-        explained = weighted_gradients(self.model, self.loss, self.names, self.points, multipliers, x, self.labels)
-        value = self.distance(self.target, explained)
-        value = value if self.prior is None else value + self.prior(x)
+        model, loss = self.release.model, self.release.training.loss
+        explained = weighted_gradients(model, loss, self.names, self.points, multipliers, x, self.labels)
+        value = self.attack.distance(self.target, explained)
+        value = value if self.attack.prior is None else value + self.attack.prior(x)
         grad_x, grad_multipliers = torch.autograd.grad(value, (x, multipliers))
         return value.detach(), grad_x, grad_multipliers
 

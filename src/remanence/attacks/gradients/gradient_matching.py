@@ -93,16 +93,7 @@ class GradientMatching:
     def _objective(self, release: KnowsUpdate, initial: Tensor, labels: Tensor) -> "_Matching":
         names = [name for name, _ in release.model.named_parameters()]
         target = _flat(release.sent, names)
-        return _Matching(
-            release=release,
-            distance=self.distance,
-            prior=self.prior,
-            names=names,
-            target=target,
-            initial=initial,
-            labels=labels,
-            stacked=not isinstance(self.search.optimizer, LBFGS),
-        )
+        return _Matching(attack=self, release=release, names=names, target=target, initial=initial, labels=labels)
 
 
 @final
@@ -110,14 +101,12 @@ class GradientMatching:
 class _Matching:
     """distance(sent, simulated) + prior, over candidates x (restarts, n, ...) with labels (restarts, n)."""
 
+    attack: GradientMatching
     release: KnowsUpdate
-    distance: Distance
-    prior: Prior | None
     names: list[str]
     target: Tensor
     initial: Tensor
     labels: Tensor
-    stacked: bool  # all restarts in one pass; L-BFGS evaluates them one by one
     capturable: bool = False  # a release may simulate steps that wait for the host
 
     def init(self) -> dict[str, Variable]:
@@ -128,9 +117,9 @@ class _Matching:
 
     def value_and_grad(self, v: Variables) -> tuple[Tensor, Variables]:
         grad_x = grad_and_value(self._value)
-        if self.stacked:
+        if not isinstance(self.attack.search.optimizer, LBFGS):
             grads, values = vmap(grad_x)(v["x"], self.labels)
-        else:
+        else:  # which evaluates restarts one by one
             pairs = [grad_x(x, labels) for x, labels in zip(v["x"], self.labels, strict=True)]
             grads, values = (torch.stack(parts) for parts in zip(*pairs, strict=True))
         return values, {"x": grads}
@@ -140,8 +129,8 @@ class _Matching:
         return replace(self, initial=self.initial[restarts], labels=labels)
 
     def _value(self, x: Tensor, labels: Tensor) -> Tensor:
-        value = self.distance(self.target, _flat(self.release.simulate(x, labels), self.names))
-        return value if self.prior is None else value + self.prior(x)
+        value = self.attack.distance(self.target, _flat(self.release.simulate(x, labels), self.names))
+        return value if self.attack.prior is None else value + self.attack.prior(x)
 
 
 def _inferred(release: KnowsUpdate, x: Tensor) -> Tensor:

@@ -94,11 +94,9 @@ class ExplainedWeights:
     """|weights - sum of multiplied gradients|^2 + |x outside [-1, 1]|^2, over candidates x (runs, n, pixels) less their
     mean and multipliers (runs, n); in closed form for an MLP with ReLU."""
 
+    attack: KKT
     release: KnowsFinal
-    runs: tuple[KKTRun, ...]
-    unit_lr: float
-    multipliers: Multipliers
-    signed: bool
+    runs: tuple[KKTRun, ...]  # that remain, of all restarts
     final: Params
     layers: tuple[residual.Layer, ...] | None  # None: by autograd, with these models
     surrogates: dict[float, nn.Module]  # by alpha
@@ -124,11 +122,9 @@ class ExplainedWeights:
             raise BadInput(problem, code="unsupported-model", argument="multipliers")
         alphas = set() if layers else {run.alpha for run in runs}
         return cls(
+            attack=attack,
             release=release,
             runs=runs,
-            unit_lr=1.0 if isinstance(attack.search.optimizer, LBFGS) else attack.search.optimizer.lr,
-            multipliers=attack.multipliers,
-            signed=attack.signed,
             final=final,
             layers=layers,
             surrogates={alpha: replace_relu(release.model, SurrogateReLU(alpha)) for alpha in alphas},
@@ -140,7 +136,9 @@ class ExplainedWeights:
 
     def init(self) -> dict[str, Variable]:
         x, multipliers = self.initial["x"], self.initial["multipliers"]
-        lrs = torch.tensor([[run.lr, run.multiplier_lr] for run in self.runs], dtype=torch.float64) * self.unit_lr
+        optimizer = self.attack.search.optimizer
+        unit = 1.0 if isinstance(optimizer, LBFGS) else optimizer.lr
+        lrs = torch.tensor([[run.lr, run.multiplier_lr] for run in self.runs], dtype=torch.float64) * unit
         return {"x": Variable(init=x, lr=lrs[:, 0]), "multipliers": Variable(init=multipliers, lr=lrs[:, 1])}
 
     def set_progress(self, progress: float) -> None:
@@ -153,17 +151,17 @@ class ExplainedWeights:
 
     def value_and_grad(self, v: Variables) -> tuple[Tensor, Variables]:
         x, free = v["x"], v["multipliers"]
-        multipliers = free.square() + self.minimum if self.multipliers == "squared" else free
+        multipliers = free.square() + self.minimum if self.attack.multipliers == "squared" else free
         explained = self._by_autograd if self.layers is None else self._in_closed_form
         value, grad_x, grad_multipliers = explained(x, multipliers)
         outside = softshrink(x, 1.0)
         residual.add_squares(value, outside)
         grad_x.add_(outside, alpha=2)
-        if self.multipliers == "projected":
+        if self.attack.multipliers == "projected":
             return value, {"x": grad_x}
-        if self.multipliers == "squared":
+        if self.attack.multipliers == "squared":
             grad_multipliers.mul_(free).mul_(2)
-        elif not self.signed:
+        elif not self.attack.signed:
             short = (self.minimum - free).relu_()
             grad_multipliers.sub_(short, alpha=2 * _PENALTY)
             residual.add_squares(value, short[..., None], _PENALTY)
@@ -173,7 +171,7 @@ class ExplainedWeights:
         assert self.layers is not None
         activations = residual.forward(self.layers, x, self.alpha)
         signs = self._signs(activations.logits)
-        if self.multipliers == "projected":
+        if self.attack.multipliers == "projected":
             deltas = residual.backward(self.layers, activations, signs)
             self._project(multipliers, *residual.gram(self.layers, activations, deltas))
         left = residual.unexplained(self.layers, activations, signs * multipliers[..., None])
@@ -187,7 +185,7 @@ class ExplainedWeights:
         ahead = multipliers
         for step in range(_PROJECTIONS):
             new = ahead + lr * (target - (gram @ ahead[..., None])[..., 0])
-            new = new if self.signed else torch.maximum(new, self.minimum)
+            new = new if self.attack.signed else torch.maximum(new, self.minimum)
             ahead = new + step / (step + 3) * (new - multipliers)
             multipliers.copy_(new)
 
@@ -204,4 +202,4 @@ class ExplainedWeights:
 
     def _signs(self, logits: Tensor) -> Tensor:
         """Over the number of candidates, as in the authors' code: their rates and minimal multipliers are meant so."""
-        return residual.margin_signs(logits, self.labels, signed=self.signed) / len(self.labels)
+        return residual.margin_signs(logits, self.labels, signed=self.attack.signed) / len(self.labels)

@@ -12,7 +12,6 @@ others do.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import inf, prod
 from typing import final
 
@@ -168,12 +167,10 @@ class Stationarity:
     ) -> "BalancedWeights":
         assert not isinstance(self.search.optimizer, LBFGS)
         return BalancedWeights(
-            records=partial(self.preprocessing.records, release),
+            attack=self,
+            release=release,
             space=space,
-            loss=self.loss,
             labels=labels,
-            surrogate=self.surrogate,
-            prior=self.prior,
             lr=self.search.optimizer.lr * space.pixel,
             second_half=(self.search.steps // 2) / self.search.steps,
             initial={"z": z} | {f"shift {k}": shift for k, shift in enumerate(shifts)},
@@ -210,12 +207,10 @@ class BalancedWeights:
     Candidates that are not `reset` come from another search: their surrogate is sharp, and they move slowly.
     """
 
-    records: "partial[Tensor]"  # from flat candidates to records
+    attack: Stationarity
+    release: KnowsFinal
     space: RowSpace
-    loss: KnownLoss
     labels: Tensor
-    surrogate: ShiftedSurrogate
-    prior: ImagePrior
     lr: float
     second_half: float  # progress from which on all shifts are optimised: a wide surrogate needs none
     initial: Variables
@@ -236,10 +231,10 @@ class BalancedWeights:
 
     def set_progress(self, progress: float) -> None:
         late = progress >= self.second_half
-        beta = Surrogate(beta=self.surrogate.beta).beta_at(progress)
-        self.alpha.copy_(torch.where(self.reset, beta, self.surrogate.beta[1]) * self.space.beta_scale)
+        beta = Surrogate(beta=self.attack.surrogate.beta).beta_at(progress)
+        self.alpha.copy_(torch.where(self.reset, beta, self.attack.surrogate.beta[1]) * self.space.beta_scale)
         self.shifted.copy_(~self.reset | late)
-        self.tv.fill_(self.prior.total_variation if late else 0.0)  # before, it would outweigh all else
+        self.tv.fill_(self.attack.prior.total_variation if late else 0.0)  # before, it would outweigh all else
 
     def select(self, restarts: Tensor) -> "BalancedWeights":
         return replace(
@@ -252,14 +247,15 @@ class BalancedWeights:
 
     def value_and_grad(self, v: Variables) -> tuple[Tensor, Variables]:
         layers, z, shifts = self.space.layers, v["z"], [v[name].tanh() for name in self.shift_names]
-        reach = self.surrogate.max_shift
+        reach = self.attack.surrogate.max_shift
         activations = residual.forward(layers, z, self.alpha, [reach * shift for shift in shifts])
-        top = -self.loss.grad_logits(activations.logits, self.labels)
+        top = -self.attack.loss.grad_logits(activations.logits, self.labels)
         left, factor = residual.fit_scale(layers, residual.unexplained(layers, activations, top))
         grad_deltas = residual.grad_deltas(layers, activations, left)
         direction = factor[:, None, None] * grad_deltas[-1]
-        grad_logits = -self.loss.hvp_logits(activations.logits, self.labels, direction)
-        x = self.records(self.space.records(z).flatten(0, 1)).unflatten(0, z.shape[:2])
+        grad_logits = -self.attack.loss.hvp_logits(activations.logits, self.labels, direction)
+        flat = self.space.records(z).flatten(0, 1)
+        x = self.attack.preprocessing.records(self.release, flat).unflatten(0, z.shape[:2])
         penalty, grad_x = self._prior(x)
         grad_z = grad_x.flatten(2) @ self.space.basis.T
         residual.grad_inputs(layers, activations, left, grad_deltas, grad_logits=grad_logits, out=grad_z)
@@ -272,9 +268,9 @@ class BalancedWeights:
 
     def _prior(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The penalty of candidates (restarts, n, ...) that are no images, for each restart, and its gradient."""
-        outside, weight = x - x.clamp(0, 1), self.prior.box / x.shape[1]
+        outside, weight = x - x.clamp(0, 1), self.attack.prior.box / x.shape[1]
         value, grad = weight * outside.square().flatten(1).sum(1), 2 * weight * outside
-        if not self.prior.total_variation or x.ndim < 5:  # rows of a table have no neighbours
+        if not self.attack.prior.total_variation or x.ndim < 5:  # rows of a table have no neighbours
             return value, grad
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
