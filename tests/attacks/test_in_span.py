@@ -27,7 +27,7 @@ def in_span(activation: Activation, outputs: int, *, biased: bool, rows: int = 3
     span = span_of_rows(layer.grad_rows, 3, seed=0)[0]
     logits = apply(model, at, batch.x).requires_grad_()
     residuals = torch.autograd.grad(loss(logits, batch.y), logits)[0]
-    return InSpan.from_layer(layer, span), batch.x @ span, residuals @ row_space(layer.head)
+    return InSpan.in_blocks([layer], span), batch.x @ span, residuals @ row_space(layer.head)
 
 
 kinds = pytest.mark.parametrize("biased", [True, False], ids=["biases", "no biases"])

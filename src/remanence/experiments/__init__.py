@@ -4,8 +4,7 @@ to experiments."""
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
-from remanence.experiments.budget import Budget
-from remanence.experiments.claim import Claim
+from remanence.experiments.claim import Budget, Claim
 from remanence.experiments.experiment import (
     Completed,
     Evaluation,

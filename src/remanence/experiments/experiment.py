@@ -22,9 +22,8 @@ import torch
 from remanence.attacks import Attack, ShadowAttack
 from remanence.errors import BadInput
 from remanence.execution import Backend
-from remanence.experiments.budget import Budget
 from remanence.experiments.checks import caveats, tuned_on_truth
-from remanence.experiments.claim import Claim, check_claims
+from remanence.experiments.claim import Budget, Claim, check_claims
 from remanence.experiments.finding import Finding, attack_cases
 from remanence.experiments.outcome import Measure, Outcome, joined, quantities_of
 from remanence.experiments.victims import Prepared, Victims

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Never, TypeAlias, final
 
 from remanence.errors import BadInput
-from remanence.experiments.budget import Budget
+from remanence.experiments.claim import Budget
 from remanence.experiments.codec import decode, encode, json_schema
 from remanence.experiments.experiment import Point
 from remanence.experiments.outcome import Figure, Measure

@@ -1,7 +1,5 @@
 """Numbers as a reader says them."""
 
-from collections.abc import Callable
-
 PERCENT, DASH, MINUS = "\N{NO-BREAK SPACE}%", "\N{EN DASH}", "\N{MINUS SIGN}"
 
 
@@ -30,6 +28,6 @@ def percent(fraction: object) -> str:
     return f"{100 * fraction:{digits}}{PERCENT}"
 
 
-def between(low: object, high: object, say: Callable[[object], str] = score) -> str:
+def between(low: object, high: object) -> str:
     """An interval in words; nothing where one end is missing."""
-    return "" if low is None or high is None else f"{say(low)} to {say(high)}"
+    return "" if low is None or high is None else f"{score(low)} to {score(high)}"

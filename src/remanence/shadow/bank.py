@@ -33,7 +33,6 @@ class ShadowBank:
     targets: Data
     model: nn.Module | None = None
     initial: Params | None = None  # the initial weights of all models; None: each has others
-
     rows: Rows | None = None  # those of the first layer, where `weights` hold only a part of the parameters
 
     def first_layer(self) -> Rows | None:

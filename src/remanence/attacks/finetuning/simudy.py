@@ -211,7 +211,10 @@ class _MatchUpdate:
     def value(self, v: Variables) -> Tensor:
         """Of candidates x (n, ...)."""
         weights, inputs = self.unrolled(torch.cat([self.known, v["x"]]), self._labels(v))
-        value = self._whitened(weights, inputs) if self.whitened else self._plain(weights, inputs)
+        if self.whitened:
+            value = self._whitened(weights, inputs)
+        else:
+            value = between(self.distance, self.unrolled.dynamics.compare(weights, inputs))
         return value if self.prior is None else value + self.prior(self.unrolled.dynamics.project(v["x"]))
 
     def _labels(self, v: Variables) -> Tensor:
@@ -219,9 +222,6 @@ class _MatchUpdate:
             return torch.cat([self.known_labels, self.labels])
         known = one_hot(self.known_labels, self.classes).to(v["x"])
         return torch.cat([known, probabilities(v["label_logits"])])
-
-    def _plain(self, weights: Params, inputs: tuple[Tensor, ...]) -> Tensor:
-        return between(self.distance, self.unrolled.dynamics.compare(weights, inputs))
 
     def _whitened(self, weights: Params, inputs: tuple[Tensor, ...]) -> Tensor:
         """The sum of the distances of all layers and biases."""

@@ -120,7 +120,7 @@ class Stein:
             rows = torch.randperm(len(moments.rows), generator=torch.Generator().manual_seed(seed))[::2]
             moments = Moments(rows=moments.rows[rows], sent=moments.sent[rows])
         span, directions = self._estimate(moments, span, layer.activation, seed=derive_seed(seed, "draws"))
-        return self._solve(InSpan.from_layer(layer, span), directions, span)
+        return self._solve(InSpan.in_blocks([layer], span), directions, span)
 
     def _estimate(
         self, moments: Moments | MomentsInBlocks, span: Tensor, activation: Callable[[Tensor], Tensor], *, seed: int
@@ -254,7 +254,7 @@ def _label_distances(release: KnowsGradient, layer: WideLayer, x: Tensor) -> Ten
     of a record with that label."""
     inputs = layer.inputs(x)
     span = torch.linalg.qr(inputs.T).Q
-    residuals = InSpan.from_layer(layer, span).residuals_for(inputs @ span)
+    residuals = InSpan.in_blocks([layer], span).residuals_for(inputs @ span)
     at = {name: p.double() for name, p in release.at.items()}
     outputs = apply(release.model, at, x.view(-1, *release.shape))
     basis, count = row_space(layer.head), len(x)

@@ -70,9 +70,7 @@ class Residual:
 def layers_of(model: nn.Module, final: Params, shape: Sequence[int]) -> tuple[Layer, ...] | None:
     """The layers of an MLP with ReLU that takes records as they are, or less a mean; None for another network."""
     structure = parse(model, shape)
-    if mlp.refusal(structure) or not isinstance(structure, MLP) or structure.record_norm is not None:
-        return None
-    if structure.flat_norm is not None and structure.flat_norm.std is not None:
+    if why_no_layers(model, shape) or not isinstance(structure, MLP):
         return None
     weights = [final[layer.weight] for layer in structure.layers]
     biases = [final[layer.bias] if layer.has_bias else None for layer in structure.layers]

@@ -32,13 +32,9 @@ class InSpan:
     sent: Tensor  # (rows, b): the gradient of the rows in the basis; with that of the biases as one more column
 
     @classmethod
-    def from_layer(cls, layer: WideLayer, span: Tensor) -> "InSpan":
-        """The equations of a layer in the basis `span` (d, b)."""
-        return cls.in_blocks([layer], span)
-
-    @classmethod
     def in_blocks(cls, blocks: Iterable[WideLayer], span: Tensor) -> "InSpan":
-        """The equations of a layer whose rows come a block at a time: within the span they fit into memory."""
+        """The equations in the basis `span` (d, b) of a layer whose rows may come a block at a time: within the span
+        they fit into memory."""
         remaining = iter(blocks)
         first = next(remaining)
         basis = row_space(first.head)
