@@ -33,8 +33,10 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.parametrize(("clip", "centred"), [(None, False), (1.0, False), (1.0, True)])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(
+    ("activation", "clip", "centred"),
+    [("ReLU", None, False), ("ReLU", 1.0, False), *((name, 1.0, True) for name in ACTIVATIONS)],
+)
 def test_the_kernel_agrees_with_autograd(activation: str, clip: float | None, centred: bool) -> None:
     model = mlp((30,), 4, hidden=(3,), activation=ACTIVATIONS[activation])
     layers = layers_of(model, (30,))

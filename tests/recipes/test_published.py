@@ -1,5 +1,6 @@
 """KKT at the published length, at smoke scale."""
 
+import pytest
 import torch
 from smoke import measures, results
 
@@ -7,6 +8,7 @@ from remanence_recipes.buzaglo2023.published import TEN, TWO, sample_runs
 from remanence_recipes.buzaglo2023.published_scores import ALL, OBJECTIVE, PUBLISHED, TRUTH, rank_test
 
 
+@pytest.mark.slow
 def test_published_runs_at_smoke_scale() -> None:
     made = results("buzaglo2023.published")
     assert list(made) == [TWO, TEN, f"{TWO}, victim 2", f"{TEN}, victim 2"]

@@ -83,7 +83,7 @@ def test_signs_carry_the_mean_magnitude_of_their_tensor() -> None:
 
 @pytest.mark.parametrize("bits", [1, 2, 4])
 def test_low_bits_are_right_on_average_and_one_of_the_two_levels_around(bits: int) -> None:
-    sent, draws = gradient(), 2000
+    sent, draws = gradient(), 500
     drawn = [Quantization(bits=bits)(sent, seed=k) for k in range(draws)]
     for name, g in sent.items():
         values, largest = torch.stack([each[name] for each in drawn]), float(g.abs().max())

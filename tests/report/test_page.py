@@ -65,6 +65,7 @@ def test_rows_without_pictures() -> None:
     assert "data:image" not in page
 
 
+@pytest.mark.slow
 def test_page_of_a_thousand_records_can_be_mailed() -> None:
     run = made_run(n=1000, shape=(3, 32, 32), leak=400)
     noise = torch.randint(0, 256, (1000, 3, 32, 32), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
