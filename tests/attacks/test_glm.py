@@ -9,10 +9,22 @@ from torch import Tensor, nn
 from torch.func import grad, jacrev
 from torch.nn.functional import cross_entropy
 
-from remanence import DPGD, SGD, AdamW, AllButOne, Data, Training, train_victim
+from remanence import (
+    DPGD,
+    SGD,
+    AdamW,
+    AllButOne,
+    AllButOneUnknownInit,
+    CrossEntropy,
+    Data,
+    Logistic,
+    SquaredError,
+    Training,
+    train_victim,
+)
 from remanence.attacks.one_unknown.glm import GLM
 from remanence.data import Split
-from remanence.models import initial_params, mlp
+from remanence.models import initial_params, mlp, torch_params
 from remanence.releases import all_but_one
 
 
@@ -110,3 +122,52 @@ def test_what_has_no_closed_form_is_refused(parts: Split) -> None:
             GLM().run(dataclasses.replace(release, training=training), seed=0)
     full = dataclasses.replace(release, training=Training(batch_size=len(parts.fixed) + 1, weight_decay=1e-1))
     assert torch.equal(GLM().run(full, seed=0).x, GLM().run(release, seed=0).x)
+
+
+def normalised(features: int, outputs: int) -> nn.Module:
+    """One linear layer after a normalisation by buffers."""
+
+    class Normalised(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(features))
+            self.register_buffer("std", torch.ones(features))
+            self.linear = nn.Linear(features, outputs)
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.linear((x - self.mean) / self.std)
+            return logits
+
+    with torch.device("meta"):
+        return Normalised()
+
+
+@pytest.mark.parametrize("decay_biases", [False, True])
+@pytest.mark.parametrize("loss", [CrossEntropy(), Logistic(), SquaredError(values=(0.0, 3.0))])
+def test_one_output_and_undecayed_intercepts_of_our_own_training(
+    loss: CrossEntropy | Logistic | SquaredError, decay_biases: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(41, 5, generator=generator, dtype=torch.float64)
+    data = Data(x=x, y=(x[:, 0] + 0.3 * torch.rand(41, generator=generator) > 0.6).long(), num_classes=2)
+    fixed, target = data.take(slice(0, 40)), data.take(slice(40, 41))
+    model = normalised(5, 2 if isinstance(loss, CrossEntropy) else 1)
+    initial = {name: p.double() for name, p in torch_params(model, seed=0).items()}
+    initial |= {"mean": x.mean(0), "std": x.std(0)}
+    training = Training(
+        optimizer=SGD(lr=0.2, momentum=0.9), epochs=1000, weight_decay=0.05, decay_biases=decay_biases, loss=loss
+    )
+    shown = all_but_one(train_victim(model, training, initial, fixed, target, seed=0)).release
+    found = GLM().run(shown, seed=0)
+    assert (found.x - target.x).abs().max() < 1e-6
+    assert found.y.tolist() == target.y.tolist()
+    assert found.objective < 1e-6
+    other = dataclasses.replace(shown, training=dataclasses.replace(training, decay_biases=not decay_biases))
+    assert (GLM().run(other, seed=0).x - target.x).abs().max() > 1e-3
+
+
+def test_initial_weights_need_not_be_known(parts: Split) -> None:
+    target = exact(parts.private.take(slice(0, 1)))
+    shown = release_of(exact(parts.fixed), target, 1e-1)
+    fields = {f.name: getattr(shown, f.name) for f in dataclasses.fields(shown) if f.name != "initial"}
+    assert torch.equal(GLM().run(AllButOneUnknownInit(**fields), seed=0).x, GLM().run(shown, seed=0).x)

@@ -329,9 +329,11 @@ def test_what_has_no_closed_form_is_left_to_autograd() -> None:
     assert spans(EASY)
     for other in (replace(EASY, optimizer=Adam()), replace(EASY, privacy=DPGD(clip=1.0)), replace(EASY, clip=1.0)):
         assert not spans(other)
+    assert not spans(replace(EASY, weight_decay=0.1, decay_biases=False))
     assert not spans(EASY, model=NETS["mlp with elu"](some(3)))
     assert not spans(EASY, records=64)  # as many records as pixels: nothing is gained
-    for other in (replace(BATCHED, privacy=DPGD(clip=1.0)), replace(BATCHED, optimizer=ByLayer())):
+    undecayed = replace(BATCHED, weight_decay=0.1, decay_biases=False)
+    for other in (replace(BATCHED, privacy=DPGD(clip=1.0)), replace(BATCHED, optimizer=ByLayer()), undecayed):
         sizes = {"records": 10, "shape": (1, 8, 8)}
         assert CNNDynamics.from_release(deep.model, other, deep.initial, deep.final, **sizes) is None
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from optimisers import OPTIMIZERS
+from refusals import refused
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -41,9 +42,10 @@ def reference(training: Training, model: nn.Module, initial: Params, data: Data,
             cross_entropy(real(data.x[batch]), data.y[batch]).backward()
             norm = torch.cat([p.grad.flatten() for p in real.parameters() if p.grad is not None]).norm()
             kept = 1.0 if training.clip is None else min(1.0, training.clip / float(norm))
-            for p in real.parameters():
+            for name, p in real.named_parameters():
                 assert p.grad is not None
-                p.grad = kept * p.grad + training.weight_decay * p.detach()
+                decay = training.weight_decay if training.decay_biases or not name.endswith("bias") else 0.0
+                p.grad = kept * p.grad + decay * p.detach()
             optimizer.step()
     return {name: p.detach() for name, p in real.named_parameters()}
 
@@ -57,7 +59,15 @@ def test_agrees_with_torch_optim(
     data = parts.fixed.to("cpu", torch.float64)
     model = mlp(data.shape, 10)
     initial = {name: p.double() for name, p in initial_params(model, seed=0).items()}
-    training = Training(optimizer=optimizer, epochs=6, batch_size=batch_size, weight_decay=weight_decay, clip=clip)
+    decays = clip is None or isinstance(optimizer, AdamW)
+    training = Training(
+        optimizer=optimizer,
+        epochs=6,
+        batch_size=batch_size,
+        weight_decay=weight_decay,
+        decay_biases=decays,
+        clip=clip,
+    )
     ours = train(training, model, initial, data, seed=3)
     theirs = reference(training, mlp(data.shape, 10), initial, data, seed=3)
     for name, value in theirs.items():
@@ -143,3 +153,8 @@ def test_a_gradient_that_is_nearly_zero_is_exact() -> None:
     single, double = (CrossEntropy().grad_logits(each, torch.tensor([0])) for each in (logits, logits.double()))
     assert single[0, 0] < 0
     torch.testing.assert_close(single.double(), double, rtol=1e-5, atol=0)
+
+
+def test_an_optimizer_that_decays_by_itself_cannot_spare_biases() -> None:
+    with refused("unsupported-training", "decay_biases"):
+        Training(optimizer=AdamW(), decay_biases=False)

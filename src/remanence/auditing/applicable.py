@@ -81,7 +81,7 @@ class _Kind:
 _KINDS = (  # cheapest first, as far as that can be said without a release
     _Kind(attack=FirstLayer, needs=KnowsGradient, knowledge=UPDATE, settings=lambda release, n: FirstLayer()),
     _Kind(attack=Stein, needs=KnowsGradient, knowledge=UPDATE, settings=lambda release, n: Stein()),
-    _Kind(attack=GLM, needs=KnowsAllButOne, knowledge=OTHERS, settings=lambda release, n: GLM()),
+    _Kind(attack=GLM, needs=KnowsFixed, knowledge=OTHERS, settings=lambda release, n: GLM()),
     _Kind(attack=GradientMatching, needs=KnowsUpdate, knowledge=UPDATE, settings=lambda release, n: GradientMatching()),
     _Kind(
         attack=Stationarity,

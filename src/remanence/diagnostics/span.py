@@ -116,7 +116,10 @@ def _remainder(release: KnowsFinal, name: str) -> Tensor | float:
     if training.weight_decay and (training.batch_size is not None or not isinstance(training.lr_schedule, tuple)):
         return 0.0
     fraction = remaining_fraction(training, training.epochs) if training.weight_decay else 1.0
-    return fraction * _with_bias(release.initial, name).double()
+    remainder = fraction * _with_bias(release.initial, name).double()
+    if not training.decay_biases and f"{name}.bias" in release.initial:
+        remainder[:, -1] = release.initial[f"{name}.bias"]
+    return remainder
 
 
 def _largest_gap(values: Tensor, *, after: int) -> int:

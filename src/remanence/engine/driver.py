@@ -142,7 +142,8 @@ def _with_decay(training: Training, params: Params, grads: Params, *, stacked: b
     if isinstance(training.lr_schedule, ByLoss):
         bound = training.lr_schedule.decrease / (training.optimizer.lr * squared_norms(grads, stacked=stacked))
         return scaled(grads, bound.clamp_max(1.0))
-    return {name: g.add(params[name], alpha=training.weight_decay) for name, g in grads.items()}
+    decay = training.weight_decay
+    return {name: g.add(params[name], alpha=decay) if training.decays(name) else g for name, g in grads.items()}
 
 
 def _shown_batches(training: Training, records: int, seed: int) -> Iterator[Tensor | None]:

@@ -104,11 +104,13 @@ class SpanTraining:
 def _engine(training: Training, model: nn.Module, data: Sequence[Data]) -> MLPEngine:
     engine = mlp_engine(model, training.loss, data[0].shape)
     plain = isinstance(training.optimizer, SGD) and not training.optimizer.momentum and training.lr_schedule == ()
+    plain = plain and (training.decay_biases or not training.weight_decay)
     full_batch = training.batch_size is None and training.clip is None and training.privacy is None
     if engine is None or any(layer.has_bias for layer in engine.structure.layers[1:]) or not (plain and full_batch):
         raise BadInput(
             "SpanTraining is for MLPs with ReLU and no bias but the first layer's, trained on full batches by SGD "
-            "without momentum, schedule, clipping and DP-GD, on a loss of ours: use train() for others",
+            "without momentum, schedule, clipping and DP-GD, with decay of biases too, on a loss of ours: use train() "
+            "for others",
             code="unsupported-training",
             argument="training",
         )

@@ -48,9 +48,12 @@ class CNNDynamics:
     def from_release(
         cls, model: nn.Module, training: Training, initial: Params, final: Params, *, records: int, shape: Sequence[int]
     ) -> "CNNDynamics | None":
-        """None where the net is not one of convolutions and ReLU, or gradients are clipped one by one."""
+        """None where the net is not one of convolutions and ReLU, gradients are clipped one by one, or weights are
+        decayed but not biases."""
         if training.privacy or not isinstance(training.optimizer, SGD | Adam | AdamW | RMSProp):
             return None  # others may treat each layer by itself
+        if training.weight_decay and not training.decay_biases:
+            return None
         batch = min(training.batch_size or records, records)
         net = engine_for(model, training, shape, frozen=initial, records=batch)
         if not isinstance(net, CNNEngine):

@@ -42,8 +42,11 @@ class SpanDynamics:
     def from_release(
         cls, model: nn.Module, training: Training, initial: Params, final: Params, *, records: int, shape: Sequence[int]
     ) -> "SpanDynamics | None":
-        """None where the net is no MLP with ReLU, the optimizer not SGD, or the records as many as their features."""
+        """None where the net is no MLP with ReLU, the optimizer not SGD, the records as many as their features, or
+        weights decayed but not biases."""
         net = engine_for(model, training, shape)
+        if training.weight_decay and not training.decay_biases:
+            return None
         if training.clip is not None or not isinstance(training.optimizer, SGD) or not isinstance(net, MLPEngine):
             return None
         if records >= initial[f"{net.names[0]}.weight"].shape[1]:

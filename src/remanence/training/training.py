@@ -34,6 +34,7 @@ class Training:
     batch_size: int | None = None  # None: full batch
     shuffled: bool = True  # False: every epoch takes its mini-batches in the order of the records
     weight_decay: float = 0.0
+    decay_biases: bool = True  # as torch does; scikit-learn's intercepts are not decayed
     clip: float | None = None  # maximal norm of the gradient of a step, before weight decay
     lr_schedule: Schedule = ()  # (epochs, factor) pairs: from that epoch on, the initial rate times this; or a rule
     privacy: DPGD | None = None
@@ -44,6 +45,12 @@ class Training:
     def __post_init__(self) -> None:
         check_min(self, epochs=0, batch_size=1, weight_decay=0)
         check_above(self, clip=0)
+        if not self.decay_biases and getattr(self.optimizer, "weight_decay", 0.0) != 0.0:
+            message = (
+                f"`decay_biases` must be True with an optimizer that decays all weights itself, got {self.optimizer}: "
+                "use the `weight_decay` of Training"
+            )
+            raise BadInput(message, code="unsupported-training", argument="decay_biases")
 
     def batches(self, records: int, seed: int) -> Iterator[Tensor | None]:
         """The indices of the records of each step in turn; None stands for all of them."""
@@ -82,9 +89,13 @@ class Training:
         if self.clip is not None:
             grads = scaled(grads, clip_factors(squared_norms(grads, stacked=stacked), self.clip))
         if self.weight_decay:
-            grads = {name: g + self.weight_decay * params[name] for name, g in grads.items()}
+            grads = {n: g + self.weight_decay * params[n] if self.decays(n) else g for n, g in grads.items()}
         trained, state = optimizer.update({name: params[name] for name in grads}, grads, state, step)
         return params | trained, state
+
+    def decays(self, name: str) -> bool:
+        """Whether weight decay acts on the parameter of this name."""
+        return self.decay_biases or name.rpartition(".")[2] != "bias"
 
     def descend(
         self,

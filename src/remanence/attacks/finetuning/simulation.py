@@ -142,6 +142,8 @@ def _refusals_of_training(training: Training, distance: Distance | None, *, conv
         yield "DP-GD clips the gradient of each record by itself"
     if training.clip is not None and not convolved:
         yield "gradients are clipped (`clip`)"
+    if training.weight_decay and not training.decay_biases:
+        yield "weights are decayed, but not biases (`decay_biases`)"
     if not isinstance(training.optimizer, (SGD, Adam, AdamW, RMSProp) if convolved else SGD):
         yield f"the optimizer is {type(training.optimizer).__name__}"
     if not isinstance(training.loss, CrossEntropy | Logistic | SquaredError):

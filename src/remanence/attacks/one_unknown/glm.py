@@ -6,8 +6,9 @@ weight decay cancel,
 
     sum over the fixed records of their gradients + g + N * weight_decay * theta = 0,
 
-so the gradient g of the unknown record is the residual of the others. Under cross-entropy a linear layer's row k has
-the gradient c_k x and its intercept c_k, with c = softmax - one-hot label: their quotient is x.
+so the gradient g of the unknown record is the residual of the others; where biases are not decayed, theta stands
+without them. A linear layer's row k has the gradient c_k x and its intercept c_k, with c the derivative of the loss by
+the outputs (softmax - one-hot label for cross-entropy): their quotient is x. Squared error gives the target too.
 """
 
 from dataclasses import dataclass
@@ -17,11 +18,11 @@ import torch
 from torch import Tensor
 
 from remanence.errors import BadInput
-from remanence.models.operations import Linear
 from remanence.models.structure import MLP, parse
-from remanence.releases import KnowsAllButOne, require
-from remanence.training import CrossEntropy
-from remanence.types import Reconstruction
+from remanence.releases import KnowsFixed, require
+from remanence.training import CrossEntropy, Logistic, SquaredError
+from remanence.training.losses import KnownLoss
+from remanence.types import Params, Reconstruction
 
 
 @final
@@ -29,48 +30,67 @@ from remanence.types import Reconstruction
 class GLM:
     """The closed form, without parameters; its objective is |g - gradient of the reconstruction| / |g|."""
 
-    def run(self, release: KnowsAllButOne, *, seed: int) -> Reconstruction:
-        require(release, KnowsAllButOne, by=type(self).__name__)
-        layer = _layer(release)
-        _check(release)
-        weight, bias = release.final[layer.weight], release.final[layer.bias]
-        theta = torch.cat([weight, bias[:, None]], dim=1).double()  # as g is a small difference of large sums
-        x, y = release.fixed.x.flatten(1), release.fixed.y
-        g = -_gradient(theta, x, y) - (len(y) + 1) * release.training.weight_decay * theta
+    def run(self, release: KnowsFixed, *, seed: int) -> Reconstruction:
+        require(release, KnowsFixed, by=type(self).__name__)
+        structure, loss = _linear(release), _loss(release)
+        layer, training = structure.layers[0], release.training
+        final = {name: p.double() for name, p in release.final.items()}  # as g is a small difference of large sums
+        theta = torch.cat([final[layer.weight], final[layer.bias][:, None]], dim=1)
+        inputs, y = structure.inputs(final, release.fixed.x.double()), release.fixed.y
+        decayed = theta if training.decay_biases else torch.cat([theta[:, :-1], torch.zeros_like(theta[:, -1:])], 1)
+        g = -_gradient(loss, theta, inputs, y) - (len(y) + 1) * training.weight_decay * decayed
         c = g[:, -1]
         row = c.abs().argmax()  # the row with the smallest rounding error
-        record = (g[row, :-1] / c[row]).nan_to_num().clamp(0, 1)[None]
-        label = c.argmin()[None]  # the only class whose c is negative
-        objective = (g - _gradient(theta, record, label)).norm() / g.norm()
-        return Reconstruction(x=record.to(x).unflatten(1, release.shape), y=label, objective=float(objective))
+        record = _records(structure, final, (g[row, :-1] / c[row]).nan_to_num()[None]).clamp(0, 1)
+        found = structure.inputs(final, record)
+        label = _label(loss, c, found @ final[layer.weight].T + final[layer.bias])
+        objective = (g - _gradient(loss, theta, found, label)).norm() / g.norm()
+        return Reconstruction(x=record.to(release.fixed.x), y=label, objective=float(objective))
 
 
-def _gradient(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """(classes, features + 1): the gradient of the summed cross-entropy."""
-    x = torch.cat([x.double(), x.new_ones(len(x), 1).double()], dim=1)
-    c = (x @ theta.T).softmax(dim=1)
-    c[torch.arange(len(y), device=y.device), y] -= 1
-    return c.T @ x
+def _gradient(loss: KnownLoss, theta: Tensor, inputs: Tensor, y: Tensor) -> Tensor:
+    """(outputs, features + 1): the gradient of the summed loss."""
+    inputs = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], dim=1)
+    return loss.grad_logits(inputs @ theta.T, y).T @ inputs
 
 
-def _layer(release: KnowsAllButOne) -> Linear:
-    """The one layer of a linear model."""
+def _records(structure: MLP, params: Params, inputs: Tensor) -> Tensor:
+    """The records, shape (n, *shape), that are normalised to these inputs of the first layer."""
+    zero = structure.inputs(params, inputs.new_zeros(1, *structure.shape))
+    return structure.to_records(params, inputs - zero)
+
+
+def _label(loss: KnownLoss, c: Tensor, logits: Tensor) -> Tensor:
+    """The label, shape (1,), for which the loss has the derivative `c` (outputs,) at these logits (1, outputs)."""
+    match loss:
+        case CrossEntropy():
+            return c.argmin()[None]  # the only class whose c is negative
+        case Logistic():
+            return (c < 0).long()
+        case SquaredError():
+            target = logits[0] - c / 2
+            return (target - target.new_tensor(loss.values)).abs().argmin()[None]
+
+
+def _linear(release: KnowsFixed) -> MLP:
+    """The structure of a model of one linear layer."""
     structure = parse(release.model, release.shape)
-    layers = structure.layers if isinstance(structure, MLP) and not structure.normalised else ()
-    if len(layers) == 1 and layers[0].has_bias:
-        return layers[0]
+    if isinstance(structure, MLP) and len(structure.layers) == 1 and structure.layers[0].has_bias:
+        return structure
     message = (
-        "`model` must be one linear layer with an intercept for GLM, on records as they are, such as "
+        "`model` must be one linear layer with an intercept for GLM, of records as they are or normalised, such as "
         f"`mlp(shape, num_classes, hidden=())`, got {structure}: use RecoNN"
     )
     raise BadInput(message, code="unsupported-model", argument="release")
 
 
-def _check(release: KnowsAllButOne) -> None:
-    """Refuse trainings that have no closed form."""
+def _loss(release: KnowsFixed) -> KnownLoss:
+    """The loss of a training that has a closed form; others are refused."""
     training = release.training
-    if not isinstance(training.loss, CrossEntropy):
-        raise _unsupported(f"`loss` must be CrossEntropy() for GLM, got {training.loss}: use RecoNN")
+    if not isinstance(training.loss, CrossEntropy | Logistic | SquaredError):
+        raise _unsupported(
+            f"`loss` must be CrossEntropy(), Logistic() or SquaredError() for GLM, got {training.loss}: use RecoNN"
+        )
     if training.privacy is not None:
         raise _unsupported(f"`privacy` must be None for GLM, got {training.privacy}: the residual is noise; use RecoNN")
     if training.batch_size is not None and training.batch_size <= len(release.fixed):
@@ -83,6 +103,7 @@ def _check(release: KnowsAllButOne) -> None:
             f"`optimizer` must not decay the weights itself for GLM, got {training.optimizer}: "
             "use the `weight_decay` of Training, whose stationary point is known"
         )
+    return training.loss
 
 
 def _unsupported(message: str) -> BadInput:
