@@ -8,12 +8,13 @@ from smoke import measures, results
 
 from remanence.attacks import KKT, Stationarity
 from remanence.data.splits import check_disjoint
+from remanence.experiments import Trial
 from remanence.training import ByLoss, CrossEntropy, KnownLoss, Logistic, SquaredError
 from remanence.types import Data
 from remanence_recipes import RECIPES
 from remanence_recipes.buzaglo2023.figures import decays, for_survey, grouped, multiclass
 from remanence_recipes.weights_alone import surveys, target
-from remanence_recipes.weights_alone.surveys import Surveyed, along, difference, fraction_found
+from remanence_recipes.weights_alone.surveys import Surveyed, difference, fraction_found, survey_along
 from remanence_recipes.weights_alone.target import FULL, Target
 
 NAMES = [name for name in RECIPES if name.startswith(("buzaglo2023.", "haim2022.", "ablations.first_layer_span"))]
@@ -180,7 +181,8 @@ def test_a_survey_along_an_axis_compares_its_last_value_with_the_first(monkeypat
     points = {classes: for_survey(TARGET, 2, classes=classes) for classes in (2, 5, 10)}
     found = {2: surveyed(0, 2), 5: surveyed(5, 5), 10: surveyed(9, 10)}
     monkeypatch.setattr(surveys, "survey", lambda target, *_: {"KKT": found[target.classes]})
-    made = along("classes", {"few": points, "many": points}, 2, False, 0, torch.device("cpu"))
+    measured, _ = survey_along("", "", "classes", {"few": points, "many": points}, victims=2).evaluations
+    made = measured(Trial(attack=None, seed=0, device=torch.device("cpu")))
     first = made.measures[0]
     assert first.name == "difference of share found, 10 over 2 classes, KKT"
     assert first.value == pytest.approx(0.85)

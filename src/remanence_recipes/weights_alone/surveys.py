@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import final
 
 import torch
@@ -75,67 +74,62 @@ def ordering(
     label: str, about: str, targets: Mapping[str, Target], pairs: Sequence[tuple[str, str]], *, victims: int
 ) -> Experiment:
     """Whether more is found in the first of each pair of targets than in the second."""
-    return experiment(label, about, list(targets.values()), partial(_ordering, targets, pairs, victims))
 
-
-def _ordering(
-    targets: Mapping[str, Target], pairs: Sequence[tuple[str, str]], victims: int, seed: int, device: torch.device
-) -> Outcome:
-    surveyed = {name: survey(target, victims, seed, device) for name, target in targets.items()}
-    attacks, names = tuple(next(iter(surveyed.values()))), tuple(surveyed)
-    differences = [
-        difference(f"{a} over {b}, {attack}", surveyed[a][attack].fractions, surveyed[b][attack].fractions, seed)
-        for attack in attacks
-        for a, b in pairs
-    ]
-    fractions = [fraction_found(f"{name}, {attack}", surveyed[name][attack]) for attack in attacks for name in names]
-    means = {
-        attack: [
-            bootstrap_mean(surveyed[name][attack].fractions, seed=derive_seed(seed, attack, name)) for name in names
+    def measure(seed: int, device: torch.device) -> Outcome:
+        surveyed = {name: survey(target, victims, seed, device) for name, target in targets.items()}
+        attacks, names = tuple(next(iter(surveyed.values()))), tuple(surveyed)
+        found = {attack: {name: surveyed[name][attack] for name in names} for attack in attacks}
+        differences = [
+            difference(f"{a} over {b}, {attack}", each[a].fractions, each[b].fractions, seed)
+            for attack, each in found.items()
+            for a, b in pairs
         ]
-        for attack in attacks
-    }
-    series = series_along(means, names, {"chance": (FPR,) * len(names)})
-    figure = Figure(
-        title="Found, mean over victims", x_label="target", y_label="fraction found", series=series, kind="bars"
-    )
-    return Outcome(measures=(*differences, *fractions), figures=(figure,))
+        fractions = [fraction_found(f"{name}, {a}", each[name]) for a, each in found.items() for name in names]
+        means = {
+            attack: [bootstrap_mean(each[name].fractions, seed=derive_seed(seed, attack, name)) for name in names]
+            for attack, each in found.items()
+        }
+        series = series_along(means, names, {"chance": (FPR,) * len(names)})
+        title, y_label = "Found, mean over victims", "fraction found"
+        figure = Figure(title=title, x_label="target", y_label=y_label, series=series, kind="bars")
+        return Outcome(measures=(*differences, *fractions), figures=(figure,))
+
+    return experiment(label, about, list(targets.values()), measure)
 
 
 def survey_along(
     label: str, about: str, axis: str, curves: Mapping[str, Mapping[int, Target]], *, victims: int, log: bool = False
 ) -> Experiment:
-    """What is found along an axis, such as the number of classes: curves of targets, over the same values."""
-    targets = [target for points in curves.values() for target in points.values()]
-    return experiment(label, about, targets, partial(along, axis, curves, victims, log))
+    """What is found along an axis, such as the number of classes: curves of targets, over the same values.
 
-
-def along(
-    axis: str, curves: Mapping[str, Mapping[int, Target]], victims: int, log: bool, seed: int, device: torch.device
-) -> Outcome:
-    """The difference between the last and the first value where there are several victims, every point, and figures."""
-    surveyed = {
-        name: {x: survey(target, victims, seed, device) for x, target in points.items()}
-        for name, points in curves.items()
-    }
-    points = next(iter(surveyed.values()))
-    values, attacks = list(points), tuple(points[next(iter(points))])
+    Measures are the difference between the last and the first value, where there are several victims, and every point.
+    """
+    values = list(next(iter(curves.values())))
     first, last = values[0], values[-1]
-    measures = []
-    if first != last and victims > 1:
-        for attack in attacks:
-            a, b = (torch.cat([each[x][attack].fractions for each in surveyed.values()]) for x in (last, first))
-            measures.append(difference(f"{last} over {first} {axis}, {attack}", a, b, seed))
-    lines = {attack: {name: [each[x][attack] for x in values] for name, each in surveyed.items()} for attack in attacks}
-    for attack, named in lines.items():
-        for name, line in named.items():
-            suffix = f"{name}, {attack}" if name else attack
-            measures += [fraction_found(f"{x} {axis}, {suffix}", at) for x, at in zip(values, line, strict=True)]
-    groups = {f", {attack}": lines[attack] for attack in attacks}
-    if len(curves) == 1:
-        groups = {"": {attack: next(iter(lines[attack].values())) for attack in attacks}}
-    figures = [figure for suffix, group in groups.items() for figure in _figures(suffix, axis, values, group, log)]
-    return Outcome(measures=tuple(measures), figures=tuple(figures))
+
+    def measure(seed: int, device: torch.device) -> Outcome:
+        surveyed = {
+            name: {x: survey(target, victims, seed, device) for x, target in points.items()}
+            for name, points in curves.items()
+        }
+        attacks, measures = tuple(next(iter(surveyed.values()))[first]), []
+        lines = {a: {name: [each[x][a] for x in values] for name, each in surveyed.items()} for a in attacks}
+        if first != last and victims > 1:
+            for attack, named in lines.items():
+                one, other = (torch.cat([line[i].fractions for line in named.values()]) for i in (-1, 0))
+                measures.append(difference(f"{last} over {first} {axis}, {attack}", one, other, seed))
+        for attack, named in lines.items():
+            for name, line in named.items():
+                suffix = f"{name}, {attack}" if name else attack
+                measures += [fraction_found(f"{x} {axis}, {suffix}", at) for x, at in zip(values, line, strict=True)]
+        groups = {f", {attack}": lines[attack] for attack in attacks}
+        if len(curves) == 1:
+            groups = {"": {attack: next(iter(lines[attack].values())) for attack in attacks}}
+        figures = [figure for suffix, group in groups.items() for figure in _figures(suffix, axis, values, group, log)]
+        return Outcome(measures=tuple(measures), figures=tuple(figures))
+
+    targets = [target for points in curves.values() for target in points.values()]
+    return experiment(label, about, targets, measure)
 
 
 def _figures(
