@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from remanence.experiments import Claim, Experiment, Measure, Measurement, Outcome, Series
+from remanence.experiments import Claim, Experiment, Figure, Measure, Measurement, Outcome, Series
+from remanence.experiments.outcome import Kind
 from remanence.metrics import Interval
 from remanence.metrics.statistics import binomial_proportion
 
@@ -42,3 +43,20 @@ def series_along(
     """One series for each curve, with its intervals, then one for each chance level."""
     levels = (Series(name=name, x=x, y=tuple(y), role="chance") for name, y in (chance or {}).items())
     return (*(Series.from_intervals(name, x, estimates) for name, estimates in curves.items()), *levels)
+
+
+def figure_along(
+    title: str,
+    labels: tuple[str, str],
+    curves: Mapping[str, Sequence[Interval | Measure]],
+    x: Sequence[float | str],
+    chance: Mapping[str, Sequence[float]] | None = None,
+    *,
+    log_x: bool = False,
+    log_y: bool = False,
+) -> Figure:
+    """The figure of `series_along`, with the labels of both axes: lines over numbers, bars over texts."""
+    texts = tuple(each for each in x if isinstance(each, str))
+    series = series_along(curves, texts or tuple(float(each) for each in x), chance)
+    kind: Kind = "bars" if texts else "lines"
+    return Figure(title=title, x_label=labels[0], y_label=labels[1], series=series, kind=kind, log_x=log_x, log_y=log_y)

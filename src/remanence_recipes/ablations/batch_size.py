@@ -8,10 +8,10 @@ from torch import nn
 
 from remanence.attacks import Stein
 from remanence.data import Split
-from remanence.experiments import Experiment, Figure, Outcome, Point, Scale
+from remanence.experiments import Experiment, Outcome, Point, Scale
 from remanence.metrics.statistics import bootstrap_mean
 from remanence.seeds import derive_seed
-from remanence_recipes.curves import measured, measures_along, series_along
+from remanence_recipes.curves import figure_along, measured, measures_along
 from remanence_recipes.wang2023.images import SCORED, image_batches, server_victims
 
 SIZES: dict[Scale, tuple[int, ...]] = {"smoke": (1, 4), "small": (1, 2, 4, 8), "full": (1, 2, 4, 8, 16, 32)}
@@ -61,14 +61,8 @@ def _conditions(scale: Scale, sources: Sequence[str], seed: int, _device: torch.
             bootstrap_mean(torch.linalg.cond(x), seed=derive_seed(seed, "interval", size))
             for size, x in zip(sizes, batches, strict=True)
         ]
-    figure = Figure(
-        title="Condition of the batches",
-        x_label="records in the batch",
-        y_label="condition number",
-        series=series_along(found, tuple(map(float, sizes))),
-        log_x=True,
-        log_y=True,
-    )
+    labels = ("records in the batch", "condition number")
+    figure = figure_along("Condition of the batches", labels, found, sizes, log_x=True, log_y=True)
     meaning = "mean over the batches that are attacked; the error of the paper's theorem grows with its square"
     points = [f"batches of {size}" for size in sizes]
     return Outcome(

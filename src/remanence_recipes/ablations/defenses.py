@@ -22,7 +22,7 @@ from remanence.attacks import GradientMatching, Stein, with_search
 from remanence.data import Split, load, split
 from remanence.engine import loss_gradient
 from remanence.errors import BadInput
-from remanence.experiments import Experiment, Figure, Measure, Outcome, Scale
+from remanence.experiments import Experiment, Measure, Outcome, Scale
 from remanence.experiments.evaluations import Accuracy
 from remanence.metrics import hungarian
 from remanence.metrics.statistics import bootstrap_mean
@@ -33,7 +33,7 @@ from remanence.releases.defenses import Clipping, Defense, GaussianNoise, Quanti
 from remanence.seeds import derive_seed
 from remanence.training import SGD, Training
 from remanence.types import Data, Params
-from remanence_recipes.curves import measured, series_along
+from remanence_recipes.curves import figure_along, measured
 
 HELD_OUT = 0.25  # fraction of the public records that selects the learning rate
 LOOK_ALIKES = 50  # draws of other images for their chance level
@@ -42,6 +42,7 @@ MEANING = (
     "root mean square error of a record's pixels, the mean over records after the best assignment; a batch whose "
     "gradient the attack refuses counts as the mean image, which is chance here"
 )
+READ = "root mean square error of a pixel"
 LEARNT = "on held-out records; chance is the commonest class"
 
 
@@ -155,23 +156,13 @@ def _study(setting: Setting, curve: Curve, scale: Scale, seed: int, device: torc
         trained = _federated(setting, model, at, parts.public, client, seed)
         accuracies.append(Accuracy(name=f"accuracy, {named}", meaning=LEARNT).measure(model, trained, parts.test))
         measures += [each[-1] for each in errors.values() if isfinite(each[-1].value or 0.0)] + accuracies[-1:]
-    texts = tuple(point for point in points if isinstance(point, str))
-    numbers = tuple(point for point in points if not isinstance(point, str))
-    figure = partial(Figure, x_label=curve.axis, kind="bars" if texts else "lines", log_x=not texts)
+    learnt, log = {"federated SGD": accuracies}, not isinstance(points[0], str)
     levels = {"commonest class": [accuracy.chance or 0.0 for accuracy in accuracies]}
     return Outcome(
         measures=tuple(measures),
         figures=(
-            figure(
-                title="What is read",
-                y_label="root mean square error of a pixel",
-                series=series_along(errors, texts or numbers, chance),
-            ),
-            figure(
-                title="What is learnt",
-                y_label="accuracy",
-                series=series_along({"federated SGD": accuracies}, texts or numbers, levels),
-            ),
+            figure_along("What is read", (curve.axis, READ), errors, points, chance, log_x=log),
+            figure_along("What is learnt", (curve.axis, "accuracy"), learnt, points, levels, log_x=log),
         ),
     )
 

@@ -20,13 +20,13 @@ from torch.func import grad
 from torch.nn.functional import embedding
 
 from remanence.attacks import Stein
-from remanence.experiments import Experiment, Figure, Measure, Outcome, Scale
+from remanence.experiments import Experiment, Measure, Outcome, Scale
 from remanence.metrics import Interval, hungarian
 from remanence.metrics.statistics import bootstrap_mean
 from remanence.models import apply
 from remanence.progress import track
 from remanence.seeds import derive_seed
-from remanence_recipes.curves import measured, measures_along, series_along
+from remanence_recipes.curves import figure_along, measured, measures_along
 from remanence_recipes.wang2023.setting import OURS, gradient_of
 
 LENGTH = 8  # words of a record
@@ -63,8 +63,7 @@ def _embeddings(scale: Scale, seed: int, device: torch.device) -> Outcome:
     measures = measures_along(
         found, [f"batches of {b}" for b in sizes], meaning=meaning, chance=levels["the commonest word"]
     )
-    series = series_along(found, tuple(map(float, sizes)), levels)
-    figure = Figure(title="Words read", x_label="records in the batch", y_label="fraction", series=series)
+    figure = figure_along("Words read", ("records in the batch", "fraction"), found, sizes, levels)
     return Outcome(measures=(*measures, _named_by_table(text, seed)), figures=(figure,))
 
 

@@ -13,13 +13,13 @@ from torch import nn
 
 from remanence.attacks import Attack, GradientMatching, Stein, with_search
 from remanence.data import Split, load, split
-from remanence.experiments import Experiment, Figure, Outcome, Point, Reconstructed, Scale, Victims, prepare
+from remanence.experiments import Experiment, Outcome, Point, Reconstructed, Scale, Victims, prepare
 from remanence.experiments.evaluations import Accuracy
 from remanence.metrics import MSE, PSNR, SSIM
 from remanence.models import mlp
 from remanence.releases import KnowsGradient, gradient_at_initial
 from remanence.training import SGD, Training
-from remanence_recipes.curves import measured, series_along
+from remanence_recipes.curves import figure_along, measured
 from remanence_recipes.federated import trained_on_fixed
 
 BATCH = 4
@@ -80,6 +80,6 @@ def _accuracy(victims: Mapping[int, Victims], seed: int, device: torch.device) -
         accuracy = Accuracy(name=f"accuracy after {epochs} epochs", meaning=meaning)
         measures.append(accuracy.measure(prepared.model, prepared.initial, test))
     chance = [measure.chance or 0.0 for measure in measures]
-    series = series_along({"accuracy": measures}, tuple(map(float, victims)), {"commonest class": chance})
-    figure = Figure(title="Accuracy", x_label="epochs", y_label="accuracy", series=series)
+    labels, levels = ("epochs", "accuracy"), {"commonest class": chance}
+    figure = figure_along("Accuracy", labels, {"accuracy": measures}, list(victims), levels)
     return Outcome(measures=tuple(measures), figures=(figure,))

@@ -39,7 +39,7 @@ from remanence.shadow import build_bank
 from remanence.training import DPGD, SGD, RMSProp, Training
 from remanence.training.dp import noise_for
 from remanence.types import Data, Params, concat
-from remanence_recipes.curves import measures_along, proportion, series_along
+from remanence_recipes.curves import figure_along, measures_along, proportion
 
 # The setting on MNIST (table IV): 784-10-10, ELU, full batch, 100 epochs. The paper has 59,000 shadow models.
 MNIST: Mapping[Scale, Mapping[str, int]] = {
@@ -298,13 +298,8 @@ def _transfer(counts: Sequence[int], trial: Trial) -> Outcome:
     chance = float(null.values[MSE.name].mean())
     meaning = "mean MSE over the targets; chance is the nearest record that the attacker owns"
     points = [f"{count:,} shadows" for count in counts]
-    figure = Figure(
-        title="Error on another fixed set",
-        x_label="shadow models of that set",
-        y_label="mean MSE",
-        series=series_along(lines, tuple(map(float, counts)), {"nearest neighbour": [chance] * len(counts)}),
-        log_x=True,
-    )
+    labels, levels = ("shadow models of that set", "mean MSE"), {"nearest neighbour": [chance] * len(counts)}
+    figure = figure_along("Error on another fixed set", labels, lines, counts, levels, log_x=True)
     return Outcome(
         measures=(
             Measure.from_interval("as it is", error(trained), meaning=meaning, chance=chance),

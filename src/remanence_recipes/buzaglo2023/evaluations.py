@@ -15,7 +15,7 @@ from remanence.metrics.statistics import binomial_proportion, bootstrap_mean, bo
 from remanence.progress import track
 from remanence.seeds import derive_seed
 from remanence.types import Data
-from remanence_recipes.curves import proportion, series_along
+from remanence_recipes.curves import figure_along, proportion
 from remanence_recipes.weights_alone.evaluation import (
     FOUND,
     ROW,
@@ -135,13 +135,8 @@ def threshold(target: Target, seed: int, device: torch.device) -> Outcome:
     rows = pairs | {UNRELATED: draws[counts[0]][0]}
     ssim = {name: each for name, (_, each) in rows.items()}
     levels = above_each("Records above each SSIM", "fraction of the records above", ssim, null=UNRELATED)
-    growing = Figure(
-        title="Above 0.4 by chance",
-        x_label=UNRELATED,
-        y_label="fraction of the records above 0.4",
-        series=series_along({"nearest unrelated image": by_chance}, tuple(map(float, counts))),
-        log_x=True,
-    )
+    labels, line = (UNRELATED, "fraction of the records above 0.4"), {"nearest unrelated image": by_chance}
+    growing = figure_along("Above 0.4 by chance", labels, line, counts, log_x=True)
     return Outcome(
         measures=(*_threshold_measures(attacked), *by_chance),
         figures=(levels, growing, scatter(preflight.margins, attacked)),

@@ -13,7 +13,7 @@ from remanence.metrics import Interval
 from remanence.progress import track
 from remanence.releases import Gradient
 from remanence.seeds import derive_seed
-from remanence_recipes.curves import measured, measures_along, series_along
+from remanence_recipes.curves import figure_along, measured, measures_along, series_along
 from remanence_recipes.wang2023.setting import (
     CHANCE,
     ERROR,
@@ -102,14 +102,14 @@ def _figure2(scale: Scale, seed: int, device: torch.device) -> Outcome:
         Series(name=f"printed: {name}", x=x, y=errors[: len(x)], role="printed") for name, errors in PRINTED.items()
     ]
     *papers, level = series_along({name: found[name] for name in PRINTED}, x, {"chance": chance})
-    ours = series_along({name: each for name, each in found.items() if name not in PRINTED}, x, {"chance": chance})
+    ours = {name: each for name, each in found.items() if name not in PRINTED}
     return Outcome(
         measures=measures,
         figures=(
             Figure(
                 title="The paper's estimators", x_label="features", y_label=ERROR, series=(*papers, *printed, level)
             ),
-            Figure(title="Ours", x_label="features", y_label=ERROR, series=ours, log_y=True),
+            figure_along("Ours", ("features", ERROR), ours, x, {"chance": chance}, log_y=True),
         ),
     )
 
@@ -201,18 +201,9 @@ def _activations(scale: Scale, seed: int, device: torch.device) -> Outcome:
             found[name] = [_error(scale, each, activation, features, seed, device) for each in ESTIMATORS.values()]
     chance = chance_error(features, seed)
     meaning = f"mean of {ERROR} at d = {features} over {repeats} draws of the weights; chance is {CHANCE}"
-    figure = Figure(
-        title="Error by activation",
-        x_label="activation",
-        y_label=ERROR,
-        series=series_along(
-            {name: [errors[i] for errors in found.values()] for i, name in enumerate(ESTIMATORS)},
-            tuple(found),
-            {"chance": [chance] * len(found)},
-        ),
-        kind="bars",
-        log_y=True,
-    )
+    by_estimator = {name: [errors[i] for errors in found.values()] for i, name in enumerate(ESTIMATORS)}
+    levels = {"chance": [chance] * len(found)}
+    figure = figure_along("Error by activation", ("activation", ERROR), by_estimator, tuple(found), levels, log_y=True)
     errors = measures_along(found, tuple(ESTIMATORS), meaning=meaning, chance=[chance] * len(ESTIMATORS))
     return Outcome(measures=(*errors, *refused), figures=(figure,))
 
@@ -271,8 +262,9 @@ def _depth(scale: Scale, seed: int, device: torch.device) -> Outcome:
     }
     chance = [chance_error(features, seed)] * len(depths)
     meaning = f"mean of {ERROR} at d = {features} over {repeats} draws; chance is {CHANCE}"
-    series = series_along(found, tuple(map(float, depths)), {"chance": chance})
     return Outcome(
         measures=measures_along(found, [f"{layers} layers" for layers in depths], meaning=meaning, chance=chance),
-        figures=(Figure(title="Error against depth", x_label="layers", y_label=ERROR, series=series, log_y=True),),
+        figures=(
+            figure_along("Error against depth", ("layers", ERROR), found, depths, {"chance": chance}, log_y=True),
+        ),
     )

@@ -16,7 +16,7 @@ from remanence.metrics.statistics import bootstrap_mean, bootstrap_statistic
 from remanence.progress import track
 from remanence.releases.defenses import GaussianNoise
 from remanence.seeds import derive_seed
-from remanence_recipes.curves import measured, series_along
+from remanence_recipes.curves import figure_along, measured
 from remanence_recipes.wang2023.setting import (
     ERROR,
     PAPERS,
@@ -69,10 +69,9 @@ def _rates(scale: Scale, noise: float, seed: int, device: torch.device) -> Outco
         Series.from_intervals(f"d = {d}", tuple(d / m for m in of_d), _means(d, of_d, seed))
         for d, of_d in errors.items()
     ]
-    exponent = _fit(_exponent, errors, seed)
-    return Outcome(
-        measures=_rate("", exponent), figures=(_log_log("Error against features / rows", "features / rows", series),)
-    )
+    title, x = "Error against features / rows", "features / rows"
+    figure = Figure(title=title, x_label=x, y_label=ERROR, series=tuple(series), log_x=True, log_y=True)
+    return Outcome(measures=_rate("", _fit(_exponent, errors, seed)), figures=(figure,))
 
 
 def noise(scale: Scale) -> Sequence[Experiment]:
@@ -100,9 +99,9 @@ def _noise(scale: Scale, attack: Stein, levels: Sequence[float], seed: int, devi
         constants = Measure.from_interval("constant" + under, constant, meaning=MEANING_OF_CONSTANT)
         measures += [rate, constants, deviation]
         means[f"noise {level:g}"] = _means(d, errors, seed)
-    x = tuple(map(float, widths))
-    series = series_along(means, x, {"chance": [chance_error(d, seed)] * len(x)})
-    return Outcome(measures=tuple(measures), figures=(_log_log(f"Error against rows, {d} features", "rows", series),))
+    title, chance = f"Error against rows, {d} features", {"chance": [chance_error(d, seed)] * len(widths)}
+    figure = figure_along(title, ("rows", ERROR), means, widths, chance, log_x=True, log_y=True)
+    return Outcome(measures=tuple(measures), figures=(figure,))
 
 
 def _draws(
@@ -154,7 +153,3 @@ def _rate(under: str, exponent: Interval) -> tuple[Measure, Measure]:
         Measure.from_interval(EXPONENT + under, exponent, meaning=MEANING_OF_EXPONENT, chance=0.0),
         Measure(name=DEVIATION + under, value=value, meaning="the theorem's rate is the square root"),
     )
-
-
-def _log_log(title: str, x_label: str, series: Sequence[Series]) -> Figure:
-    return Figure(title=title, x_label=x_label, y_label=ERROR, series=tuple(series), log_x=True, log_y=True)

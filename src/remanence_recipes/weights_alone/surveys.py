@@ -13,7 +13,7 @@ from remanence.metrics.evaluation import FPR
 from remanence.metrics.statistics import binomial_proportion, bootstrap_mean
 from remanence.progress import track
 from remanence.seeds import derive_seed
-from remanence_recipes.curves import series_along
+from remanence_recipes.curves import figure_along
 from remanence_recipes.weights_alone.evaluation import FOUND, attack_each, experiment
 from remanence_recipes.weights_alone.target import Target
 
@@ -89,9 +89,8 @@ def ordering(
             attack: [bootstrap_mean(each[name].fractions, seed=derive_seed(seed, attack, name)) for name in names]
             for attack, each in found.items()
         }
-        series = series_along(means, names, {"chance": (FPR,) * len(names)})
-        title, y_label = "Found, mean over victims", "fraction found"
-        figure = Figure(title=title, x_label="target", y_label=y_label, series=series, kind="bars")
+        labels, chance = ("target", "fraction found"), {"chance": (FPR,) * len(names)}
+        figure = figure_along("Found, mean over victims", labels, means, names, chance)
         return Outcome(measures=(*differences, *fractions), figures=(figure,))
 
     return experiment(label, about, list(targets.values()), measure)
@@ -136,7 +135,6 @@ def _figures(
     suffix: str, axis: str, values: Sequence[int], lines: Mapping[str, Sequence[Surveyed]], log: bool
 ) -> Iterator[Figure]:
     """The fraction found, and that above SSIM 0.4, each next to its chance level."""
-    x = tuple(map(float, values))
     found = {name: [at.proportion(at.found) for at in line] for name, line in lines.items()}
     above = {name: [at.proportion(at.above) for at in line] for name, line in lines.items()}
     by_chance = {
@@ -144,8 +142,7 @@ def _figures(
         for name, line in lines.items()
     }
     for title, y_label, curves, chance in (
-        ("Found", "fraction found", found, {"chance": [FPR] * len(x)}),
+        ("Found", "fraction found", found, {"chance": [FPR] * len(values)}),
         ("SSIM above 0.4 as published", "fraction above 0.4", above, by_chance),
     ):
-        series = series_along(curves, x, chance)
-        yield Figure(title=f"{title}{suffix}", x_label=axis, y_label=y_label, series=series, log_x=log)
+        yield figure_along(f"{title}{suffix}", (axis, y_label), curves, values, chance, log_x=log)
