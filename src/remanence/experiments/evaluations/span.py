@@ -14,12 +14,9 @@ from remanence.metrics import Interval, Membership, membership_test
 from remanence.seeds import derive_seed
 from remanence.types import Data
 
-RANK, IDENTIFIED, FALSE, AUC = (
-    "training records, by the rank",
-    "private records identified",
-    "held-out records taken for private ones",
-    "AUC",
-)
+RANK, AUC = "training records, by the rank", "AUC"
+IDENTIFIED, FALSE = "private records identified", "held-out records taken for private ones"
+OUTSIDE = "by the fraction of a record's energy that lies outside the span"
 
 
 def span_outcome(found: Span, records: Data, held_out: Data, seed: int, *, hint: str = "") -> Outcome:
@@ -63,30 +60,15 @@ def rank_measure(name: str, found: Span, records: int) -> Measure:
 
 def membership_measures(test: Membership, suffix: str = "") -> list[Measure]:
     """The fraction identified, the false positives and the AUC of a membership test by the span."""
-    by, unknown = (
-        "by the fraction of a record's energy that lies outside the span",
-        Interval(value=nan, low=nan, high=nan),
-    )
+    unknown = Interval(value=nan, low=nan, high=nan)
     identified, wrong = (unknown, unknown) if few_held_out(test) else (test.fraction_identified, test.false_positives)
+    trained = f"fraction of the records trained on that are identified at 1 % false positives, {OUTSIDE}"
+    held_out = "fraction of the held-out records, others than those that set the threshold, that pass it"
+    nearer = f"chance that a record trained on lies nearer to the span than a held-out one, {OUTSIDE}"
     return [
-        Measure.from_interval(
-            IDENTIFIED + suffix,
-            identified,
-            chance=0.01,
-            meaning=f"fraction of the records trained on that are identified at 1 % false positives, {by}",
-        ),
-        Measure.from_interval(
-            FALSE + suffix,
-            wrong,
-            chance=0.01,
-            meaning="fraction of the held-out records, others than those that set the threshold, that pass it",
-        ),
-        Measure.from_interval(
-            AUC + suffix,
-            test.auc,
-            chance=0.5,
-            meaning=f"chance that a record trained on lies nearer to the span than a held-out one, {by}",
-        ),
+        Measure.from_interval(IDENTIFIED + suffix, identified, chance=0.01, meaning=trained),
+        Measure.from_interval(FALSE + suffix, wrong, chance=0.01, meaning=held_out),
+        Measure.from_interval(AUC + suffix, test.auc, chance=0.5, meaning=nearer),
     ]
 
 
