@@ -14,6 +14,7 @@ from remanence.attacks.weights import residual
 from remanence.attacks.weights.residual import Activations, Layer, Residual
 from remanence.diagnostics.linearity import gradient_linearity, linearity_caveat
 from remanence.errors import BadInput
+from remanence.models import input_normalisation
 from remanence.releases import Victim
 from remanence.training import CrossEntropy, KnownLoss, Logistic, SquaredError
 from remanence.training.losses import LogOf
@@ -64,8 +65,8 @@ def run_preflight(victim: Victim) -> Preflight:
     if layers is None or not isinstance(loss, CrossEntropy | Logistic | SquaredError):
         message = "run_preflight() takes MLPs of linear layers with ReLU and a loss of ours, got another net or loss"
         raise BadInput(message, code="unsupported-model", argument="victim")
-    mean, x = residual.subtracted_mean(victim.model, victim.final, victim.private.shape), data.x.flatten(1)
-    activations = residual.forward(layers, x if mean is None else x - mean, None)
+    x = input_normalisation(victim.model, data.shape).inputs(victim.final, data.x).flatten(1)
+    activations = residual.forward(layers, x, None)
     signed = isinstance(loss, SquaredError)
     signs = residual.margin_signs(activations.logits, data.y, signed=signed)
     margins = (signs * activations.logits).sum(-1)

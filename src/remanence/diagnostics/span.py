@@ -9,7 +9,9 @@ converged, mini-batches and momentum are allowed, and where the initial weights 
 Adam and its relatives scale each coordinate of a step differently, so that a step leaves the span.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import final
 
@@ -17,7 +19,8 @@ import torch
 from torch import Tensor
 
 from remanence.errors import BadInput
-from remanence.models.operations import Conv, Flatten, describe
+from remanence.models.normalisation import InputNormalisation
+from remanence.models.operations import Conv, describe
 from remanence.models.structure import Unsupported, first_linear
 from remanence.releases import KnowsFinal, KnowsTraining, require
 from remanence.training import SGD, remaining_fraction
@@ -36,6 +39,7 @@ class Span:
     rank: int | None  # independent records, at most as many as were trained on; None where no gap is clear
     gap: float  # the last value within the span over the first one outside; 1 where there can be no gap
     shape: tuple[int, ...]
+    inputs: Callable[[Tensor], Tensor] = torch.clone  # from records (n, *shape) to what enters the layer
 
     @property
     def basis(self) -> Tensor:
@@ -51,11 +55,11 @@ class Span:
 
     def outside(self, records: Tensor) -> Tensor:
         """(records,): the fraction of each record's squared norm outside the span; zero, but for rounding, if it was
-        trained on. Records must be as the network takes them, centred if they were."""
+        trained on."""
         if tuple(records.shape[1:]) != self.shape:
             message = f"`records` must be of the shape {self.shape}, got {tuple(records.shape[1:])}: resize them to it"
             raise BadInput(message, code="shape-mismatch", argument="records")
-        basis, x = self.basis, records.flatten(1).to(self.directions)
+        basis, x = self.basis, self.inputs(records).flatten(1).to(self.directions)
         if basis.shape[1] > x.shape[1]:
             x = torch.cat([x, x.new_ones(len(x), 1)], dim=1)
         residual = x - x @ basis.T @ basis
@@ -70,7 +74,7 @@ def estimate_span(release: KnowsFinal, *, rank: int | None = None) -> Span:
     was SGD, that remainder is subtracted first.
     """
     require(release, KnowsFinal, by="estimate_span")
-    name = _first_layer(release)
+    name, normalisation = _first_layer(release)
     layer = _with_bias(release.final, name)
     precision = torch.finfo(layer.dtype).eps
     layer = layer.double() - _remainder(release, name)
@@ -86,16 +90,24 @@ def estimate_span(release: KnowsFinal, *, rank: int | None = None) -> Span:
     position = rank or _largest_gap(values, after=release.num_classes)
     within, outside = (float(values[i]) for i in (position - 1, position)) if position else (1.0, 1.0)
     gap = within / outside
-    if gap >= CLEAR and position < _active_features(layer, (within * outside) ** 0.5):
+    active = _active_features(_of_records(layer, release, normalisation), (within * outside) ** 0.5)
+    if gap >= CLEAR and position < active:
         rank = rank or position
-    return Span(values=values, directions=directions, rank=rank, gap=gap, shape=tuple(release.shape))
+    return Span(
+        values=values,
+        directions=directions,
+        rank=rank,
+        gap=gap,
+        shape=tuple(release.shape),
+        inputs=partial(normalisation.inputs, release.final),
+    )
 
 
-def _first_layer(release: KnowsFinal) -> str:
-    """The path of the linear layer that the records enter as they are."""
+def _first_layer(release: KnowsFinal) -> tuple[str, InputNormalisation]:
+    """The path of the linear layer that the records enter as they are or normalised, and how they enter it."""
     first = first_linear(release.model, release.shape)
-    if not isinstance(first, Unsupported) and all(isinstance(each, Flatten) for each in first.before):
-        return first.layer.path
+    if not isinstance(first, Unsupported) and (normalisation := first.normalisation) is not None:
+        return first.layer.path, normalisation
     why = first.reason if isinstance(first, Unsupported) else f"the net begins with {describe(first.before)}"
     if not isinstance(first, Unsupported) and any(isinstance(each, Conv) for each in first.before):
         why += "; the patches of a few images already span all inputs of a convolution"
@@ -106,6 +118,17 @@ def _first_layer(release: KnowsFinal) -> str:
 def _with_bias(params: Params, name: str) -> Tensor:
     weight, bias = params[f"{name}.weight"].detach(), params.get(f"{name}.bias")
     return weight if bias is None else torch.cat([weight, bias.detach()[:, None]], dim=1)
+
+
+def _of_records(layer: Tensor, release: KnowsFinal, normalisation: InputNormalisation) -> Tensor:
+    """The layer as a sum of the records before they were normalised, where a bias says what of the mean is in it."""
+    features = prod(release.shape)
+    if layer.shape[1] == features:
+        return layer
+    params = {name: p.double() for name, p in release.final.items() if p.is_floating_point()}
+    scaled = normalisation.to_records(params, layer[:, :features]).flatten(1)
+    mean = normalisation.records(params, layer.new_zeros(1, features)).flatten()
+    return torch.cat([scaled + torch.outer(layer[:, -1], mean), layer[:, -1:]], dim=1)
 
 
 def _remainder(release: KnowsFinal, name: str) -> Tensor | float:

@@ -8,9 +8,10 @@ from remanence.models.cnns import Residual, cnn, resnet, resnet18, vgg
 from remanence.models.decoders import Doubling, Image, deconv, mirror, patchgan
 from remanence.models.functional import activations, apply, apply_operations, replace_relu
 from remanence.models.init import initial_params, initial_stack, server_params, server_rows, torch_params
-from remanence.models.layers import Centre, Standardise
+from remanence.models.layers import Centre, Normalize, Standardise, normalized, normalized_params
 from remanence.models.mlps import centred_mlp, mlp
-from remanence.models.structure import CNN, MLP, FirstLinear, Unsupported, first_linear, parse
+from remanence.models.normalisation import InputNormalisation
+from remanence.models.structure import CNN, MLP, FirstLinear, Unsupported, first_linear, input_normalisation, parse
 
 __all__ = [
     "CNN",
@@ -19,6 +20,8 @@ __all__ = [
     "Doubling",
     "FirstLinear",
     "Image",
+    "InputNormalisation",
+    "Normalize",
     "Residual",
     "Standardise",
     "Unsupported",
@@ -31,8 +34,11 @@ __all__ = [
     "first_linear",
     "initial_params",
     "initial_stack",
+    "input_normalisation",
     "mirror",
     "mlp",
+    "normalized",
+    "normalized_params",
     "parse",
     "patchgan",
     "replace_relu",

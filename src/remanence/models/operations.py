@@ -127,6 +127,15 @@ class Normalisation:
         x = x if self.mean is None else x - self.mean.value(params)
         return x if self.std is None else x / self.std.value(params)
 
+    def inverse(self, params: Params, x: Tensor) -> Tensor:
+        """What is normalised to `x`."""
+        x = self.scaled(params, x)
+        return x if self.mean is None else x + self.mean.value(params)
+
+    def scaled(self, params: Params, directions: Tensor) -> Tensor:
+        """Directions of normalised values as directions of the values before."""
+        return directions if self.std is None else directions * self.std.value(params)
+
     @property
     def buffers(self) -> tuple[str, ...]:
         return tuple(constant.name for constant in (self.mean, self.std) if constant is not None)

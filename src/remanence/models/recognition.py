@@ -13,6 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from remanence.models import functions
 from remanence.models import operations as ops
+from remanence.models.layers import Normalize, broadcast_shape
 from remanence.models.operations import Operation
 from remanence.models.tracing import NotRecognised, Trace, is_elementwise, name_of, without_mutation
 
@@ -106,6 +107,8 @@ def _from_module(trace: Trace, node: fx.Node, module: nn.Module, shape: tuple[in
             return _averaged(trace, node)
         case _DropoutNd():
             return _dropped(path, training=module.training and module.p > 0)
+        case Normalize():
+            return [_normalize(path, module, shape)]
     if is_elementwise(module):
         return [ops.Activation(name=_name(trace, node), module=without_mutation(module))]
     said = type(module).__name__ if list(module.children()) else repr(module)
@@ -234,6 +237,14 @@ def _dropped(name: str, *, training: bool) -> list[Operation]:
     if training:
         raise NotRecognised(f"the net drops out at `{name}`: switch it off with `model.eval()`")
     return []
+
+
+def _normalize(path: str, module: Normalize, shape: tuple[int, ...]) -> ops.Normalisation:
+    mean, std = (
+        ops.Constant(name=f"{path}.{name}", shape=broadcast_shape(buffer.shape, shape))
+        for name, buffer in (("mean", module.mean), ("std", module.std))
+    )
+    return ops.Normalisation(mean=mean, std=std)
 
 
 def _normalisation(trace: Trace, node: fx.Node) -> ops.Normalisation:

@@ -7,12 +7,14 @@ a layer's weights, takes the paths of parameters from here and refuses the other
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
 from typing import Any, TypeAlias, final
 from weakref import WeakKeyDictionary, ref
 
 from torch import Tensor, nn
 
+from remanence.models.normalisation import InputNormalisation
 from remanence.models.operations import (
     Activation,
     Add,
@@ -51,19 +53,23 @@ class MLP:
         """Whether records are normalised before the first layer."""
         return self.record_norm is not None or self.flat_norm is not None
 
+    @cached_property
+    def normalisation(self) -> InputNormalisation:
+        """How records enter the first layer, flat and normalised."""
+        steps = (self.record_norm, Flatten(name=""), self.flat_norm)
+        return InputNormalisation(shape=self.shape, steps=tuple(step for step in steps if step is not None))
+
     def inputs(self, params: Params, x: Tensor) -> Tensor:
         """What the first layer takes in for records `x`, shape (n, features)."""
-        x = (x if self.record_norm is None else self.record_norm(params, x)).flatten(1)
-        return x if self.flat_norm is None else self.flat_norm(params, x)
+        return self.normalisation.inputs(params, x)
+
+    def records(self, params: Params, inputs: Tensor) -> Tensor:
+        """The records (n, *shape) for which the first layer takes in `inputs` (n, features)."""
+        return self.normalisation.records(params, inputs)
 
     def to_records(self, params: Params, directions: Tensor) -> Tensor:
         """Directions in the space of `inputs`, shape (n, features), as directions in the space of records."""
-        if self.flat_norm is not None and self.flat_norm.std is not None:
-            directions = directions * self.flat_norm.std.value(params)
-        directions = directions.view(-1, *self.shape)
-        if self.record_norm is not None and self.record_norm.std is not None:
-            directions = directions * self.record_norm.std.value(params)
-        return directions
+        return self.normalisation.to_records(params, directions)
 
     def __str__(self) -> str:
         series: list[Operation] = [norm for norm in (self.record_norm, self.flat_norm) if norm is not None]
@@ -106,8 +112,15 @@ class Unsupported:
 class FirstLinear:
     """The first fully connected layer of a network, whatever follows it, and the operations `before` it."""
 
+    shape: tuple[int, ...]  # of a record
     layer: Linear
     before: tuple[Operation, ...]
+
+    @property
+    def normalisation(self) -> InputNormalisation | None:
+        """How records enter the layer; None where other layers are before it."""
+        steps = tuple(each for each in self.before if isinstance(each, Flatten | Normalisation))
+        return InputNormalisation(shape=self.shape, steps=steps) if len(steps) == len(self.before) else None
 
 
 Structure: TypeAlias = MLP | CNN | Unsupported
@@ -126,6 +139,16 @@ def first_linear(model: nn.Module, shape: Sequence[int]) -> FirstLinear | Unsupp
     """The first fully connected layer that records of `shape` come to. The network after it need not be recognised."""
     found: FirstLinear | Unsupported = _remembered(model, tuple(shape), _first_linear)
     return found
+
+
+def input_normalisation(model: nn.Module, shape: Sequence[int]) -> InputNormalisation:
+    """How records of `shape` enter the first layer of `model`; as they are where that is not recognised."""
+    first = first_linear(model, shape)
+    if not isinstance(first, Unsupported) and (found := first.normalisation) is not None:
+        return found
+    structure = parse(model, shape)
+    steps = (structure.norm,) if isinstance(structure, CNN) and structure.norm is not None else ()
+    return InputNormalisation(shape=tuple(shape), steps=steps)
 
 
 _CACHE: WeakKeyDictionary[nn.Module, tuple[Any, dict[Any, Any]]] = WeakKeyDictionary()
@@ -165,7 +188,7 @@ def _first_linear(model: nn.Module, shape: tuple[int, ...]) -> FirstLinear | Uns
     except NotRecognised as reason:
         return Unsupported(reason=str(reason))
     assert isinstance(layer, Linear)
-    return FirstLinear(layer=layer, before=tuple(before))
+    return FirstLinear(shape=shape, layer=layer, before=tuple(before))
 
 
 def _check_parameters(model: nn.Module, operations: Sequence[Operation]) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, fx, nn
 from torch.func import functional_call
 
 from remanence.models.functions import function_shape, module_shape
+from remanence.models.layers import Normalize
 
 _BATCH = 2  # records in the traced batch: their number must come out as it went in
 
@@ -110,8 +111,10 @@ class _Tracer(fx.Tracer):
     proxy_buffer_attributes = True  # a view of a buffer is an operation too
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return super().is_leaf_module(m, module_qualified_name) or (
-            not isinstance(m, nn.Sequential) and is_elementwise(m)
+        return (
+            isinstance(m, Normalize)
+            or super().is_leaf_module(m, module_qualified_name)
+            or (not isinstance(m, nn.Sequential) and is_elementwise(m))
         )
 
     def create_arg(self, a: Any) -> Any:

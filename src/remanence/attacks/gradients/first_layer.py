@@ -23,7 +23,8 @@ from torch.nn.functional import one_hot
 
 from remanence.errors import BadInput, NotEnoughKnowledge
 from remanence.models import apply
-from remanence.models.operations import Flatten, Linear, describe
+from remanence.models.normalisation import InputNormalisation
+from remanence.models.operations import Linear, describe
 from remanence.models.structure import Unsupported, first_linear
 from remanence.releases import KnowsGradient, require
 from remanence.types import Params, Reconstruction
@@ -58,7 +59,7 @@ class FirstLayer:
                 code="not-identifiable",
                 argument="release",
             )
-        x = torch.stack([record.x for record in records[: layer.batch_size]]).clamp(0, 1).view(-1, *release.shape)
+        x = layer.records(torch.stack([record.x for record in records[: layer.batch_size]])).clamp(0, 1)
         labels = torch.stack([record.label for record in records[: layer.batch_size]])
         return Reconstruction(x=x.to(total.sent), y=labels, objective=residual.norm / total.norm)
 
@@ -66,7 +67,7 @@ class FirstLayer:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Record:
-    x: Tensor  # flat
+    x: Tensor  # as the layer takes it in: flat, and normalised where the network normalises records
     label: Tensor
 
     def looks_like(self, x: Tensor) -> bool:
@@ -76,10 +77,12 @@ class _Record:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Layer:
-    """The layer that the records enter, and the errors that a record would have at its neurons; in float64."""
+    """The layer that the records enter, flat and maybe normalised, and the errors that one would have at its neurons;
+    in float64."""
 
     release: KnowsGradient
     name: str
+    normalisation: InputNormalisation
     at: Params
     batch_size: int
     classes: Tensor
@@ -87,7 +90,8 @@ class _Layer:
 
     @classmethod
     def from_release(cls, release: KnowsGradient) -> "_Layer":
-        name = _layer(release).path
+        first, normalisation = _first_linear(release)
+        name = first.path
         if release.batch_size is None:
             message = "FirstLayer needs `batch_size`, by which the loss of a record is divided: give it"
             raise NotEnoughKnowledge(message, code="not-enough-knowledge", argument="batch_size")
@@ -104,18 +108,27 @@ class _Layer:
         return cls(
             release=release,
             name=name,
+            normalisation=normalisation,
             at={name: p.detach().double() for name, p in release.at.items()},
             batch_size=release.batch_size,
             classes=classes if release.labels is None else release.labels.unique(),
             precision=torch.finfo(bias.dtype).eps,
         )
 
+    def records(self, x: Tensor) -> Tensor:
+        """The records (n, *shape) that enter the layer as `x` (n, features)."""
+        return self.normalisation.records(self.at, x)
+
+    def clamped(self, x: Tensor) -> Tensor:
+        """What enters the layer for the record in the box [0, 1] that is nearest to the one of `x` (features,)."""
+        return self.normalisation.inputs(self.at, self.records(x[None]).clamp(0, 1))[0]
+
     def error(self, record: Tensor, label: Tensor) -> Tensor:
         """(neurons,): the backpropagated error of one record."""
 
         def loss(bias: Tensor) -> Tensor:
             at = self.at | {f"{self.name}.bias": bias}
-            output = apply(self.release.model, at, record.view(1, *self.release.shape))
+            output = apply(self.release.model, at, self.records(record[None]))
             return self.release.loss(output, label[None]) / self.batch_size
 
         error: Tensor = grad(loss)(self.at[f"{self.name}.bias"])
@@ -181,7 +194,8 @@ class _Quotients:
         rounding = _ROUNDING * layer.precision * residual.scale / residual.bias.abs()
         rows = rounding.argsort()[: int((rounding < _CLEAR).sum())]
         x = residual.weight[rows] / residual.bias[rows, None]
-        inside = ((x > -_OUTSIDE) & (x < 1 + _OUTSIDE)).all(1)
+        pixels = layer.records(x).flatten(1)
+        inside = ((pixels > -_OUTSIDE) & (pixels < 1 + _OUTSIDE)).all(1)
         selected = (inside if bool(inside.any()) else ~inside).nonzero().flatten()[:_MAX_ROWS]
         rows, x, inside = rows[selected], x[selected], inside[selected]
         neurons = one_hot(rows, len(residual.bias)).to(x)
@@ -216,16 +230,17 @@ def _guesses(layer: _Layer, residual: _Rows, certain: Sequence[_Record]) -> list
         return [residual.record(residual.bias.nonzero().flatten(), layer)]
     found, records = _Quotients.from_rows(layer, residual), list[_Record]()
     for i in found.misfit.argsort().tolist():
-        guess = _Record(x=found.x[i].clamp(0, 1), label=found.labels[i])
+        guess = _Record(x=layer.clamped(found.x[i]), label=found.labels[i])
         if not any(guess.looks_like(record.x) for record in (*certain, *records)):
             records.append(guess)
     return records
 
 
-def _layer(release: KnowsGradient) -> Linear:
-    """The layer that the records enter as they are."""
+def _first_linear(release: KnowsGradient) -> tuple[Linear, InputNormalisation]:
+    """The layer that the records enter as they are or normalised, and how they enter it."""
     first, numbers = first_linear(release.model, release.shape), prod(release.shape)
-    if isinstance(first, Unsupported) or any(not isinstance(each, Flatten) for each in first.before):
+    normalisation = None if isinstance(first, Unsupported) else first.normalisation
+    if isinstance(first, Unsupported) or normalisation is None:
         why = first.reason if isinstance(first, Unsupported) else f"this one begins with {describe(first.before)}"
         message = (
             f"`model` must begin with a linear layer that the {numbers} numbers of a record enter for FirstLayer; "
@@ -235,4 +250,4 @@ def _layer(release: KnowsGradient) -> Linear:
     if not first.layer.has_bias:
         message = f"FirstLayer divides by the gradient of the bias of `{first.layer.path}`, which has none: use Stein"
         raise BadInput(message, code="unsupported-model", argument="release")
-    return first.layer
+    return first.layer, normalisation

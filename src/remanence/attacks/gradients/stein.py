@@ -92,7 +92,7 @@ class Stein:
         best = min(found, key=lambda each: each.objective)
         x = self._normed(layer.records(best.inputs, exact=best.objective < layer.rounding))
         order, labels = _labels(release, layer, x)
-        x = self._clamped(x[order]).view(-1, *release.shape).to(next(iter(release.at.values())))
+        x = self._clamped(layer.to_records(x[order])).to(next(iter(release.at.values())))
         return Reconstruction(x=x, y=labels, objective=best.objective)
 
     def run_in_blocks(self, blocks: Callable[[], Iterable[WideLayer]], count: int, *, seed: int) -> Reconstruction:
@@ -256,7 +256,7 @@ def _label_distances(release: KnowsGradient, layer: WideLayer, x: Tensor) -> Ten
     span = torch.linalg.qr(inputs.T).Q
     residuals = InSpan.in_blocks([layer], span).residuals_for(inputs @ span)
     at = {name: p.double() for name, p in release.at.items()}
-    outputs = apply(release.model, at, x.view(-1, *release.shape))
+    outputs = apply(release.model, at, layer.to_records(x))
     basis, count = row_space(layer.head), len(x)
 
     def residual(output: Tensor, label: Tensor) -> Tensor:

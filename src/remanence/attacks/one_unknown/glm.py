@@ -22,7 +22,7 @@ from remanence.models.structure import MLP, parse
 from remanence.releases import KnowsFixed, require
 from remanence.training import CrossEntropy, Logistic, SquaredError
 from remanence.training.losses import KnownLoss
-from remanence.types import Params, Reconstruction
+from remanence.types import Reconstruction
 
 
 @final
@@ -41,7 +41,7 @@ class GLM:
         g = -_gradient(loss, theta, inputs, y) - (len(y) + 1) * training.weight_decay * decayed
         c = g[:, -1]
         row = c.abs().argmax()  # the row with the smallest rounding error
-        record = _records(structure, final, (g[row, :-1] / c[row]).nan_to_num()[None]).clamp(0, 1)
+        record = structure.records(final, (g[row, :-1] / c[row]).nan_to_num()[None]).clamp(0, 1)
         found = structure.inputs(final, record)
         label = _label(loss, c, found @ final[layer.weight].T + final[layer.bias])
         objective = (g - _gradient(loss, theta, found, label)).norm() / g.norm()
@@ -52,12 +52,6 @@ def _gradient(loss: KnownLoss, theta: Tensor, inputs: Tensor, y: Tensor) -> Tens
     """(outputs, features + 1): the gradient of the summed loss."""
     inputs = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], dim=1)
     return loss.grad_logits(inputs @ theta.T, y).T @ inputs
-
-
-def _records(structure: MLP, params: Params, inputs: Tensor) -> Tensor:
-    """The records, shape (n, *shape), that are normalised to these inputs of the first layer."""
-    zero = structure.inputs(params, inputs.new_zeros(1, *structure.shape))
-    return structure.to_records(params, inputs - zero)
 
 
 def _label(loss: KnownLoss, c: Tensor, logits: Tensor) -> Tensor:

@@ -91,8 +91,8 @@ class KKT:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExplainedWeights:
-    """|weights - sum of multiplied gradients|^2 + |x outside [-1, 1]|^2, over candidates x (runs, n, pixels) less their
-    mean and multipliers (runs, n); in closed form for an MLP with ReLU."""
+    """|weights - sum of multiplied gradients|^2 + |x outside [-1, 1]|^2, over candidates x (runs, n, pixels) as the
+    first layer takes them, normalised, and multipliers (runs, n); in closed form for an MLP with ReLU."""
 
     attack: KKT
     release: KnowsFinal
@@ -104,6 +104,7 @@ class ExplainedWeights:
     initial: Variables
     alpha: Tensor  # (runs, 1, 1)
     minimum: Tensor  # of the multipliers, (runs, 1)
+    stds: Tensor | None  # (pixels,), what the model divides pixels by
     capturable: bool = True
 
     @classmethod
@@ -132,6 +133,7 @@ class ExplainedWeights:
             initial={"x": x.to(like), "multipliers": multipliers.to(like)},
             alpha=like.new_tensor([run.alpha for run in runs])[:, None, None],
             minimum=like.new_tensor([run.min_multiplier for run in runs])[:, None],
+            stds=Preprocessing().stds(release, like),
         )
 
     def init(self) -> dict[str, Variable]:
@@ -154,9 +156,9 @@ class ExplainedWeights:
         multipliers = free.square() + self.minimum if self.attack.multipliers == "squared" else free
         explained = self._by_autograd if self.layers is None else self._in_closed_form
         value, grad_x, grad_multipliers = explained(x, multipliers)
-        outside = softshrink(x, 1.0)
+        outside = softshrink(self._pixels(x), 1.0)
         residual.add_squares(value, outside)
-        grad_x.add_(outside, alpha=2)
+        grad_x.add_(self._pixels(outside), alpha=2)
         if self.attack.multipliers == "projected":
             return value, {"x": grad_x}
         if self.attack.multipliers == "squared":
@@ -166,6 +168,11 @@ class ExplainedWeights:
             grad_multipliers.sub_(short, alpha=2 * _PENALTY)
             residual.add_squares(value, short[..., None], _PENALTY)
         return value, {"x": grad_x, "multipliers": grad_multipliers}
+
+    def _pixels(self, x: Tensor) -> Tensor:
+        """Differences of candidates (..., pixels), as the first layer takes them, in units of pixels; or gradients by
+        pixels as gradients by candidates."""
+        return x if self.stds is None else x * self.stds
 
     def _in_closed_form(self, x: Tensor, multipliers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         assert self.layers is not None
@@ -196,7 +203,7 @@ class ExplainedWeights:
             signs = self._signs(apply(self.release.model, self.final, records))
             surrogate, top = self.surrogates[run.alpha], signs * factors[:, None]
             value, grad_x, grad_top = value_and_grads(surrogate, self.final, records, top)
-            found.append((value, grad_x.flatten(1), (grad_top * signs).sum(-1)))
+            found.append((value, self._pixels(grad_x.flatten(1)), (grad_top * signs).sum(-1)))
         values, grads_x, grads_multipliers = (torch.stack(parts) for parts in zip(*found, strict=True))
         return values, grads_x, grads_multipliers
 

@@ -1,13 +1,15 @@
 """What is done to released weights before an attack on them alone, and to its candidates after it."""
 
 from dataclasses import dataclass
+from math import prod
 from typing import final
 
 import torch
 from torch import Tensor
 
-from remanence.attacks.weights.residual import layers_of, subtracted_mean
+from remanence.attacks.weights.residual import layers_of
 from remanence.errors import BadInput, check_above
+from remanence.models import input_normalisation
 from remanence.releases import KnowsFinal
 from remanence.types import Params
 
@@ -17,7 +19,7 @@ from remanence.types import Params
 class Preprocessing:
     """The mean that candidates lack, and the norm that layers are scaled to."""
 
-    mean: float | None = None  # added to every candidate; None: what the model subtracts from its records
+    mean: float | None = None  # added to every candidate; None: the model's own normalisation is undone
     norm: float | None = None  # geometric mean of the layers' norms; without weight decay their length says nothing
 
     def __post_init__(self) -> None:
@@ -41,7 +43,34 @@ class Preprocessing:
         return {name: factor * p if name in trained else p for name, p in final.items()}
 
     def records(self, release: KnowsFinal, x: Tensor) -> Tensor:
-        """Records (n, *shape) of which the first layer takes `x` (n, pixels): with the mean added."""
-        known = subtracted_mean(release.model, release.final, release.shape) if self.mean is None else None
-        mean = known if self.mean is None else x.new_full((), self.mean)
-        return (x if mean is None else x + mean.to(x)).view(len(x), *release.shape)
+        """Records (n, *shape) of which the first layer takes `x` (n, pixels): with the mean added, or with the model's
+        own normalisation undone."""
+        if self.mean is not None:
+            return (x + self.mean).view(len(x), *release.shape)
+        return input_normalisation(release.model, release.shape).records(_buffers(release, x), x)
+
+    def stds(self, release: KnowsFinal, like: Tensor) -> Tensor | None:
+        """(pixels,): what the model divides each pixel by before its first layer; None where it divides by nothing."""
+        if self.mean is not None:
+            return None
+        one = like.new_ones(1, prod(release.shape))
+        stds = input_normalisation(release.model, release.shape).to_records(_buffers(release, one), one).flatten()
+        return None if bool((stds == 1).all()) else stds
+
+    def grey(self, release: KnowsFinal, like: Tensor) -> Tensor:
+        """(pixels,): what the first layer takes of a record whose pixels are all 0.5."""
+        half = like.new_full((1, *release.shape), 0.5)
+        if self.mean is not None:
+            return (half - self.mean).flatten()
+        return input_normalisation(release.model, release.shape).inputs(_buffers(release, like), half).flatten()
+
+    def unit(self, release: KnowsFinal, like: Tensor) -> float:
+        """How much the first layer's inputs differ, in the root mean square, where pixels differ by one."""
+        stds = self.stds(release, like)
+        return 1.0 if stds is None else float(stds.reciprocal().square().mean().sqrt())
+
+
+def _buffers(release: KnowsFinal, like: Tensor) -> Params:
+    """What a model normalises its records by, in the dtype and device of `like`."""
+    names = {name for name, _ in release.model.named_buffers()}
+    return {name: p.to(like) for name, p in release.final.items() if name in names}

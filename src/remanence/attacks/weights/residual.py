@@ -9,7 +9,6 @@ weights are shared, and products with them are one product.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import final
 
 import torch
@@ -17,8 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from remanence.engine import mlp
-from remanence.models.operations import Constant, Flatten, Normalisation
-from remanence.models.structure import MLP, Unsupported, first_linear, parse
+from remanence.models.structure import MLP, parse
 from remanence.types import Params
 
 _MIN_FACTOR = 1e-6  # of the multipliers: at zero every gradient would be zero
@@ -68,9 +66,9 @@ class Residual:
 
 
 def layers_of(model: nn.Module, final: Params, shape: Sequence[int]) -> tuple[Layer, ...] | None:
-    """The layers of an MLP with ReLU that takes records as they are, or less a mean; None for another network."""
+    """The layers of an MLP with ReLU; None for another network."""
     structure = parse(model, shape)
-    if why_no_layers(model, shape) or not isinstance(structure, MLP):
+    if mlp.refusal(structure) or not isinstance(structure, MLP):
         return None
     weights = [final[layer.weight] for layer in structure.layers]
     biases = [final[layer.bias] if layer.has_bias else None for layer in structure.layers]
@@ -79,24 +77,7 @@ def layers_of(model: nn.Module, final: Params, shape: Sequence[int]) -> tuple[La
 
 def why_no_layers(model: nn.Module, shape: Sequence[int]) -> str:
     """Why `layers_of` finds none; empty where it does."""
-    structure = parse(model, shape)
-    if refusal := mlp.refusal(structure):
-        return refusal
-    assert isinstance(structure, MLP)
-    norm = structure.record_norm or structure.flat_norm
-    if norm is not None and (structure.record_norm or norm.std):
-        return f"the net normalises its records by `{norm.buffers[0]}`"
-    return ""
-
-
-def subtracted_mean(model: nn.Module, final: Params, shape: Sequence[int]) -> Tensor | None:
-    """The mean that the model subtracts from flat records, and nothing more, before its first layer; None without."""
-    first = first_linear(model, shape)
-    before = [] if isinstance(first, Unsupported) else [op for op in first.before if not isinstance(op, Flatten)]
-    match before:
-        case [Normalisation(mean=Constant() as mean, std=None)] if mean.shape == (prod(shape),):
-            return mean.value(final)
-    return None
+    return mlp.refusal(parse(model, shape)) or ""
 
 
 def margin_signs(logits: Tensor, labels: Tensor, *, signed: bool) -> Tensor:

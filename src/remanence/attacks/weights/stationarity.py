@@ -116,12 +116,10 @@ class Stationarity:
             raise BadInput(problem, code="unsupported-model", argument="release")
         outputs = len(layers[-1].weight)
         check_outputs(self.loss, outputs, release.num_classes)
-        grey = 0.5 - self.preprocessing.records(release, layers[0].weight.new_zeros(1, prod(release.shape)))
+        grey = self.preprocessing.grey(release, layers[0].weight)
         # with one output all records change inner layers in one direction, and the others are what training left
         inner = (1.0 if outputs > 1 else 0.0) if self.whitening.inner is None else self.whitening.inner
-        space = RowSpace.from_layers(
-            layers, self.whitening.first, grey.flatten(), max_rank=self.candidates, inner=inner
-        )
+        space = RowSpace.from_layers(layers, self.whitening.first, grey, max_rank=self.candidates, inner=inner)
         count, classes = self.candidates or space.count, release.num_classes
         if count is None:
             message = (
@@ -140,7 +138,7 @@ class Stationarity:
         """Coordinates (n, directions) of the best restart, and its objective."""
         generator, checkpoint = torch.Generator().manual_seed(seed), self.search.checkpoints
         restarts, n = torch.arange(self.search.restarts), len(labels)
-        z = space.basis.new_zeros(len(restarts), n, len(space.basis))
+        z, std = space.basis.new_zeros(len(restarts), n, len(space.basis)), self.init_std * self._unit(release, space)
         shifts = [space.basis.new_zeros(len(restarts), n, len(layer.weight)) for layer in space.layers[:-1]]
         for k, keep in enumerate((0.0, *self.rounds.keep_fractions)):
             reset = torch.ones_like(z[..., :1], dtype=torch.bool)
@@ -148,7 +146,7 @@ class Stationarity:
                 ranks = self._implausibility(space, z, shifts, labels).argsort(-1).argsort(-1)[..., None]
                 reset = ranks >= keep * n
             noise = torch.randn(self.search.restarts, n, prod(release.shape), generator=generator)
-            z = torch.where(reset, self.init_std * space.coordinates(noise.to(space.basis))[restarts], z)
+            z = torch.where(reset, std * space.coordinates(noise.to(space.basis))[restarts], z)
             for level, part in enumerate(space.curriculum(1 if keep else self.rounds.levels)):
                 directions = len(part.basis)
                 shifts = [torch.where(reset, 0.0, shift) for shift in shifts]
@@ -162,6 +160,9 @@ class Stationarity:
         best = int(found.value.argmin())
         return z[best], float(found.value[best])
 
+    def _unit(self, release: KnowsFinal, space: RowSpace) -> float:
+        return self.preprocessing.unit(release, space.basis)
+
     def _objective(
         self, release: KnowsFinal, space: RowSpace, z: Tensor, shifts: Sequence[Tensor], reset: Tensor, labels: Tensor
     ) -> "BalancedWeights":
@@ -169,9 +170,10 @@ class Stationarity:
         return BalancedWeights(
             attack=self,
             release=release,
+            stds=self.preprocessing.stds(release, z),
             space=space,
             labels=labels,
-            lr=self.search.optimizer.lr * space.pixel,
+            lr=self.search.optimizer.lr * space.pixel * self._unit(release, space),
             second_half=(self.search.steps // 2) / self.search.steps,
             initial={"z": z} | {f"shift {k}": shift for k, shift in enumerate(shifts)},
             reset=reset,
@@ -209,6 +211,7 @@ class BalancedWeights:
 
     attack: Stationarity
     release: KnowsFinal
+    stds: Tensor | None  # (pixels,), what the model divides pixels by
     space: RowSpace
     labels: Tensor
     lr: float
@@ -257,7 +260,8 @@ class BalancedWeights:
         flat = self.space.records(z).flatten(0, 1)
         x = self.attack.preprocessing.records(self.release, flat).unflatten(0, z.shape[:2])
         penalty, grad_x = self._prior(x)
-        grad_z = grad_x.flatten(2) @ self.space.basis.T
+        grad_inputs = grad_x.flatten(2) if self.stds is None else grad_x.flatten(2) * self.stds
+        grad_z = grad_inputs @ self.space.basis.T
         residual.grad_inputs(layers, activations, left, grad_deltas, grad_logits=grad_logits, out=grad_z)
         grads = {"z": grad_z}
         if reach:

@@ -6,6 +6,7 @@ layers before are inverted, one by one.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import final
 
@@ -41,6 +42,7 @@ class WideLayer:
     precision: float  # relative rounding error of the values that were sent
     row_std: float  # of the entries of the rows; moments are taken of standardised rows
     noise: float = 0.0  # fraction of the gradient that defenses of the client may have made unexplainable
+    to_records: Callable[[Tensor], Tensor] = torch.clone  # from what enters the first layer (n, features) to records
 
     @classmethod
     def from_release(cls, release: KnowsGradient) -> "WideLayer":
@@ -61,6 +63,7 @@ class WideLayer:
             grad_biases=sent[f"{first}.bias"] if biased else None,
             grad_head=sent[f"{last}.weight"].T,
             activation=activation,
+            to_records=partial(structure.records, at),
             before=tuple(EarlierLayer.from_params(at, each.path, s) for each, s in zip(inner, between, strict=True)),
             precision=torch.finfo(release.gradient[f"{first}.weight"].dtype).eps,
             row_std=float(rows.std()),
@@ -83,13 +86,14 @@ class WideLayer:
         return torch.allclose(self.derivative(z), self.derivative(2 * z), rtol=1e-12, atol=1e-12)
 
     def inputs(self, records: Tensor) -> Tensor:
-        """The inputs of the wide layer for these records."""
+        """The inputs of the wide layer for these records, as they enter the first layer."""
         for layer in self.before:
             records = layer.activation(records @ layer.rows.T + layer.biases)
         return records
 
     def records(self, inputs: Tensor, *, exact: bool) -> Tensor:
-        """The records with these inputs of the wide layer, or the nearest ones where the inputs are estimates."""
+        """The records with these inputs of the wide layer, or the nearest ones where the inputs are estimates; as they
+        enter the first layer."""
         found = inputs
         for layer in reversed(self.before):
             found = layer.inverted(found, tolerance=max(_OFF, 100 * self.rounding) if exact else inf)
@@ -189,10 +193,9 @@ def _derivative(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tens
 
 
 def _structure(release: KnowsGradient) -> MLP:
-    """The layers of the network: two or more, on records as they are."""
+    """The layers of the network: two or more, on records as they are or normalised."""
     structure = parse(release.model, release.shape)
-    plain = isinstance(structure, MLP) and not any(structure.norms) and not structure.normalised
-    if isinstance(structure, MLP) and plain and len(structure.layers) > 1:
+    if isinstance(structure, MLP) and not any(structure.norms) and len(structure.layers) > 1:
         return structure
     message = (
         f"`model` must be fully connected layers with an activation between each two for Stein, got {structure}: use a "
@@ -203,8 +206,9 @@ def _structure(release: KnowsGradient) -> MLP:
 
 def _check(release: KnowsGradient, first: str) -> None:
     shapes = {name: tuple(p.shape) for name, p in release.model.named_parameters()}
+    buffers = {name for name, _ in release.model.named_buffers()}
     for what, params in (("at", release.at), ("gradient", release.gradient)):
-        got = {name: tuple(p.shape) for name, p in params.items()}
+        got = {name: tuple(p.shape) for name, p in params.items() if name not in buffers}
         if got != shapes:
             odd = sorted(name for name in shapes.keys() | got.keys() if shapes.get(name) != got.get(name))
             message = f"`{what}` must hold the parameters of the model, it differs at {', '.join(odd)}"
