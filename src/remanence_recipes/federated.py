@@ -51,42 +51,28 @@ def architectures(scale: Scale) -> Sequence[Experiment]:
     attacks = {"L-BFGS": with_search(NEWTON, steps=steps)}
     if scale != "smoke":
         attacks["Adam"] = with_search(GradientMatching(), steps=steps, restarts=1)
-    made = []
-    for name, model in _models(scale).items():
-        victims = Victims(
-            split=partial(_batches, scale),
-            model=model,
-            training=Training(epochs=0),
-            reveal=gradient_at_initial,
-            per_victim=RECORDS,
+    return [
+        Experiment(
+            label=f"{name}, {optimizer}",
+            victims=victims,
+            attack=attack,
+            tuned_on_truth=optimizer == "Adam",  # its learning rate and prior: on digits
+            point=Point(axis="architecture", value=name, series=optimizer),
+            evaluations=SCORED,
         )
-        made += [
-            Experiment(
-                label=f"{name}, {optimizer}",
-                victims=victims,
-                attack=attack,
-                tuned_on_truth=optimizer == "Adam",  # its learning rate and prior: on digits
-                point=Point(axis="architecture", value=name, series=optimizer),
-                evaluations=SCORED,
-            )
-            for optimizer, attack in attacks.items()
-        ]
-    return made
+        for name, victims in _clients(scale).items()
+        for optimizer, attack in attacks.items()
+    ]
 
 
 def local_steps(scale: Scale) -> Sequence[Experiment]:
     """Federated averaging: updates of several local steps, simulated by the attack, or taken for one gradient."""
     steps, restarts = {"smoke": (50, 1), "small": (150, 2), "full": (400, 2)}[scale]
+    clients = _clients(scale)["MLP"]
     return [
         Experiment(
             label=f"{count} local steps, {name}",
-            victims=Victims(
-                split=partial(_batches, scale),
-                model=_models(scale)["MLP"],
-                training=Training(optimizer=SGD(lr=0.1), epochs=count),
-                reveal=reveal,
-                per_victim=RECORDS,
-            ),
+            victims=replace(clients, training=Training(optimizer=SGD(lr=0.1), epochs=count), reveal=reveal),
             attack=with_search(NEWTON, steps=steps, restarts=restarts),
             tuned_on_truth=True,  # the two restarts, and the exchange of labels: after a look at batches of seed 0
             point=Point(axis="local steps", value=count, series=name, log=True),
@@ -97,12 +83,23 @@ def local_steps(scale: Scale) -> Sequence[Experiment]:
     ]
 
 
-def _models(scale: Scale) -> dict[str, Callable[..., nn.Module]]:
-    """Networks by name: at full scale ResNet-18, below it a residual network of three blocks."""
+def _clients(scale: Scale) -> dict[str, Victims]:
+    """Clients that send one gradient at random weights, by their network: at full scale ResNet-18, below it a residual
+    network of three blocks."""
     hidden, width = (64, 2) if scale == "smoke" else (256, 16)
-    small = partial(resnet, blocks=(1, 1, 1), width=width)
-    makers = {"MLP": partial(mlp, hidden=(hidden,)), "CNN": cnn, "ResNet": resnet18 if scale == "full" else small}
-    return {name: lambda data, make=make: make(data.shape, data.num_classes) for name, make in makers.items()}
+    deep = resnet18 if scale == "full" else partial(resnet, blocks=(1, 1, 1), width=width)
+    makers: dict[str, Callable[..., nn.Module]] = {"MLP": partial(mlp, hidden=(hidden,)), "CNN": cnn, "ResNet": deep}
+
+    def clients(make: Callable[..., nn.Module]) -> Victims:
+        return Victims(
+            split=partial(_batches, scale),
+            model=lambda data: make(data.shape, data.num_classes),
+            training=Training(epochs=0),
+            reveal=gradient_at_initial,
+            per_victim=RECORDS,
+        )
+
+    return {name: clients(make) for name, make in makers.items()}
 
 
 def _as_gradient(victim: Victim) -> Case[Gradient]:

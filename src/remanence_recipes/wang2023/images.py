@@ -50,22 +50,23 @@ def figure3_mnist(scale: Scale) -> Sequence[Experiment]:
         "exact span": Stein(refine=False, norm=NORM[name], clamp=False),
         "refined": Stein(),
     }
-    made = []
-    for kind, digits in (("equal labels", (4, 4)), ("different labels", (3, 9))):
-        for rows in (1000,) if scale == "smoke" else (1000, 3000, 5000):
-            records = partial(_pairs, scale, name, digits)
-            victims = server_victims(records, SquareAndCube, rows=rows, per_victim=2, norm=NORM[name])
-            made += [
-                Experiment(
-                    label=f"{kind}, {rows:,} rows, {estimator}",
-                    victims=victims,
-                    attack=attack,
-                    point=Point(axis="rows", value=rows, series=f"{kind}, {estimator}", log=True),
-                    evaluations=SCORED,
-                )
-                for estimator, attack in attacks.items()
-            ]
-    return made
+    server = partial(server_victims, activation=SquareAndCube, per_victim=2, norm=NORM[name])
+    victims = {
+        (kind, rows): server(partial(_pairs, scale, name, digits), rows=rows)
+        for kind, digits in (("equal labels", (4, 4)), ("different labels", (3, 9)))
+        for rows in ((1000,) if scale == "smoke" else (1000, 3000, 5000))
+    }
+    return [
+        Experiment(
+            label=f"{kind}, {rows:,} rows, {estimator}",
+            victims=each,
+            attack=attack,
+            point=Point(axis="rows", value=rows, series=f"{kind}, {estimator}", log=True),
+            evaluations=SCORED,
+        )
+        for (kind, rows), each in victims.items()
+        for estimator, attack in attacks.items()
+    ]
 
 
 def _pairs(scale: Scale, name: str, digits: tuple[int, int], seed: int) -> Split:
