@@ -10,7 +10,6 @@ import torch
 from refusals import refused
 from torch import Tensor, nn
 from torch.func import grad
-from torch.nn.functional import cosine_similarity
 
 from remanence import SGD, Adam, AdamW, Data, RMSProp
 from remanence.attacks import Fitting, ImageLoss, RecoNN, WeightFeatures
@@ -22,8 +21,7 @@ from remanence.models import apply, initial_params, mlp
 from remanence.models.lpips import SHAPES, Lpips
 from remanence.seeds import derive_seed
 from remanence.shadow import ShadowBank
-from remanence.shadow.features import Digest, Scaler, principal_axes
-from remanence.shadow.rows import first_layer
+from remanence.shadow.features import Scaler, principal_axes
 from remanence.training import Optimizer
 from remanence.types import Params
 
@@ -224,26 +222,6 @@ def test_precision_is_restored_also_after_an_error() -> None:
     assert [backend.fp32_precision for backend in backends] == before
 
 
-def flat_and_dead(count: int) -> Tensor:
-    """Forty coordinates that vary, a hundred of rounding noise and a constant."""
-    active = 1 + 1e-3 * torch.randn(count, 40, generator=torch.Generator().manual_seed(0))
-    dead = 1e-9 * torch.randn(count, 100, generator=torch.Generator().manual_seed(1))
-    return torch.cat([active, dead, torch.full((count, 1), 7.0)], dim=1)
-
-
-def test_coordinates_that_only_hold_rounding_noise_are_silenced() -> None:
-    weights = flat_and_dead(200)
-    scaler = Scaler.fit(weights, clip=5.0)
-    scaled = scaler(weights)
-    assert not scaled[:, 40:].any()
-    assert torch.equal(scaler.active, (torch.arange(141) < 40).float())
-    assert torch.allclose(scaled[:, :40].std(dim=0), torch.ones(40), atol=0.05)
-    far = Scaler.fit(weights, clip=2.0)(weights + 1)
-    assert far[:, :40].max() == 2.0
-    assert Scaler.fit(weights, clip=None)(weights + 1)[:, :40].min() > 100
-    assert not Scaler.fit(torch.ones(10, 3), clip=5.0)(torch.rand(4, 3)).any()  # equal models say nothing
-
-
 @pytest.mark.slow
 def test_a_lower_ratio_keeps_weights_that_vary_little() -> None:
     """Without it a few weights that end anywhere hide those that hold the record."""
@@ -273,42 +251,9 @@ def test_blocks_and_other_rows_do_not_change_the_scale(monkeypatch: pytest.Monke
     )
 
 
-def test_a_digest_does_not_depend_on_the_size_of_the_change() -> None:
-    weights, layer = rand(40, 30), first_layer(mlp((7,), 3, hidden=()), (7,))
-    weights = weights[:, : 3 + 3 * 7]
-    digest = Digest.fit(weights, layer, clip=None, rows=torch.arange(30))
-    features, gram = digest(weights), len(digest.active) - 1
-    assert gram == 3 + 6
-    further = digest(digest.weight_scaler.mean + 4 * (weights - digest.weight_scaler.mean))
-    others = [i for i in range(features.shape[1]) if i != gram]  # all but the logarithm of the distance
-    torch.testing.assert_close(further[:, others], features[:, others])
-    assert (further[:, gram] > features[:, gram]).all()
-    rows = features[:, gram + 1 :].unflatten(1, (3, 7))
-    torch.testing.assert_close(rows.square().mean((1, 2)), torch.ones(40, dtype=torch.float64))
-    delta = (weights - digest.weight_scaler.mean)[:, 3:].unflatten(1, (3, 7))
-    torch.testing.assert_close(cosine_similarity(rows, delta, dim=2), torch.ones(40, 3, dtype=torch.float64))
-    assert digest(digest.weight_scaler.mean[None]).isfinite().all()
-
-
 def test_the_axes_are_those_of_the_singular_value_decomposition() -> None:
     x = rand(60, 9) @ rand(9, 50, seed=1) + 1e-3 * rand(60, 50, seed=2)
     axes, squared = principal_axes(lambda: iter(x.split(7)), rand(50, 12, seed=3), 9)
     _, values, rows = torch.linalg.svd(x, full_matrices=False)
     torch.testing.assert_close(squared, values[:9].square(), rtol=1e-8, atol=0)
     torch.testing.assert_close(axes @ axes.T, rows[:9].T @ rows[:9], rtol=0, atol=1e-7)
-
-
-def test_reduced_inputs_are_the_standardised_ones_along_the_axes() -> None:
-    weights, rows = rand(40, 6) @ rand(6, 30, seed=1), torch.arange(5, 40)
-    full = Scaler.fit(weights, clip=None, rows=rows)
-    reduced = full.reduced(weights, 6, rows=rows, seed=0)
-    before = torch.get_rng_state()
-    assert torch.equal(reduced(weights), full.reduced(weights, 6, rows=rows, seed=0)(weights))
-    assert torch.equal(before, torch.get_rng_state())
-    assert reduced(weights).shape == (40, 6)
-    assert reduced(weights[rows]).square().mean() == pytest.approx(1.0)
-    assert torch.equal(reduced.active, torch.ones(6, dtype=torch.float64))
-    # the rank is 6, so that six axes lose nothing: distances are the same but for one factor
-    ratio = torch.cdist(reduced(weights), reduced(weights)) / torch.cdist(full(weights), full(weights))
-    off = ratio[~torch.eye(40, dtype=torch.bool)]
-    torch.testing.assert_close(off, off[:1].expand_as(off))

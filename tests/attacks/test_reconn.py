@@ -1,22 +1,18 @@
 """RecoNN on planted records and on digits; its training is compared with a plain loop in test_fitting.py."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 from refusals import refused
-from torch import nn
 from torch.nn.functional import interpolate
 
-from remanence import SGD, AdamW, Data, RMSProp, Training, train_victim
+from remanence import SGD, AdamW, Data, RMSProp, Training
 from remanence.attacks import FittedRecoNN, Fitting, ImageLoss, RecoNN, WeightFeatures
 from remanence.data import Split
-from remanence.engine import train
 from remanence.models import cnn, initial_params, mlp
 from remanence.releases import AllButOne, all_but_one, train_victims
 from remanence.shadow import ShadowBank, build_bank
-from remanence.types import concat
 
 DENSE = RecoNN(hidden=(64,), head="dense", fitting=Fitting(optimizer=RMSProp(lr=1e-3), epochs=20, batch_size=32))
 QUICK = RecoNN(hidden=(8,), head="dense", fitting=Fitting(epochs=1))
@@ -206,30 +202,6 @@ def test_a_digest_takes_its_centre_from_another_fixed_set(parts: Split) -> None:
     recentred = replace(attack, fitting=Fitting(epochs=0)).refine(fitted, there, seed=0)
     found = (f.reconstruct(bank.weights) for f, bank in ((fitted, here), (recentred, there)))
     torch.testing.assert_close(*found, rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize(("net", "index", "shape"), [(mlp, 1, (1, 12, 12)), (cnn, 5, (32, 2, 2))])
-def test_a_bank_knows_where_the_first_fully_connected_layer_lies(
-    parts: Split, net: Callable[..., nn.Sequential], index: int, shape: tuple[int, ...]
-) -> None:
-    fixed, private, public = (
-        replace(d, x=interpolate(d.x, size=(12, 12)))
-        for d in (parts.fixed, parts.private.take(slice(0, 1)), parts.public.take(slice(0, 3)))
-    )
-    model = net(fixed.shape, 10)
-    made = train_victim(model, Training(epochs=1), initial_params(model, seed=0), fixed, private, seed=0)
-    bank = build_bank(all_but_one(made).release, public, seed=0)
-    layer = bank.first_layer()
-    target = public.take(slice(1, 2))
-    shadow = train(made.training, model, made.initial, concat([fixed, target]))
-    assert torch.allclose(layer.select(bank.weights)[1], shadow[f"{index}.weight"], atol=1e-6)
-    assert layer.shape == shape
-    other = [p.flatten() for name, p in sorted(shadow.items()) if p.ndim == 1 or int(name.split(".")[0]) > index]
-    assert torch.allclose(bank.weights[1, layer.other], torch.cat(other), atol=1e-6)
-    real = nn.Sequential(*list(net(fixed.shape, 10))[:index]).to_empty(device="cpu")
-    real.load_state_dict({name: p for name, p in shadow.items() if int(name.split(".")[0]) < index})
-    # one record of 61 moves the mean of three models a little
-    assert torch.allclose(bank.inputs_of(layer)[1], real(target.x).flatten(), atol=0.03)
 
 
 @pytest.mark.slow

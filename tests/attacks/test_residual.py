@@ -43,20 +43,6 @@ def test_the_closed_form_is_the_gradient_of_a_gradient(outputs: int, hidden: tup
     torch.testing.assert_close(of_deltas[-1], by_top, rtol=1e-10, atol=1e-10)
 
 
-def test_runs_of_a_stack_know_nothing_of_each_other() -> None:
-    model, params = net(4, (9, 8))
-    layers = residual.layers_of(model, params, (6,))
-    x, top = drawn(3, 5, 6), drawn(3, 5, 4)
-
-    def slope(x: Tensor, top: Tensor) -> Tensor:
-        activations = residual.forward(layers, x, ALPHA)
-        rest = residual.unexplained(layers, activations, top)
-        return residual.grad_inputs(layers, activations, rest, residual.grad_deltas(layers, activations, rest))
-
-    alone = torch.stack([slope(a, b) for a, b in zip(x, top, strict=True)])
-    torch.testing.assert_close(slope(x, top), alone)
-
-
 def test_the_factor_of_the_multipliers_leaves_the_least() -> None:
     model, params = net(4, (9, 8))
     layers = residual.layers_of(model, params, (6,))

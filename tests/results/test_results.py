@@ -3,9 +3,8 @@
 import json
 import re
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jsonschema
 import pytest
@@ -14,7 +13,6 @@ from refusals import refused
 from tiny_experiments import tiny_experiment, tiny_measurement
 
 from remanence.experiments import Claim, Completed, Point, run_experiment
-from remanence.experiments.codec import decode, encode, json_schema
 from remanence.experiments.results import SCHEMA, Result, dump_results, parse_results, schema
 from remanence.experiments.summary import result_of
 from remanence.metrics import MSE
@@ -197,32 +195,3 @@ def test_values_that_may_be_are_read(attack: dict[str, Any], path: str, new: Any
 def test_what_holds_no_results_is_refused(text: str) -> None:
     with refused("damaged-file"):
         parse_results(text, where="some/results.json")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Leaf:
-    kind: Literal["a", "b"]
-    pair: tuple[int, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tree:
-    """A tree."""
-
-    leaves: dict[str, Leaf]
-    values: tuple[float, ...] | tuple[str, ...]
-    below: "Tree | None" = None
-
-
-def test_the_codec_follows_the_type_hints() -> None:
-    tree = Tree(leaves={"x": Leaf(kind="a", pair=(1, 2.5))}, values=("a",), below=Tree(leaves={}, values=(1.0, 2)))
-    value = json.loads(json.dumps(encode(tree)))
-    assert decode(Tree, value) == tree
-    described = json_schema(Tree)
-    jsonschema.validate(value, described)
-    for path, new in (("leaves.x.kind", "c"), ("leaves.x.pair", [1]), ("values", [1, "a"]), ("below", ...)):
-        wrong = changed(value, path, new)
-        with refused("damaged-file"):
-            decode(Tree, wrong)
-        with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(wrong, described)

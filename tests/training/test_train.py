@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from remanence import SGD, Adam, AdamW, CrossEntropy, Data, Logistic, RMSProp, SquaredError, Training
 from remanence.data import Split
-from remanence.engine import engine_for, on_batches, train
+from remanence.engine import train
 from remanence.models import initial_params, mlp
 from remanence.training import KnownLoss, Optimizer
 from remanence.training.losses import LogOf
@@ -99,25 +99,6 @@ def test_the_learning_rate_follows_the_schedule(parts: Split) -> None:
     expected = train(Training(epochs=2, optimizer=SGD(lr=0.02)), model, first, data)
     scheduled = Training(epochs=5, optimizer=SGD(lr=0.2), lr_schedule=((3, 0.1),))
     torch.testing.assert_close(train(scheduled, model, initial, data), expected)
-
-
-def test_autograd_runs_through_the_training(parts: Split) -> None:
-    """The derivative of the final weights with respect to a record, against finite differences."""
-    data = parts.fixed.take(slice(0, 4)).to("cpu", torch.float64)
-    model, training = mlp(data.shape, 10), Training(epochs=3)
-    initial = {name: p.double() for name, p in initial_params(model, seed=0).items()}
-
-    def final_norm(x: torch.Tensor) -> torch.Tensor:
-        gradient = on_batches(engine_for(model, training, data.shape).gradient, x, data.y)
-        final = training.descend(gradient, initial, [None] * 3, records=4, noise_seed=0)
-        return torch.stack([p.square().sum() for p in final.values()]).sum()
-
-    x = data.x.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(final_norm(x), x)
-    step = torch.zeros_like(data.x)
-    step[1, 0, 3, 3] = 1e-5
-    by_difference = (final_norm(data.x + step) - final_norm(data.x - step)) / 2e-5
-    assert slope[1, 0, 3, 3] == pytest.approx(float(by_difference), rel=1e-5)
 
 
 @pytest.mark.parametrize("loss", [CrossEntropy(), Logistic()], ids=repr)
