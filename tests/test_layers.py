@@ -9,7 +9,7 @@ import remanence
 
 ROOT = Path(remanence.__file__).parent
 LAYERS = [  # lowest first
-    {"errors", "progress", "seeds"},
+    {"columns", "errors", "progress", "seeds"},
     {"types"},
     {"data"},
     {"models"},

@@ -5,7 +5,7 @@ The common nouns are here; attacks, metrics, models, releases, defenses and diag
 
 from remanence import attacks, diagnostics, metrics, models, releases
 from remanence.attacks import Attack
-from remanence.auditing import Report, applicable, audit
+from remanence.auditing import Report, applicable, audit, from_sklearn
 from remanence.data import Split, load, split
 from remanence.errors import BadInput, NotEnoughKnowledge
 from remanence.experiments import Experiment, Victims, run_experiment, sweep
@@ -67,6 +67,7 @@ __all__ = [
     "defenses",
     "diagnostics",
     "evaluate",
+    "from_sklearn",
     "load",
     "load_weights",
     "metrics",

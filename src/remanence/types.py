@@ -8,6 +8,7 @@ from typing import TypeAlias, final
 import torch
 from torch import Tensor
 
+from remanence.columns import Columns
 from remanence.errors import BadInput
 
 Params: TypeAlias = dict[str, Tensor]
@@ -22,6 +23,7 @@ class Data:
     y: Tensor
     num_classes: int
     name: str = "data"
+    columns: Columns | None = None  # of a table: what its features mean
 
     def __post_init__(self) -> None:
         if not self.x.is_floating_point():
@@ -89,7 +91,7 @@ class Data:
 
 
 def concat(parts: Iterable[Data]) -> Data:
-    """Concatenate several `Data` of records of one shape; the name and the number of classes are those of the first."""
+    """Concatenate several `Data` of records of one shape; names and classes are the first's."""
     parts = list(parts)
     shapes = {part.shape for part in parts}
     if len(shapes) != 1:

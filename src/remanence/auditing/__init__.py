@@ -3,5 +3,6 @@
 from remanence.auditing.applicable import Applicability, applicable
 from remanence.auditing.audit import audit
 from remanence.auditing.report import AttackRow, Evidence, Report
+from remanence.auditing.sklearn import from_sklearn
 
-__all__ = ["Applicability", "AttackRow", "Evidence", "Report", "applicable", "audit"]
+__all__ = ["Applicability", "AttackRow", "Evidence", "Report", "applicable", "audit", "from_sklearn"]

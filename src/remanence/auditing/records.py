@@ -34,6 +34,9 @@ def _from_pair(given: Any, release: Any, argument: str) -> Data:
     if not isinstance(given, tuple | list) or len(given) != 2:
         message = f"`{argument}` must be Data or a pair (x, y) of arrays, got {type(given).__name__}"
         raise BadInput(message, code="wrong-type", argument=argument)
+    if (encoder := getattr(release.model, "encoder", None)) is not None:
+        encoded: Data = encoder.encode(given[0], given[1], argument)
+        return encoded
     x, y = torch.as_tensor(given[0]), torch.as_tensor(given[1]).long()
     if not x.is_floating_point():
         x = x.float() / 255 if x.dtype == torch.uint8 else x.float()

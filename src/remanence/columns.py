@@ -1,0 +1,80 @@
+"""What the columns of a table mean: how the features of a record, which lie in [0, 1], read in the owner's units."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Literal, TypeAlias, final
+
+import torch
+from torch import Tensor
+
+Kind: TypeAlias = Literal["number", "category", "date"]
+_MAX_DECIMALS = 8
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column of a table and the features that it became: one, or for categories one for each of them."""
+
+    name: str
+    start: int  # its first feature
+    kind: Kind = "number"
+    low: float = 0.0  # raw value of a feature that is 0; dates are counted in days
+    high: float = 1.0  # raw value of a feature that is 1
+    resolution: float | None = None  # the step between raw values; None: not known
+    unit: str | None = None
+    categories: tuple[str, ...] = ()
+    reference: str | None = None  # the category for which all features are 0
+
+    @property
+    def size(self) -> int:
+        """The number of its features."""
+        return len(self.categories) if self.kind == "category" else 1
+
+    def raw(self, x: Tensor) -> Tensor:
+        """(n,): the raw values of records `x` (n, features), rounded to the resolution; of categories their index, -1
+        for the reference."""
+        features = x.flatten(1)[:, self.start : self.start + self.size].double()
+        if self.kind == "category":
+            best = features.max(dim=1)
+            reference = torch.full_like(best.indices, -1)
+            return best.indices if self.reference is None else torch.where(best.values > 0.5, best.indices, reference)
+        values = self.low + (self.high - self.low) * features[:, 0]
+        return values if self.resolution is None else (values / self.resolution).round() * self.resolution
+
+    def describe(self, value: float) -> str:
+        """A raw value in words, such as `female`, `1985-03-02` or `12.3 years`."""
+        if self.kind == "category":
+            return str(self.reference) if value < 0 else self.categories[int(value)]
+        if self.kind == "date":
+            return date.fromordinal(max(1, round(value))).isoformat()
+        return f"{value:.6g} {self.unit}" if self.unit else f"{value:.6g}"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """The columns of a table, and the names of its label column and of the classes."""
+
+    columns: tuple[Column, ...]
+    label: str = "label"
+    classes: tuple[str, ...] = ()
+
+    def describe(self, x: Tensor) -> list[dict[str, str]]:
+        """Each record of `x` (n, features) as raw values in words, by the names of the columns."""
+        raw = {column.name: [column.describe(v) for v in column.raw(x).tolist()] for column in self.columns}
+        return [{name: values[row] for name, values in raw.items()} for row in range(len(x))]
+
+    def describe_label(self, y: int) -> str:
+        """The name of class `y`."""
+        return self.classes[y] if y < len(self.classes) else str(y)
+
+
+def resolution_of(values: Sequence[float]) -> float | None:
+    """The largest power of ten of which all values are multiples, at most 1; None where they have more than eight
+    decimals, as measured ones do."""
+    for decimals in range(_MAX_DECIMALS + 1):
+        if all(abs(value - round(value, decimals)) <= 1e-9 * max(1e-9, abs(value)) for value in values):
+            return float(10.0**-decimals)
+    return None
