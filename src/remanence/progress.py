@@ -1,21 +1,26 @@
-"""A progress bar on stderr for anything that takes more than a few seconds, none if stderr is no terminal; and a limit
-of time that every such loop keeps."""
+"""Progress on stderr for anything that takes more than a few seconds, and a limit of time that every such loop keeps.
+
+On a terminal and in a notebook it is a bar; elsewhere, as in the log of a CI job, a line now and then.
+"""
 
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 T = TypeVar("T")
 
+Mode: TypeAlias = Literal["quiet", "normal", "verbose"]
+LINES = 30.0  # seconds between two lines where there is no terminal
 SOON = 1.0  # seconds: work of many short steps that is done by then needs no bar
 
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
+_mode: Mode = "normal"
 _shown: "list[Progress]" = []  # at most one: a loop inside another adds its bar below
 
 
@@ -56,8 +61,11 @@ def _limited(items: Iterator[T], label: str, *, may_stop: bool) -> Iterator[T]:
 
 
 def _shown_along(items: Iterable[T], *, total: int, label: str, after: float) -> Iterator[T]:
-    if not sys.stderr.isatty():
+    if _mode == "quiet":
         yield from items
+        return
+    if not _interactive():
+        yield from _logged(items, total, label)
         return
     left, done, start = iter(items), 0, monotonic()
     if after:
@@ -79,6 +87,37 @@ def _shown_along(items: Iterable[T], *, total: int, label: str, after: float) ->
         bars.remove_task(task)
         if outermost:
             _shown.pop().stop()
+
+
+def _logged(items: Iterable[T], total: int, label: str) -> Iterator[T]:
+    """Yield `items` with a line every half minute."""
+    start = last = monotonic()
+    for done, item in enumerate(items):
+        now = monotonic()
+        if done and now - last >= (LINES if _mode == "normal" else LINES / 6):
+            last, remaining = now, (now - start) / done * (total - done)
+            say(f"  {label}: {done} of {total}, about {remaining:.0f} s left")
+        yield item
+
+
+def say(text: str) -> None:
+    """Print a line on stderr, above any bar, unless the program is quiet."""
+    if _mode == "quiet":
+        return
+    if _shown:
+        _shown[0].console.print(text, markup=False, highlight=False)
+    else:
+        print(text, file=sys.stderr, flush=True)
+
+
+def set_mode(mode: Mode) -> None:
+    """How much is said on stderr: nothing, lines and bars, or more lines."""
+    global _mode
+    _mode = mode
+
+
+def _interactive() -> bool:
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 def _start_bars() -> "Progress":

@@ -101,6 +101,11 @@ def concat(parts: Iterable[Data]) -> Data:
     return replace(parts[0], x=torch.cat([p.x for p in parts]), y=torch.cat([p.y for p in parts]))
 
 
+def float_like(params: Params) -> Tensor:
+    """The first floating-point tensor of `params`, by whose device and dtype records go; counters are passed over."""
+    return next(p for p in params.values() if p.is_floating_point())
+
+
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reconstruction:

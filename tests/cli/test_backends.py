@@ -81,7 +81,7 @@ def test_a_store_that_cannot_be_made_is_refused_before_any_work(call: Call, shad
     assert contents(tmp_path) == {"file": b"mine"}
 
 
-@pytest.mark.parametrize("command", [["run", "shadows"], ["audit"]])
+@pytest.mark.parametrize("command", [["run", "shadows"], ["audit", "data", "--data", "digits"]])
 def test_backends_that_cannot_be_are_refused(call: Call, shadows: None, command: list[str]) -> None:
     assert_refused(call(*command, "--backend", "rey"), "unknown backend `rey`: did you mean `ray`? known: local, ray")
     said = call(*command, "--ray-address", "auto")
@@ -113,7 +113,7 @@ def test_the_backend_is_the_one_asked_for(
         return iter(())
 
     monkeypatch.setattr("remanence.experiments.run.run_job", note)
-    for command in (["run", "shadows"], ["audit"]):
+    for command in (["run", "shadows"], ["audit", "data", "--data", "digits"]):
         assert call(*command, *options).code == 0
     assert [job.backend for job in jobs] == [backend] * 2
 

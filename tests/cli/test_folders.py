@@ -30,10 +30,10 @@ def test_other_results_are_kept_unless_forced(call: Call, tiny: None, tmp_path: 
 
 def test_an_audit_of_something_else_is_another_run(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(presets, "attack_experiments", lambda source, **_: [tiny_experiment()])
-    assert call("audit", "--out", "run").code == 0
+    assert call("audit", "data", "--data", "digits", "--out", "run").code == 0
     before = contents(tmp_path)
     for other in (["--net", "cnn"], ["--data", "mnist"], ["--label", "y"]):
-        assert_refused(call("audit", "--out", "run", *other), "`run` holds other results")
+        assert_refused(call("audit", "data", "--data", "digits", "--out", "run", *other), "`run` holds other results")
     assert contents(tmp_path) == before
 
 
@@ -45,16 +45,20 @@ def test_an_audit_with_fewer_attacks_does_not_drop_the_others(
         tiny_experiment("two", attack=remanence.attacks.GradientMatching(), split=no_split),
     ]
     monkeypatch.setattr(presets, "attack_experiments", lambda source, **_: cells)
-    assert call("audit", "--attack", "Guess", "--out", "run").code == 0
+    assert call("audit", "data", "--data", "digits", "--attack", "Guess", "--out", "run").code == 0
     assert [record.label for record in read_run(tmp_path / "run").results] == ["one"]
-    assert_refused(call("audit", "--attack", "GradientMatching", "--out", "run"), "holds other results")
+    assert_refused(
+        call("audit", "data", "--data", "digits", "--attack", "GradientMatching", "--out", "run"), "holds other results"
+    )
 
 
 def no_split(seed: int) -> Any:
     raise AssertionError("this cell was not asked for")
 
 
-@pytest.mark.parametrize("arguments", [["run", "tiny", "--out"], ["demo", "--out"], ["audit", "--out"]])
+@pytest.mark.parametrize(
+    "arguments", [["run", "tiny", "--out"], ["demo", "--out"], ["audit", "data", "--data", "digits", "--out"]]
+)
 def test_a_folder_that_cannot_be_made_is_refused(call: Call, tiny: None, tmp_path: Path, arguments: list[str]) -> None:
     (tmp_path / "file").write_text("mine")
     for folder in ("file", os.path.join("file", "run")):

@@ -51,7 +51,7 @@ def write_images(folder: Path, *, per_class: int = 110, last: tuple[int, int] = 
 @pytest.mark.slow
 def test_an_audit_of_a_table(call: Call, quick: None, tmp_path: Path) -> None:
     write_table(tmp_path / "people.csv", table())
-    said = call("audit", "--data", "people.csv", "--label", "y", "--json")
+    said = call("audit", "data", "--data", "people.csv", "--label", "y", "--json")
     assert (said.code, said.err) == (0, "")
     gradient, one, stored, spans = parse_results(said.out, where="stdout")
     assert (stored.kind, stored.label) == ("measurement", "what stores a record, with ReLU")
@@ -66,7 +66,7 @@ def test_an_audit_of_a_table(call: Call, quick: None, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_attack_that_is_refused_does_not_end_an_audit(call: Call, quick: None, tmp_path: Path) -> None:
     write_table(tmp_path / "people.csv", table())
-    both = ("audit", "--data", "people.csv", "--label", "y", "--attack", "Stein", "--attack", "RecoNN")
+    both = ("audit", "data", "--data", "people.csv", "--label", "y", "--attack", "Stein", "--attack", "RecoNN")
     said = call(*both)
     refused, found, page = said.out.splitlines()
     assert refused.startswith("gradient of a batch, at weights that the server chose: Refused: ")
@@ -82,7 +82,7 @@ def test_an_attack_that_is_refused_does_not_end_an_audit(call: Call, quick: None
 
 def test_an_audit_of_arrays(call: Call, quick: None, tmp_path: Path) -> None:
     write_arrays(tmp_path / "faces.npz")
-    said = call("audit", "--data", "faces.npz", "--attack", "RecoNN", "--redact", "--out", "audit")
+    said = call("audit", "data", "--data", "faces.npz", "--attack", "RecoNN", "--redact", "--out", "audit")
     assert (said.code, said.err) == (0, "")
     (record,) = read_run(tmp_path / "audit").results
     assert (record.label, record.attack.release.shows["shape"]) == ("all records but one", "1x5x5")
@@ -92,7 +92,7 @@ def test_an_audit_of_arrays(call: Call, quick: None, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_audit_of_a_folder_of_images(call: Call, quick: None, tmp_path: Path) -> None:
     write_images(tmp_path / "faces")
-    said = call("audit", "--data", "faces", "--attack", "GradientMatching")
+    said = call("audit", "data", "--data", "faces", "--attack", "GradientMatching")
     assert (said.code, said.err) == (0, "")
     assert read_run(tmp_path / "runs" / "audit-faces").images["0/truth"].shape == (8, 1, 5, 5)
 
@@ -126,6 +126,6 @@ def test_bad_data_is_refused_and_nothing_is_made(call: Call, quick: None, tmp_pa
     name, write, arguments, words = BAD_DATA[case]
     write(tmp_path / name)
     before = contents(tmp_path)
-    assert_refused(call("audit", "--data", tmp_path / name, *arguments), *words)
+    assert_refused(call("audit", "data", "--data", tmp_path / name, *arguments), *words)
     assert contents(tmp_path) == before
     assert not (tmp_path / "runs").exists()

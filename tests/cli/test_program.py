@@ -140,7 +140,7 @@ def test_an_interrupted_run_keeps_what_is_finished(tmp_path: Path, call: Call) -
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=60)
     assert first.startswith("one: ")
-    assert (running.returncode, out) == (1, "")
+    assert (running.returncode, out) == (130, "")
     assert err == f"interrupted after 1 of 2 experiments; what is finished is in `{folder}`\n"
     assert [record.label for record in read_run(folder).results] == ["one"]
     assert sorted(contents(folder)) == FILES
@@ -169,14 +169,14 @@ def interrupt(*_: Any, **__: Any) -> Any:
     raise KeyboardInterrupt
 
 
-def test_interrupting_is_an_exit_code_of_one_everywhere(
+def test_interrupting_has_an_exit_code_of_its_own(
     call: Call, tiny: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("remanence.experiments.run.run_experiment", interrupt)
-    assert call("run", "tiny") == Said(1, "", "interrupted after 0 of 2 experiments\n")
+    assert call("run", "tiny") == Said(130, "", "interrupted after 0 of 2 experiments\n")
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(remanence.data, "fetch_named", interrupt)
-    assert call("data", "fetch", "mnist") == Said(1, "", "error: interrupted\n")
+    assert call("data", "fetch", "mnist") == Said(130, "", "error: interrupted\n")
 
 
 HEAVY = ["ray", "sklearn", "scipy.optimize", "scipy.stats", "typer", "rich", "jinja2", "PIL", "matplotlib"]

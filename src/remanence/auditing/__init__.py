@@ -1,7 +1,7 @@
 """The audit of one's own release: every attack that applies, the evidence beside them, one report."""
 
-from remanence.auditing.applicable import Applicability, applicable
-from remanence.auditing.audit import audit
+from remanence.auditing.applicability import Applicability, applicable
+from remanence.auditing.pipeline import audit
 from remanence.auditing.report import AttackRow, Evidence, Report
 from remanence.auditing.sklearn import from_sklearn
 

@@ -19,6 +19,9 @@ def as_data(given: Any, release: Any, argument: str) -> Data:
             message = f"`{argument}` must hold records of the release's shape {shape}, got {data.shape}"
             raise BadInput(message, code="shape-mismatch", argument=argument)
         data = replace(data, x=data.x.reshape(-1, *shape))
+    classes = getattr(release, "num_classes", data.num_classes)
+    if classes != data.num_classes and (not len(data) or int(data.y.max()) < classes):
+        data = replace(data, num_classes=classes)
     if not len(data):
         raise BadInput(f"`{argument}` holds no record: give some", code="empty", argument=argument)
     return data.to(_like(release).device, _like(release).dtype)

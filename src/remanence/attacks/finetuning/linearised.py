@@ -31,7 +31,7 @@ from remanence.search import (
     minimise,
 )
 from remanence.training import Adam, Loss
-from remanence.types import Params, Reconstruction
+from remanence.types import Params, Reconstruction, float_like
 
 
 @final
@@ -65,7 +65,7 @@ class Linearised:
     def run(self, release: KnowsTraining, *, seed: int) -> Reconstruction:
         require(release, KnowsTraining, by=type(self).__name__)
         check_endpoints(release)
-        generator, like = torch.Generator().manual_seed(seed), next(iter(release.final.values()))
+        generator, like = torch.Generator().manual_seed(seed), float_like(release.final)
         shape, restarts = (self.candidates, *release.shape), self.search.restarts
         pixels = 0.5 + self.init_std * torch.randn(restarts, *shape, generator=generator)
         points = (release.final, release.initial) if self.initial_gradients else (release.final,)

@@ -41,7 +41,7 @@ from remanence.search import (
     probabilities,
 )
 from remanence.seeds import derive_seed
-from remanence.types import Params, Reconstruction
+from remanence.types import Params, Reconstruction, float_like
 
 
 @final
@@ -117,7 +117,7 @@ class SimuDy:
 
     def _initial(self, release: KnowsTraining, seed: int) -> tuple[Tensor, Tensor]:
         """The initial candidates and their labels."""
-        like = next(iter(release.final.values()))
+        like = float_like(release.final)
         if self.start is not None:
             folder = self.search.checkpoints or self.start.search.checkpoints
             start = replace(self.start, search=replace(self.start.search, checkpoints=folder))

@@ -30,7 +30,7 @@ from remanence.training import (
     Training,
     remaining_fraction,
 )
-from remanence.types import Params
+from remanence.types import Params, float_like
 
 Auto: TypeAlias = Literal["auto"]
 _CLIP = 10.0  # of convolutional nets
@@ -80,7 +80,7 @@ class Simulation:
         basis of its records, which whitening needs; "auto" takes it, and a surrogate, where they can be used."""
         if isinstance(release, KnowsFixed):
             x, labels = torch.cat([release.fixed.x, x]), torch.cat([release.fixed.y, labels])
-        records, like = len(labels), next(iter(release.final.values()))
+        records, like = len(labels), float_like(release.final)
         training = self.training_of(release, records)
         batches = tuple(b if b is None else b.to(like.device) for b in training.batches(records, seed))
         sizes = {

@@ -34,7 +34,7 @@ from remanence.search import (
     minimise,
 )
 from remanence.seeds import derive_seed
-from remanence.types import Params, Reconstruction
+from remanence.types import Params, Reconstruction, float_like
 
 _NOISE = 256  # random records with which labels are first inferred
 
@@ -139,7 +139,7 @@ def _inferred(release: KnowsUpdate, x: Tensor) -> Tensor:
 
 
 def _random(release: KnowsUpdate, labels: Tensor, generator: torch.Generator) -> Tensor:
-    like = next(iter(release.sent.values()))
+    like = float_like(release.sent)
     return torch.rand(*labels.shape, *release.shape, generator=generator).to(like)
 
 

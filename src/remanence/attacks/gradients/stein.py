@@ -39,7 +39,7 @@ from remanence.models import apply
 from remanence.progress import track
 from remanence.releases import KnowsGradient, require
 from remanence.seeds import derive_seed
-from remanence.types import Reconstruction
+from remanence.types import Reconstruction, float_like
 
 Source: TypeAlias = Literal["rows", "head"]
 _STEPS, _SELECTIONS, _LAST_STEPS = 150, 2, 10  # on a subset; how often two selections of more rows follow; on these
@@ -92,7 +92,7 @@ class Stein:
         best = min(found, key=lambda each: each.objective)
         x = self._normed(layer.records(best.inputs, exact=best.objective < layer.rounding))
         order, labels = _labels(release, layer, x)
-        x = self._clamped(layer.to_records(x[order])).to(next(iter(release.at.values())))
+        x = self._clamped(layer.to_records(x[order])).to(float_like(release.at))
         return Reconstruction(x=x, y=labels, objective=best.objective)
 
     def run_in_blocks(self, blocks: Callable[[], Iterable[WideLayer]], count: int, *, seed: int) -> Reconstruction:

@@ -21,7 +21,7 @@ from remanence.errors import BadInput, check_min
 from remanence.models import apply, replace_relu
 from remanence.releases import KnowsFinal, require
 from remanence.search import LBFGS, SGD, Constant, Search, Variable, Variables, balanced, checkpoint_path, minimise
-from remanence.types import Params, Reconstruction
+from remanence.types import Params, Reconstruction, float_like
 
 Multipliers: TypeAlias = Literal["penalised", "squared", "projected"]
 _PENALTY = 5.0  # on multipliers below the minimum
@@ -83,7 +83,7 @@ class KKT:
 
     def images(self, release: KnowsFinal, x: Tensor) -> Tensor:
         """Candidates (n, pixels) as the paper scores them, (n, *shape): with the mean, each rescaled to [0, 1]."""
-        x = self.preprocessing.records(release, x.to(next(iter(release.final.values()))))
+        x = self.preprocessing.records(release, x.to(float_like(release.final)))
         low, high = (v.view(-1, *[1] * (x.ndim - 1)) for v in torch.aminmax(x.flatten(1), dim=1))
         return (x - low) / (high - low).clamp_min(torch.finfo(x.dtype).tiny)
 
@@ -109,7 +109,7 @@ class ExplainedWeights:
 
     @classmethod
     def from_release(cls, attack: KKT, release: KnowsFinal, *, seed: int) -> "ExplainedWeights":
-        generator, like = torch.Generator().manual_seed(seed), next(iter(release.final.values()))
+        generator, like = torch.Generator().manual_seed(seed), float_like(release.final)
         like, runs = like.float() if attack.search.tf32 else like, attack.runs * attack.search.restarts
         stack = (len(runs), attack.candidates)
         stds = torch.tensor([run.init_std for run in runs])[:, None, None]

@@ -43,8 +43,8 @@ from remanence.releases import (
 )
 from remanence.types import Reconstruction
 
-_STEPS = (2, 6)  # of a search that is probed twice: what the second takes longer is the time of four
-_PROBE = 4.0  # seconds: an attack that does not search is stopped then, a search not probed again
+_STEPS = 3  # of a search that is probed, and then probed again with more: the difference is the time of a step
+_PROBE = 2.0  # seconds: an attack that does not search is stopped then, a search not probed again
 _MAX_UNKNOWNS = 2e8  # numbers that are searched for at once
 UPDATE, WEIGHTS, BASE, OTHERS = "an update", "the weights", "the weights and the base", "all records but one"
 
@@ -153,12 +153,12 @@ def _probe(attack: Any, release: Any, seed: int) -> tuple[float | None, Reconstr
             if (seconds := perf_counter() - start) < _PROBE:
                 return seconds, found
         return None, None
-    short, long = _STEPS
-    first = _timed(with_search(attack, steps=short), release, seed)
+    first = _timed(with_search(attack, steps=_STEPS), release, seed)
     if first > _PROBE:
-        return first / short * attack.search.steps, None
-    second = _timed(with_search(attack, steps=long), release, seed)
-    return first + max(second - first, 0.0) / (long - short) * attack.search.steps, None
+        return first / _STEPS * attack.search.steps, None
+    more = round(min(max(_STEPS * _PROBE / first, 2 * _STEPS), 30 * _STEPS))
+    second = _timed(with_search(attack, steps=more), release, seed)
+    return first + max(second - first, 0.0) / (more - _STEPS) * attack.search.steps, None
 
 
 def _timed(attack: Attack[Any], release: Any, seed: int) -> float:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeAlias, final
 
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from remanence.attacks import ShadowAttack, with_search
-from remanence.auditing.applicable import Applicability, applicable
+from remanence.auditing.applicability import Applicability, applicable
 from remanence.auditing.digests import digest_data, digest_params
 from remanence.auditing.evidence import gather_evidence
 from remanence.auditing.preflight import preflight
@@ -34,6 +35,7 @@ from remanence.auditing.report import (
     Released,
     Report,
 )
+from remanence.auditing.resuming import Steps
 from remanence.auditing.severity import severity, verdict
 from remanence.errors import BadInput
 from remanence.experiments.checks import caveats
@@ -44,7 +46,7 @@ from remanence.metrics import hungarian, identity
 from remanence.metrics.evaluation import FPR
 from remanence.metrics.exchangeability import FDR, discoveries, exact_copies, leak_test
 from remanence.metrics.statistics import binomial_proportion
-from remanence.progress import OutOfTime, time_limit
+from remanence.progress import OutOfTime, say, time_limit
 from remanence.releases import Case
 from remanence.seeds import derive_seed
 from remanence.shadow import build_bank
@@ -52,7 +54,7 @@ from remanence.types import Caveat, Data, Reconstruction
 
 Pair: TypeAlias = tuple[Any, Any]
 BUDGET = 900.0  # seconds
-_MIN_FRACTION = 0.1  # of the steps of a search: with fewer it is skipped rather than shortened
+_MIN_FRACTION = 0.02  # of the steps of a search: with fewer it is skipped rather than shortened
 _RESERVE = 0.8  # of the time left that a shortened search takes; scoring needs some
 _MAX_SHADOWS = 1000
 _MAX_SCORED = 1000  # records: more are sampled for the scores
@@ -69,11 +71,13 @@ def audit(
     attacks: Sequence[str] | None = None,
     command: str = "",
     digests: Digests | None = None,
+    store: Path | None = None,
 ) -> Report:
     """Run every attack that applies to `release` and say which of the `truth`, its private records, come back.
 
     `held_out` are records of the same kind that the model never saw; the more there are, the finer the levels of
-    chance. `attacks` names the only ones to run. `budget` is in seconds.
+    chance. `attacks` names the only ones to run. `budget` is in seconds. Searches that an interrupted audit left in
+    `store` are resumed.
     """
     start = perf_counter()
     release = _in_evaluation_mode(release)
@@ -81,11 +85,24 @@ def audit(
     ready = preflight(release, private, others)
     if stops := [check for check in ready.checks if check.status == "stop"]:
         raise BadInput(" ".join(check.text for check in stops), code="preflight", argument=stops[0].name)
+    for check in ready.checks:
+        if check.status == "warning":
+            say(f"warning: {check.text}")
     evidence, figures = gather_evidence(release, private, others, seed=derive_seed(seed, "evidence"))
     asked = applicable(release, records=len(private), seed=seed)
     _check_names(attacks, asked)
     asked = tuple(each for each in asked if attacks is None or each.name in attacks)
-    tried = [_tried(each, private, others, start + budget, seed) for each in asked]
+    running = [f"{each.name} ({_minutes(each.seconds)})" for each in asked if each.seconds is not None]
+    say(f"attacks that apply: {', '.join(running) or 'none'}; budget {_minutes(budget)}")
+    steps = Steps(store)
+    tried = []
+    waiting = sum(each.status != "refused" for each in asked)
+    for each in asked:
+        allowed = (start + budget - perf_counter()) / max(1, waiting)
+        tried.append(_tried(each, private, others, allowed, steps, seed))
+        if each.status != "refused":
+            waiting -= 1
+            say(_line(tried[-1].row, perf_counter() - start))
     rows = _corrected(tried, others, seed)
     findings = {row.name: one.finding for row, one in zip(rows, tried, strict=True) if one.finding is not None}
     step = severity(rows, evidence)
@@ -125,17 +142,17 @@ class _Tried:
     finding: Finding | None = None
 
 
-def _tried(one: Applicability, private: Data, others: Data, deadline: float, seed: int) -> _Tried:
+def _tried(one: Applicability, private: Data, others: Data, allowed: float, steps: Steps, seed: int) -> _Tried:
     row = AttackRow(name=one.name, status="refused", reason=one.reason, knowledge=one.knowledge)
     if one.status == "refused" or one.attack is None:
         return _Tried(row=row)
-    attack, reason = _within(one, deadline - perf_counter())
+    attack, reason = _within(one, allowed, steps) if one.reconstruction is None else (one.attack, None)
     if attack is None:
         return _Tried(row=replace(row, status="skipped", reason=reason))
     row = replace(row, reason=reason or one.reason, call=repr(attack))
     start = perf_counter()
     try:
-        finding = _found(one, attack, private, others, deadline - start, seed)
+        finding = _found(one, attack, private, others, allowed, seed)
     except OutOfTime:
         text = "the budget ended before it did: give more with `--budget`"
         return _Tried(row=replace(row, status="skipped", reason=text, seconds=perf_counter() - start))
@@ -147,19 +164,21 @@ def _tried(one: Applicability, private: Data, others: Data, deadline: float, see
     return _Tried(row=replace(row, status="ran", seconds=perf_counter() - start), finding=finding)
 
 
-def _within(one: Applicability, left: float) -> tuple[Any, str | None]:
-    """The attack as it fits into the seconds `left`, and what was taken away; None where too little would be left."""
+def _within(one: Applicability, allowed: float, chosen: Steps) -> tuple[Any, str | None]:
+    """The attack as it fits into the seconds `allowed`, and what was taken away; None where that is too little."""
     attack: Any = one.attack
     seconds = one.seconds or 0.0
-    if left <= 0:
+    if allowed <= 0:
         return None, "the budget was spent by the attacks before it: give more with `--budget`"
-    if seconds <= left:
+    if not hasattr(attack, "search"):
         return attack, None
-    fraction = _RESERVE * left / seconds
-    if fraction < _MIN_FRACTION or not hasattr(attack, "search"):
-        return None, f"it needs about {_minutes(seconds)} and {_minutes(left)} were left: give more with `--budget`"
-    steps = max(1, int(fraction * attack.search.steps))
-    return with_search(attack, steps=steps), f"{steps} of {attack.search.steps} steps, to keep the budget"
+    usual = attack.search.steps
+    fraction = min(1.0, _RESERVE * allowed / seconds) if seconds > allowed else 1.0
+    if fraction < _MIN_FRACTION:
+        return None, f"it needs about {_minutes(seconds)} and has {_minutes(allowed)}: give more with `--budget`"
+    steps = chosen.choose(repr(attack), max(1, int(fraction * usual)))
+    reason = f"{steps} of {usual} steps, to keep the budget" if steps < usual else None
+    return with_search(attack, steps=steps, checkpoints=chosen.folder), reason
 
 
 def _found(one: Applicability, attack: Any, private: Data, others: Data, seconds: float, seed: int) -> Finding:
@@ -305,6 +324,12 @@ def _check_names(wanted: Sequence[str] | None, asked: Sequence[Applicability]) -
     for name in wanted or ():
         if name not in names:
             raise unknown_name("attack", name, names, argument="attacks")
+
+
+def _line(row: AttackRow, seconds: float) -> str:
+    """A line about an attack that is over, for whoever waits."""
+    why = row.reason.partition("\n")[0] if row.reason else ""
+    return f"[{seconds:5.0f} s] {row.name}: {row.status}" + (f" ({why})" if why else "")
 
 
 def _minutes(seconds: float) -> str:

@@ -1,0 +1,82 @@
+"""The audit of one's own release: `audit model`, `audit update`, `audit data`, `audit init`, or an audit.toml."""
+
+import shlex
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from remanence.cli.experiments import run_experiments
+from remanence.cli.options import (
+    Backend,
+    Device,
+    Force,
+    Json,
+    Out,
+    RayAddress,
+    Redact,
+    Seed,
+    Store,
+    backend_from,
+    command_line,
+)
+
+if TYPE_CHECKING:
+    pass
+
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Audit your own release: what can be read back from it.",
+)
+
+Label = Annotated[str | None, typer.Option("--label", help="The label column of a .csv.")]
+Attacks = Annotated[list[str] | None, typer.Option("--attack", help="Only this attack (may be repeated).")]
+
+
+def with_command(arguments: Sequence[str]) -> list[str]:
+    """The arguments with `file` between `audit` and a file that is given in place of a command."""
+    given = list(arguments)
+    if len(given) > 1 and given[0] == "audit" and given[1].endswith(".toml"):
+        given.insert(1, "file")
+    return given
+
+
+@app.command()
+def data(
+    source: Annotated[str, typer.Option("--data", help="A named data set, an .npz, a .csv or a folder of images.")],
+    label: Label = None,
+    net: Annotated[str, typer.Option("--net", help="The architecture of the models: mlp or cnn.")] = "mlp",
+    attack: Attacks = None,
+    out: Out = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    backend: Backend = "local",
+    ray_address: RayAddress = None,
+    store: Store = None,
+    force: Force = False,
+    redact: Redact = False,
+    as_json: Json = False,
+) -> None:
+    """Train small models of ours on your records and attack them: what could be read back, before you have a model."""
+    from remanence.auditing.presets import audit_experiments
+    from remanence.data import load
+    from remanence.experiments.run import Job
+
+    chosen = audit_experiments(partial(load, source, label=label), net, attack, named=source)
+    job = Job(
+        recipe=shlex.join(["audit", source, *(["--label", label] if label else []), "--net", net]),
+        scale="small",
+        seed=seed,
+        device=device,
+        folder=out or Path("runs") / f"audit-{Path(source).stem}",
+        command=command_line(),
+        force=force,
+        skip_refused=len(chosen) > 1,
+        redact=redact,
+        backend=backend_from(backend, ray_address),
+        store=store,
+    )
+    run_experiments(chosen, job, as_json=as_json)

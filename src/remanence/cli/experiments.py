@@ -1,0 +1,163 @@
+"""The commands that run experiments and render their pages: demo, run, report."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from remanence.cli.options import (
+    Backend,
+    Device,
+    Force,
+    Json,
+    Out,
+    RayAddress,
+    Redact,
+    Scale,
+    Seed,
+    Store,
+    backend_from,
+    command_line,
+    recipes,
+)
+from remanence.errors import BadInput, unknown_name
+
+if TYPE_CHECKING:
+    from remanence.experiments import Experiment
+    from remanence.experiments.results import Result
+    from remanence.experiments.run import Job
+
+
+def demo(out: Out = None, seed: Seed = 0, force: Force = False, redact: Redact = False, as_json: Json = False) -> None:
+    """Attack small models on embedded data and write a page. It takes under a minute on two cores."""
+    from remanence.experiments.run import Job
+
+    job = Job(
+        recipe="demo.digits",
+        scale="small",
+        seed=seed,
+        device="cpu",
+        folder=out or Path("runs/demo"),
+        command=command_line(),
+        force=force,
+        redact=redact,
+    )
+    run_experiments(recipes()["demo.digits"]("small"), job, as_json=as_json)
+
+
+def run(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="The name of a recipe: `remanence list` shows them.")],
+    scale: Scale = "small",
+    experiment: Annotated[
+        list[str] | None, typer.Option("--experiment", help="Only the experiment with this label (may be repeated).")
+    ] = None,
+    out: Out = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    backend: Backend = "local",
+    ray_address: RayAddress = None,
+    store: Store = None,
+    force: Force = False,
+    redact: Redact = False,
+    as_json: Json = False,
+) -> None:
+    """Run a recipe: one figure or table of a paper. Its printed numbers stand beside ours."""
+    from remanence.experiments import SCALES
+    from remanence.experiments.run import Job
+
+    known = recipes()
+    if recipe not in known:
+        raise unknown_name("recipe", recipe, known, shown_by="remanence list")
+    if scale == "paper":
+        raise BadInput(
+            "there is no scale `paper`: what one GPU does is called `full`, and each result says where it is less than "
+            "the paper's; use `--scale full`",
+            code="unknown-name",
+            argument="--scale",
+        )
+    named = {name: name for name in SCALES}
+    if scale not in named:
+        raise unknown_name("scale", scale, SCALES)
+    experiments = known[recipe](named[scale])
+    labels = [each.label for each in experiments]
+    for label in experiment or []:
+        if label not in labels:
+            raise unknown_name("experiment", label, labels)
+    job = Job(
+        recipe=recipe,
+        scale=scale,
+        seed=seed,
+        device=device,
+        folder=out or Path("runs") / f"{recipe}-{scale}",
+        command=command_line(),
+        force=force,
+        redact=redact,
+        backend=backend_from(backend, ray_address),
+        store=store,
+    )
+    run_experiments([each for each in experiments if each.label in (experiment or labels)], job, as_json=as_json)
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A run folder, as demo, audit and run write it.")],
+    out: Annotated[Path | None, typer.Option("--out", help="The page.  [default: FOLDER/report.html]")] = None,
+    redact: Redact = False,
+) -> None:
+    """Render the page of a run or an audit again from its results alone."""
+    from remanence.experiments.folder import check_writable, read_run
+    from remanence.report import write_page
+
+    run = read_run(folder)
+    page = out or folder
+    page = page / "report.html" if page.is_dir() else page
+    if page.suffix.lower() not in (".html", ".htm"):
+        message = f"`--out` must end in .html or be a folder, as the page is HTML, got `{page.name}`: print it to a PDF"
+        raise BadInput(message, code="wrong-suffix", argument="--out")
+    check_writable(page.parent)
+    write_page(page, run, redact=redact)
+    print(page)
+
+
+def run_experiments(experiments: "Sequence[Experiment]", job: "Job", *, as_json: bool) -> None:
+    """Run the experiments, print what each gave as soon as it is written, and end with the path of the page."""
+    from remanence.execution import Ray
+    from remanence.experiments.results import dump_results
+    from remanence.experiments.run import run_job
+    from remanence.report import write_page
+
+    distributed = job.store or isinstance(job.backend, Ray)
+    if idle := [each.label for each in experiments if each.attack is None and distributed]:
+        print(f"note: `--store` and `--backend` do nothing without an attack ({', '.join(idle)})", file=sys.stderr)
+    results: list[Result] = []
+    out, total = sys.stdout, len(experiments)
+    try:
+        with redirect_stdout(sys.stderr):  # Ray writes about its workers to stdout
+            for run, result in run_job(experiments, job):
+                write_page(job.page, run, redact=job.redact)
+                results.append(result)
+                if not as_json:
+                    print(_sentence(result), file=out, flush=True)
+    except BadInput as error:
+        if not results:
+            raise
+        text = f"{error}\n{len(results)} of {total} experiments were finished: `{job.page}`"
+        raise BadInput(text, code=error.code, argument=error.argument) from error
+    except KeyboardInterrupt:
+        where = f"; what is finished is in `{job.folder}`" if results else ""
+        print(f"interrupted after {len(results)} of {total} experiments{where}", file=sys.stderr)
+        raise SystemExit(130) from None
+    print(dump_results(results).rstrip() if as_json else job.page)
+    if refused := [result.label for result in results if result.refusal is not None]:
+        text = f"{len(refused)} of {total} experiments refused ({'; '.join(refused)}): `{job.page}` says why"
+        raise BadInput(text, code="refused")
+
+
+def _sentence(result: "Result") -> str:
+    from remanence.report import verdict
+
+    attack = result.attack
+    scored_by = f" ({attack.scores.primary}, matched by {attack.matching})" if attack else ""
+    return f"{result.label}: {verdict(result)}{scored_by}"

@@ -1,0 +1,60 @@
+"""Options that several commands have, and what they become."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from remanence.errors import BadInput, unknown_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from remanence.execution import Local, Ray
+    from remanence.experiments import Recipe
+
+Out = Annotated[Path | None, typer.Option("--out", help="Folder of the run.  [default: runs/NAME]")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Every random choice follows from it.")]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the results of another run in the folder.")]
+Redact = Annotated[
+    bool, typer.Option("--redact", help="Keep counts and curves, write no picture and no row of a record.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Backend = Annotated[str, typer.Option("--backend", help="Where shadow models are trained: local or ray.")]
+RayAddress = Annotated[
+    str | None, typer.Option("--ray-address", help="A running cluster.  [default: one started here]")
+]
+Store = Annotated[
+    Path | None, typer.Option("--store", help="Folder of shadow models and searches; a broken run goes on.")
+]
+Scale = Annotated[str, typer.Option("--scale", help="smoke (seconds), small (a laptop) or full (one GPU).")]
+
+
+def recipes() -> "Mapping[str, Recipe]":
+    """The recipes by name: a package of its own, loaded when a command needs it."""
+    from importlib import import_module
+
+    recipes: Mapping[str, Recipe] = import_module("remanence_recipes").RECIPES
+    return recipes
+
+
+def command_line() -> str:
+    return shlex.join(["remanence", *sys.argv[1:]])
+
+
+def backend_from(name: str, ray_address: str | None) -> "Local | Ray":
+    from remanence.execution import Local, Ray
+
+    if name not in ("local", "ray"):
+        raise unknown_name("backend", name, ("local", "ray"))
+    if ray_address and name != "ray":
+        message = f"`--ray-address` needs `--backend ray`, got `--backend {name}`: change one of them"
+        raise BadInput(message, code="conflict", argument="--ray-address")
+    return Ray(address=ray_address) if name == "ray" else Local()
+
+
+def first_line(described: object) -> str:
+    return (described.__doc__ or "").strip().split("\n")[0]

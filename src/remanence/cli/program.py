@@ -1,0 +1,99 @@
+"""The program: results on stdout, progress and errors on stderr.
+
+Exit codes: 0 done, 1 it failed (disk, network, a defect of ours), 2 what was asked for cannot be done, 3 a gate of an
+audit (`--fail-if`, `--compare`) was not passed, 130 interrupted.
+"""
+
+import os
+import sys
+from io import TextIOWrapper
+from typing import Annotated, NoReturn
+
+import typer
+
+from remanence import progress
+from remanence.cli import audit, experiments, listing
+from remanence.errors import BadInput
+
+app = typer.Typer(
+    name="remanence",
+    help="How much of the training data can be reconstructed from what was released?",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Anywhere on the line: `--quiet` says nothing on stderr but errors, `--verbose` more, `--debug` shows the "
+    "traceback of an error.",
+)
+app.command()(experiments.demo)
+app.add_typer(audit.app, name="audit")
+app.command()(experiments.run)
+app.command()(experiments.report)
+app.command("schema")(listing.show_schema)
+app.command("list")(listing.list_all)
+app.add_typer(listing.data_app, name="data")
+_MODES: dict[str, progress.Mode] = {"--quiet": "quiet", "--verbose": "verbose"}
+
+
+def main() -> None:
+    """Run the command line; an error is one or two lines unless `--debug` is given."""
+    debug = "--debug" in sys.argv
+    for option, mode in _MODES.items():
+        if option in sys.argv:
+            progress.set_mode(mode)
+    arguments = audit.with_command([each for each in sys.argv[1:] if each != "--debug" and each not in _MODES])
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a sign that the terminal lacks must not cost a result
+    try:
+        if app(args=arguments or ["--help"], prog_name="remanence", standalone_mode=False):
+            raise KeyboardInterrupt  # typer takes it and returns a code instead; no command returns anything
+        sys.stdout.flush()
+    except (Exception, KeyboardInterrupt) as error:
+        if debug:
+            raise
+        _fail(error)
+
+
+def _fail(error: BaseException) -> NoReturn:
+    text, code = _explained(error)
+    try:
+        sys.stdout.flush()
+    except OSError:  # or the interpreter tries once more on its way out, and reports it in its own words
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if not isinstance(error, BrokenPipeError):  # `remanence list | head` has read enough
+        print(f"error: {text}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def _explained(error: BaseException) -> tuple[str, int]:
+    """What went wrong and how to go on, and the exit code."""
+    if isinstance(error, BadInput):
+        return str(error), 2
+    if hasattr(error, "format_message"):  # typer's own, whose class it does not export
+        command = getattr(getattr(error, "ctx", None), "command_path", "remanence")
+        return f"{error.format_message()}\n`{command} --help` shows what can be given.", 2
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return "interrupted", 130
+    if isinstance(error, OSError):
+        where = f" (`{error.filename}`)" if error.filename else ""
+        return f"{error.strerror}{where}: put that right and repeat the command" if error.strerror else str(error), 1
+    first = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {first}\nThis is a defect of remanence: `--debug` shows where.", 1
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from remanence.experiments.provenance import commit, version
+
+        at = commit()
+        print(f"remanence {version()}" + (f", commit {at}" if at else ""))
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and the commit.")
+    ] = False,
+) -> None:
+    pass
