@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from remanence.attacks import ShadowAttack, with_search
+from remanence.auditing.advice import advice
 from remanence.auditing.applicability import Applicability, applicable
 from remanence.auditing.digests import digest_data, digest_params
 from remanence.auditing.evidence import gather_evidence
@@ -37,6 +38,7 @@ from remanence.auditing.report import (
 )
 from remanence.auditing.resuming import Steps
 from remanence.auditing.severity import severity, verdict
+from remanence.auditing.threats import threats_not_asked
 from remanence.errors import BadInput
 from remanence.experiments.checks import caveats
 from remanence.experiments.finding import Finding, attack_cases, reconstruct
@@ -103,7 +105,8 @@ def audit(
         if each.status != "refused":
             waiting -= 1
             say(_line(tried[-1].row, perf_counter() - start))
-    rows = _corrected(tried, others, seed)
+    counted = _corrected(tried, others, seed)
+    rows = [row for row, _ in counted]
     findings = {row.name: one.finding for row, one in zip(rows, tried, strict=True) if one.finding is not None}
     step = severity(rows, evidence)
     estimates = tuple(Estimate(name=each.name, seconds=each.seconds) for each in asked if each.status != "refused")
@@ -120,7 +123,7 @@ def audit(
         severity=step,
         not_tested=not_tested(release, rows),
         correction=_correction(rows),
-        advice=(),
+        advice=advice(type(release).__name__, step, rows),
         caveats=_caveats(findings),
         figures=figures,
         budget=budget,
@@ -130,7 +133,8 @@ def audit(
         records=len(private),
         held_out=len(others),
     )
-    return Report(answer=answer, findings=findings, truth=private)
+    identified = {row.name: found for row, found in counted if found is not None}
+    return Report(answer=answer, findings=findings, truth=private, identified=identified)
 
 
 @final
@@ -221,14 +225,15 @@ def _sampled(count: int, size: int, seed: int) -> Tensor:
     return torch.randperm(count, generator=torch.Generator().manual_seed(derive_seed(seed, "scored")))[:size]
 
 
-def _corrected(tried: Sequence[_Tried], others: Data, seed: int) -> list[AttackRow]:
-    """The rows with their counts, at a false-positive rate that is divided by the number of attacks that ran."""
+def _corrected(tried: Sequence[_Tried], others: Data, seed: int) -> list[tuple[AttackRow, Tensor | None]]:
+    """The rows with their counts, at a false-positive rate that is divided by the number of attacks that ran, and for
+    each attack that ran which records were found."""
     ran = [one for one in tried if one.finding is not None]
-    return [_counted(one.row, one.finding, len(ran), others, seed) if one.finding else one.row for one in tried]
+    return [_counted(one.row, one.finding, len(ran), others, seed) if one.finding else (one.row, None) for one in tried]
 
 
-def _counted(row: AttackRow, finding: Finding, attacks: int, others: Data, seed: int) -> AttackRow:
-    """The row with the records that are listed by either test, and those that are exact."""
+def _counted(row: AttackRow, finding: Finding, attacks: int, others: Data, seed: int) -> tuple[AttackRow, Tensor]:
+    """The row with the records that are listed by either test, and those that are exact; which they are."""
     scores, truth, x = finding.scores, finding.truth, finding.reconstruction.x.detach()
     records = len(truth)
     held_out = others if len(others) <= _MAX_NULL else others.take(_sampled(len(others), _MAX_NULL, seed))
@@ -238,9 +243,10 @@ def _counted(row: AttackRow, finding: Finding, attacks: int, others: Data, seed:
     pooled = (torch.maximum(scores.p_held_out, scores.p_unrelated) <= level).cpu()
     listed = discoveries(ranks.records, FDR / attacks)
     exact = exact_copies(x, truth, held_out).cpu()
-    found = int((pooled | listed | exact).sum())
+    identified = pooled | listed | exact
+    found = int(identified.sum())
     interval = binomial_proportion(found, records)
-    return replace(
+    counted = replace(
         row,
         records=records,
         found=found,
@@ -251,6 +257,7 @@ def _counted(row: AttackRow, finding: Finding, attacks: int, others: Data, seed:
         level=level,
         p=ranks.together,
     )
+    return counted, identified
 
 
 def _correction(rows: Sequence[AttackRow]) -> str:
@@ -265,16 +272,8 @@ def _correction(rows: Sequence[AttackRow]) -> str:
 def not_tested(release: Any, rows: Sequence[AttackRow]) -> tuple[str, ...]:
     """What the audit did not look at: attacks that did not run, and threat models that were not asked about."""
     attacks = [f"{row.name}: {row.reason}" for row in rows if row.status != "ran"]
-    kind = type(release).__name__
-    threats = {
-        "weights alone": ("WeightsOnly", "FineTuned", "FineTunedUnknownRecipe", "AllButOne", "AllButOneUnknownInit"),
-        "weights beside the base they were tuned from": ("FineTuned", "FineTunedUnknownRecipe", "AllButOne"),
-        "an attacker who has all records but one": ("AllButOne", "AllButOneUnknownInit"),
-        "a federated update": ("Gradient", "LocalUpdate"),
-        "queries to a served model": (),
-        "several releases of one model together": (),
-    }
-    asked = [f"threat model not asked about: {threat}" for threat, kinds in threats.items() if kind not in kinds]
+    threats = threats_not_asked(type(release).__name__)
+    asked = [f"threat model not asked about: {threat}" for threat in threats]
     return (*attacks, *asked)
 
 

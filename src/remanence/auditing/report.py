@@ -5,15 +5,21 @@ single records. Counts of records (`found`, `low`, `high`, `chance`) are all in 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
+from remanence.errors import BadInput
 from remanence.experiments.codec import encode, json_schema
 from remanence.experiments.finding import Finding
 from remanence.experiments.outcome import Figure
 from remanence.types import Caveat
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+    from torch import Tensor
+
+    from remanence.auditing.examples import Examples
     from remanence.types import Data
 
 SCHEMA = 1
@@ -151,11 +157,16 @@ class Answer:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Report:
-    """The answer, and what it was read from: the findings of the attacks, by name, and the records."""
+    """The answer, and what it was read from: the findings of the attacks, by name, and the records.
+
+    `print(report)` says it in ten lines, a notebook shows a table, `report.save(folder)` writes the page.
+    """
 
     answer: Answer
     findings: Mapping[str, Finding] = field(default_factory=dict)
     truth: "Data | None" = None
+    identified: Mapping[str, "Tensor"] = field(default_factory=dict)  # of each finding: which records count as found
+    stored: Mapping[str, "Examples"] = field(default_factory=dict)  # of a report that was loaded
 
     @property
     def attacks(self) -> tuple[AttackRow, ...]:
@@ -179,14 +190,79 @@ class Report:
 
     @property
     def worst(self) -> AttackRow | None:
-        """The attack that found the most records, None where none ran."""
-        ran = [row for row in self.attacks if row.status == "ran" and row.found is not None]
+        """The attack that found the most records of the release, None where none ran."""
+        ran = [row for row in self.attacks if row.status == "ran" and row.subject == "release"]
         return max(ran, key=lambda row: row.found or 0) if ran else None
+
+    @property
+    def examples(self) -> Mapping[str, "Examples"]:
+        """The worst records of each attack that ran, by its name: truth, reconstruction, look-alike."""
+        from remanence.auditing.examples import examples_of
+
+        if self.stored or self.truth is None:
+            return self.stored
+        private, scored = self.truth, self.identified
+        return {
+            name: examples_of(finding, scored.get(name, finding.scores.found).cpu(), private)
+            for name, finding in self.findings.items()
+        }
+
+    def __str__(self) -> str:
+        from remanence.auditing.words import lines_of
+
+        return "\n".join(lines_of(self.answer))
+
+    def __repr__(self) -> str:
+        ran = sum(row.status == "ran" for row in self.attacks)
+        return f"Report({self.severity}: {ran} of {len(self.attacks)} attacks ran on a {self.answer.release.kind})"
+
+    def _repr_html_(self) -> str:
+        from remanence.auditing.page import render_table
+
+        return render_table(self.answer)
 
     def to_json(self) -> dict[str, Any]:
         """The answer as JSON values."""
         answer: dict[str, Any] = encode(self.answer)
         return answer
+
+    def to_frame(self) -> "DataFrame":
+        """One row for each attack, as a pandas frame with the fields of `AttackRow` as columns."""
+        try:
+            import pandas
+        except ImportError:
+            message = "`to_frame` needs pandas: install it (`pip install pandas`), or use `report.attacks`"
+            raise BadInput(message, code="missing-package", argument="pandas") from None
+        return pandas.DataFrame(
+            [encode(row) for row in self.attacks], columns=[each.name for each in fields(AttackRow)]
+        )
+
+    def to_html(self, *, redact: bool = False) -> str:
+        """The page, self-contained. With `redact` it shows no picture, no values and no line about a single record."""
+        from remanence.auditing.page import render_report
+        from remanence.auditing.saved import redacted
+
+        return render_report(redacted(self) if redact else self)
+
+    def model_card(self) -> str:
+        """A paragraph for the model card, in Markdown."""
+        from remanence.auditing.formats import model_card
+
+        return model_card(self.answer)
+
+    def save(self, folder: Path | str, *, redact: bool = False) -> Path:
+        """Write `report.json`, `record.json`, `report.html` and, unless redacted, `images.safetensors`."""
+        from remanence.auditing.saved import save_report
+
+        save_report(self, Path(folder), redact=redact)
+        return Path(folder)
+
+    @classmethod
+    def load(cls, folder: Path | str) -> "Report":
+        """The report that `save` wrote into `folder`, without its findings."""
+        from remanence.auditing.saved import load_report
+
+        return load_report(Path(folder))
 
 
 def schema() -> dict[str, Any]:

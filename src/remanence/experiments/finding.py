@@ -37,6 +37,10 @@ class Finding:
     seconds: float
     limit: Limit | None = None  # what differential privacy allows, where the victims were trained with it
 
+    def __repr__(self) -> str:
+        found = f"{int(self.scores.found.sum())} of {len(self.truth)} records found"
+        return f"Finding({type(self.attack).__name__} on {type(self.release).__name__}: {found}, {self.seconds:.3g} s)"
+
 
 def attack_cases(
     cases: Sequence[Case[Any]],

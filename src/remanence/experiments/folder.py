@@ -118,7 +118,7 @@ def write_run(folder: Path, run: Run) -> None:
     if run.rows:
         writes[scores] = lambda path: _write_rows(path, run.rows)
     writes[results] = lambda path: path.write_text(text, encoding="utf-8")
-    _replace_files(writes)
+    replace_files(writes)
     for path in {images, scores} - writes.keys():
         path.unlink(missing_ok=True)
 
@@ -149,11 +149,12 @@ def check_writable(folder: Path, *, option: str = "--out") -> None:
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file beside `path`, then give it its name; on any error `path` is as before."""
-    _replace_files({path: write})
+    replace_files({path: write})
 
 
-def _replace_files(writes: dict[Path, Callable[[Path], object]]) -> None:
-    """The same for files that belong together: none gets its name before all are filled."""
+def replace_files(writes: dict[Path, Callable[[Path], object]]) -> None:
+    """Fill files that belong together, each by its function: none gets its name before all are filled, and on any error
+    all are as before."""
     temporaries = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in writes}
     try:
         for path, write in writes.items():

@@ -76,7 +76,7 @@ class AttackView:
 def attack_view(run: Run, index: int, attack: AttackSummary) -> AttackView:
     """The attack of the result at `index`."""
     scores, rows = attack.scores, run.rows_of(run.results[index].label)
-    columns, (name, fields) = _columns(run, rows), _call(attack.call)
+    columns, (name, fields) = _columns(run, rows), parse_call(attack.call)
     found = scores.found.fraction
     return AttackView(
         summary=attack,
@@ -95,7 +95,7 @@ def attack_view(run: Run, index: int, attack: AttackSummary) -> AttackView:
     )
 
 
-def _call(text: str) -> tuple[str, list[tuple[str, str]]]:
+def parse_call(text: str) -> tuple[str, list[tuple[str, str]]]:
     """The name and the fields of an attack from its `repr`; no fields where it does not read as a call."""
     try:
         tree = ast.parse(text, mode="eval").body

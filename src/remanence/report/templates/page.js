@@ -29,3 +29,20 @@ function sortBy(header) {
 for (const button of document.querySelectorAll("table.sortable th button")) {
   button.addEventListener("click", () => sortBy(button.closest("th")));
 }
+
+// A link into something folded unfolds it.
+function unfoldTarget() {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (target === null) return;
+  for (let fold = target.closest("details"); fold !== null; fold = fold.parentElement.closest("details")) fold.open = true;
+  target.scrollIntoView();
+}
+
+for (const button of document.querySelectorAll("button.unfold")) {
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    for (const fold of document.querySelectorAll("details")) fold.open = true;
+  });
+}
+window.addEventListener("hashchange", unfoldTarget);
+unfoldTarget();

@@ -1,0 +1,121 @@
+"""The records that an attack reconstructed best, for the page and for `images.safetensors`: personal data."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from remanence.errors import BadInput
+from remanence.experiments.finding import Finding
+from remanence.experiments.summary import as_pixels
+from remanence.metrics.evaluation import oriented
+from remanence.types import Data
+
+MAX_EXAMPLES = 12  # of each attack
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Examples:
+    """The worst records of one attack, worst first: those it found, then by score.
+
+    `truth`, `reconstruction` and `lookalike` (the nearest record that the attacker could own) are 8-bit images
+    (n, channels, height, width) or rows (n, features); the other tensors are (n,).
+    """
+
+    metric: str
+    record: Tensor  # its position among the private records
+    label: Tensor
+    score: Tensor
+    found: Tensor
+    truth: Tensor
+    reconstruction: Tensor
+    lookalike: Tensor
+    columns: tuple[str, ...] = ()  # of a table
+    classes: tuple[str, ...] = ()  # the names of the labels
+
+    def __len__(self) -> int:
+        return len(self.record)
+
+    def __repr__(self) -> str:
+        return f"Examples({len(self)} records, {int(self.found.sum())} found)"
+
+
+def examples_of(finding: Finding, found: Tensor, private: Data) -> Examples:
+    """The worst records of `finding`, of which `found` (records,) says whether each was found."""
+    scores, truth = finding.scores, finding.truth
+    values = scores.values[scores.primary.name].detach().cpu()
+    badness = oriented(scores.primary, values).nan_to_num(nan=-torch.inf)
+    order = sorted(range(len(truth)), key=lambda i: (not found[i], -float(badness[i])))
+    index = torch.tensor([i for i in order if scores.index[i] >= 0][:MAX_EXAMPLES], dtype=torch.long)
+    truth_x, candidates = truth.x.cpu(), finding.reconstruction.x.detach().cpu()
+    return Examples(
+        metric=scores.primary.name,
+        record=torch.tensor([_position(truth_x[i], private) for i in index], dtype=torch.long),
+        label=truth.y.cpu()[index],
+        score=values[index].float(),
+        found=found.cpu()[index],
+        truth=as_pixels(truth_x[index]),
+        reconstruction=as_pixels(candidates[scores.index.cpu()[index]].nan_to_num(0)),
+        lookalike=as_pixels(scores.lookalike.cpu()[index]),
+        columns=_column_names(private),
+        classes=tuple(getattr(private, "class_names", None) or ()),
+    )
+
+
+def _position(x: Tensor, private: Data) -> int:
+    """Where the record stands among all private ones, of which an attack may have been scored on a sample."""
+    same = (private.x.cpu().to(x.dtype) == x).flatten(1).all(1)
+    return int(same.nonzero()[0]) if bool(same.any()) else -1
+
+
+def _column_names(data: Data) -> tuple[str, ...]:
+    columns: Any = getattr(data, "columns", None)
+    names = tuple(getattr(columns, "names", None) or ())
+    return names if len(names) == data.x[0].numel() else ()
+
+
+def dump_examples(examples: Mapping[str, Examples]) -> bytes:
+    """The bytes of `images.safetensors`: tensors by attack and field, texts in the metadata."""
+    from safetensors.torch import save
+
+    tensors: dict[str, Tensor] = {}
+    texts: dict[str, dict[str, Any]] = {}
+    for name, each in examples.items():
+        values = {field.name: getattr(each, field.name) for field in fields(each)}
+        tensors |= {f"{name}/{key}": v.contiguous() for key, v in values.items() if isinstance(v, Tensor)}
+        texts[name] = {key: v for key, v in values.items() if not isinstance(v, Tensor)}
+    return save(tensors, metadata={"examples": json.dumps(texts)})
+
+
+def load_examples(path: Path) -> dict[str, Examples]:
+    """What `dump_examples` made; nothing where there is no such file."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        return {}
+    try:
+        with safe_open(path, framework="pt") as file:
+            texts = json.loads((file.metadata() or {})["examples"])
+            return {name: _loaded(file, name, given) for name, given in texts.items()}
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        message = f"`{path}` is damaged ({error}): make the audit again"
+        raise BadInput(message, code="damaged-file", argument="folder") from None
+
+
+def _loaded(file: Any, name: str, texts: Mapping[str, Any]) -> Examples:
+    tensors = {field.name: f"{name}/{field.name}" for field in fields(Examples) if field.type is Tensor}
+    made = Examples(
+        metric=str(texts["metric"]),
+        columns=tuple(map(str, texts["columns"])),
+        classes=tuple(map(str, texts["classes"])),
+        **{key: file.get_tensor(stored) for key, stored in tensors.items()},
+    )
+    pictures = {(made.truth.dtype, made.truth.ndim), (made.reconstruction.dtype, made.reconstruction.ndim)}
+    if not pictures <= {(torch.uint8, 4), (torch.float32, 2)} or len({len(getattr(made, key)) for key in tensors}) > 1:
+        raise ValueError(f"`{name}` holds neither 8-bit images nor rows, one for each record")
+    return replace(made, found=made.found.bool())

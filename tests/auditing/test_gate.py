@@ -1,0 +1,114 @@
+"""The gate: conditions on a report, and the comparison with an earlier one."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from made_report import AUC, RAN, REFUSED, TPR, made_answer, null_answer
+from refusals import refused
+
+from remanence.auditing import Report
+from remanence.auditing.gate import compare, failures
+
+LEAKY, QUIET = Report(answer=made_answer()), Report(answer=null_answer())
+
+
+@pytest.mark.parametrize(
+    ("condition", "leaky", "quiet"),
+    [
+        ("found>0", True, False),
+        ("found >= 20", True, False),
+        ("found>20", False, False),
+        ("found>=60%", True, False),
+        ("found>=63%", False, False),
+        ("found==0", False, True),
+        ("exact>17", True, False),
+        ("FirstLayer.found>0", True, False),
+        ("membership.tpr@1%>0.05", True, False),
+        ("membership.tpr@1%>5%", True, False),
+        ("membership.tpr@1%>0.1", False, False),  # its value is 0.2, the lower end of its interval 0.08
+        ("membership.auc>=0.7", True, False),
+        ("membership.membership by loss: AUC>0.6", True, False),
+        ("severity>=membership", True, False),
+        ("severity>=none-found", True, True),
+        ("severity==many-records", True, False),
+    ],
+)
+def test_a_condition_fails_the_report_that_meets_it(condition: str, leaky: bool, quiet: bool) -> None:
+    assert [bool(failures(report, [condition])) for report in (LEAKY, QUIET)] == [leaky, quiet]
+
+
+def test_a_failure_says_condition_attack_and_numbers() -> None:
+    first, second = failures(LEAKY, ["found>0", "membership.tpr@1%>0.05"])
+    assert first == "found>0: FirstLayer has found 20 of 32"
+    assert "0.2, at least 0.08" in second
+
+
+@pytest.mark.parametrize("condition", ["found>0", "GLM.found>0", "membership.tpr@1%>0.05", "span.members>0"])
+def test_what_was_not_measured_cannot_pass(condition: str) -> None:
+    assert failures(Report(answer=null_answer(attacks=(REFUSED,), evidence=())), [condition])
+
+
+def test_attacks_on_a_stand_in_do_not_fail_the_release() -> None:
+    rows = (replace(RAN, found=0), replace(RAN, name="KKT", subject="stand-in"))
+    assert failures(Report(answer=made_answer(attacks=rows)), ["found>0"]) == []
+
+
+@pytest.mark.parametrize(
+    ("condition", "code"),
+    [
+        ("", "bad-condition"),
+        ("found", "bad-condition"),
+        ("found<1", "bad-condition"),
+        ("found>0 and exact>0", "bad-condition"),
+        ("found>x", "wrong-type"),
+        ("found>0.5", "out-of-range"),
+        ("found>-1", "out-of-range"),
+        ("membership.auc>inf", "not-finite"),
+        ("membership.auc>nan", "not-finite"),
+        ("fond>0", "unknown-name"),
+        ("Attack.found>0", "unknown-name"),
+        ("severity>=bad", "unknown-name"),
+    ],
+)
+def test_a_condition_that_cannot_be_understood_is_refused(condition: str, code: str) -> None:
+    with refused(code, "--fail-if"):
+        failures(LEAKY, [condition])
+
+
+def test_compared_only_what_chance_does_not_explain_is_worse() -> None:
+    assert compare(LEAKY, LEAKY) == compare(LEAKY, QUIET_ALL) == []
+    worse = compare(QUIET, LEAKY)
+    assert any(line.startswith("FirstLayer: at least 0.4375 now, at most") for line in worse)
+    assert any(line.startswith("membership by loss: AUC") for line in worse)
+    assert worse[-1] == "severity: many-records now, none-found before"
+    overlapping = replace(RAN, found=22, low=16.0, high=27.0)
+    assert compare(LEAKY, Report(answer=made_answer(attacks=(overlapping,)))) == []
+
+
+QUIET_ALL = Report(answer=null_answer())
+
+
+def test_counts_are_compared_as_fractions() -> None:
+    ten_times = replace(RAN, records=320, found=200, low=180.0, high=218.0)
+    assert compare(LEAKY, Report(answer=made_answer(attacks=(ten_times,)))) == []
+
+
+def test_what_is_not_measured_any_more_is_named() -> None:
+    fewer = Report(answer=null_answer(attacks=(REFUSED,), evidence=(AUC,)))
+    assert compare(Report(answer=null_answer(evidence=(TPR, AUC))), fewer) == [
+        "FirstLayer: measured before, and not any more",
+        f"{TPR.name}: measured before, and not any more",
+    ]
+
+
+def test_a_severity_that_only_becomes_sayable_is_not_worse() -> None:
+    none = Report(answer=null_answer(attacks=(), evidence=(), severity="inconclusive"))
+    assert compare(none, QUIET) == []
+
+
+def test_folders_and_files_are_compared_too(tmp_path: Path) -> None:
+    LEAKY.save(tmp_path / "new")
+    QUIET.save(tmp_path / "old")
+    assert compare(tmp_path / "old", tmp_path / "new" / "report.json") == compare(QUIET, LEAKY)
+    assert failures(tmp_path / "new", ["found>0"])
