@@ -12,8 +12,8 @@ from typing import Final, final
 
 from remanence.auditing.report import Answer
 from remanence.auditing.threats import threats_asked, threats_not_asked
-from remanence.auditing.words import attack_words, count, evidence_words, ranked
-from remanence.experiments.words import between, number
+from remanence.auditing.words import attack_words, count, evidence_words, interval_words, ranked
+from remanence.experiments.words import number
 
 
 @final
@@ -86,10 +86,10 @@ def _attacks(answer: Answer) -> str:
         return "No reconstruction attack could run on this release."
     named = "; ".join(f"{row.name} ({_reference(row.name)})" for row in ran)
     evidence = sorted({row.group for row in answer.evidence})
-    beside = f" Beside them: {', '.join(evidence)}." if evidence else ""
+    also = f" Beside them: {', '.join(evidence)}." if evidence else ""
     newest = max((REFERENCES[row.name].year for row in ran if row.name in REFERENCES), default=None)
     state = f" The newest was published in {newest}; later attacks are not covered." if newest else ""
-    return f"{count(len(ran), 'reconstruction attack')}: {named}.{beside}{state}"
+    return f"{count(len(ran), 'reconstruction attack')}: {named}.{also}{state}"
 
 
 def _reference(name: str) -> str:
@@ -97,10 +97,7 @@ def _reference(name: str) -> str:
 
 
 def _likelihood(answer: Answer) -> str:
-    found = [
-        f"{row.name}: {attack_words(row)}, 95 % interval {between(row.low, row.high, say=number)}"
-        for row in ranked(answer.attacks)
-    ]
+    found = [f"{row.name}: {attack_words(row)}, 95 % interval {interval_words(row)}" for row in ranked(answer.attacks)]
     measured = [evidence_words(row) for row in answer.evidence]
     said = "; ".join([*found, *measured]) or "Nothing was measured: inconclusive"
     return f"{said}. {answer.correction}"

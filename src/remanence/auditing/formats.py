@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 from remanence.auditing.report import Answer, AttackRow, Evidence
 from remanence.auditing.severity import leaks
 from remanence.auditing.threats import threats_not_asked
-from remanence.auditing.words import SCALE, attack_words, count, evidence_words, not_run, ranked
+from remanence.auditing.words import SCALE, attack_words, count, evidence_words, interval_words, not_run, ranked
 from remanence.experiments.words import between, number, score
 
 _RULES: Final = {
@@ -159,7 +159,7 @@ def _summary_row(row: AttackRow) -> str:
     if row.status != "ran":
         return f"| {row.name} | {row.status} | | | | | |"
     found = f"{row.found} of {row.records}"
-    reach = between(row.low, row.high, say=number)
+    reach = interval_words(row)
     subject = "stand-in" if row.subject == "stand-in" else "ran"
     return f"| {row.name} | {subject} | {found} | {reach} | {score(row.chance)} | {number(row.p)} | {row.seconds:.1f} |"
 

@@ -15,7 +15,7 @@ from remanence.auditing.documentation import REFERENCES, questions
 from remanence.auditing.examples import Examples
 from remanence.auditing.report import SEVERITIES, Answer, AttackRow, Evidence, Report, Severity
 from remanence.auditing.threats import threats_asked, threats_not_asked
-from remanence.auditing.words import SCALE, evidence_words, fraction_or_number, not_run, ranked
+from remanence.auditing.words import SCALE, evidence_words, fraction_or_number, interval_words, not_run, ranked
 from remanence.experiments.words import number, score
 from remanence.report.attacks import Shown, parse_call
 from remanence.report.document import environment, page_parts
@@ -73,7 +73,7 @@ class Rung:
 @final
 @dataclass(frozen=True, kw_only=True)
 class EvidenceView:
-    """A measurement in words, with its interval drawn where it is a fraction."""
+    """A measurement in words, with its interval svg where it is a fraction."""
 
     row: Evidence
     value: str
@@ -126,7 +126,7 @@ def render_report(report: Report) -> str:
             figures=[rendered(figure) for figure in answer.figures],
             details=[_detail(row, examples.get(row.name)) for row in ranked(answer.attacks)],
             questions=questions(answer),
-            number_of=number,
+            interval_words=interval_words,
         )
     )
 
@@ -186,24 +186,24 @@ def _rung(answer: Answer, knowledge: str) -> Rung:
     if ran := [row for row in ranked(rows) if row.subject == "release" and row.records]:
         best = ran[0]
         values = (best.found, best.low, best.high, best.chance)
-        drawn = interval(*((value or 0) / (best.records or 1) for value in values))
-        return Rung(knowledge=knowledge, row=best, interval=Markup(drawn), reason="")
+        svg = interval(*((value or 0) / (best.records or 1) for value in values))
+        return Rung(knowledge=knowledge, row=best, interval=Markup(svg), reason="")
     reason = f"not tested: none of {len(rows)} attacks ran" if asked and rows else "not tested: not released here"
     return Rung(knowledge=knowledge, row=None, interval=Markup(""), reason=reason)
 
 
 def _evidence(row: Evidence) -> EvidenceView:
     value, low, high, chance = row.value, row.low, row.high, row.chance
-    drawn = ""
+    svg = ""
     if value is not None and all(v is not None and 0 <= v <= 1 for v in (value, low, high, chance)):
-        drawn = interval(value, low or 0.0, high or 0.0, chance or 0.0)
+        svg = interval(value, low or 0.0, high or 0.0, chance or 0.0)
     say = [fraction_or_number(each, row) for each in (low, high)]
     return EvidenceView(
         row=row,
         value="inconclusive" if value is None else fraction_or_number(value, row),
         chance=fraction_or_number(chance, row),
         reach="" if low is None or high is None else f"{say[0]} to {say[1]}",
-        interval=Markup(drawn),
+        interval=Markup(svg),
     )
 
 

@@ -68,6 +68,11 @@ def attack_words(row: AttackRow) -> str:
     return found + (", on a stand-in" if row.subject == "stand-in" else "")
 
 
+def interval_words(row: AttackRow) -> str:
+    """The 95 % interval of what was found, in records."""
+    return "" if row.low is None or row.high is None else f"{row.low:.1f} to {row.high:.1f}"
+
+
 def _seconds(row: AttackRow) -> str:
     return f"{row.seconds:.1f} s" if row.seconds < 10 else f"{row.seconds:,.0f} s"
 
