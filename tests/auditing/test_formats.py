@@ -9,7 +9,7 @@ import pytest
 from made_report import RAN, REFUSED, made_answer, null_answer
 
 from remanence.auditing import Report
-from remanence.auditing.applicable import _KINDS
+from remanence.auditing.applicability import _KINDS
 from remanence.auditing.documentation import REFERENCES
 from remanence.auditing.formats import model_card, to_junit, to_sarif, to_summary
 from remanence.auditing.gate import failures

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from markupsafe import Markup
 
-from remanence.auditing.applicable import BASE, OTHERS, UPDATE, WEIGHTS
+from remanence.auditing.applicability import BASE, OTHERS, UPDATE, WEIGHTS
 from remanence.auditing.documentation import REFERENCES, questions
 from remanence.auditing.examples import Examples
 from remanence.auditing.report import SEVERITIES, Answer, AttackRow, Evidence, Report, Severity
