@@ -58,6 +58,7 @@ Pair: TypeAlias = tuple[Any, Any]
 BUDGET = 900.0  # seconds
 _MIN_FRACTION = 0.02  # of the steps of a search: with fewer it is skipped rather than shortened
 _RESERVE = 0.8  # of the time left that a shortened search takes; scoring needs some
+_EVIDENCE = 0.1  # of the budget that shadow models of a membership test may take
 _MAX_SHADOWS = 1000
 _MAX_SCORED = 1000  # records: more are sampled for the scores
 _MAX_NULL = 2000  # held-out records that reconstructions are compared with
@@ -90,7 +91,9 @@ def audit(
     for check in ready.checks:
         if check.status == "warning":
             say(f"warning: {check.text}")
-    evidence, figures = gather_evidence(release, private, others, seed=derive_seed(seed, "evidence"))
+    evidence, figures = gather_evidence(
+        release, private, others, seed=derive_seed(seed, "evidence"), seconds=_EVIDENCE * budget
+    )
     asked = applicable(release, records=len(private), seed=seed)
     _check_names(attacks, asked)
     asked = tuple(each for each in asked if attacks is None or each.name in attacks)

@@ -44,4 +44,7 @@ def _from_pair(given: Any, release: Any, argument: str) -> Data:
     if not x.is_floating_point():
         x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
     classes = getattr(release, "num_classes", None) or int(y.max()) + 1
+    if len(y) and int(y.min()) == 1 and int(y.max()) == classes:
+        message = f"labels of `{argument}` count from 1, up to {classes}, and must lie in 0..{classes - 1}: subtract 1"
+        raise BadInput(message, code="out-of-range", argument=argument)
     return Data(x=x, y=y.flatten(), num_classes=classes, name=argument)

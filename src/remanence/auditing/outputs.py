@@ -1,0 +1,59 @@
+"""What a model says of records: logits, the loss of each record, whether it is classified correctly."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, softplus
+
+from remanence.models import apply
+from remanence.releases import KnowsFinal
+from remanence.training import SquaredError
+from remanence.types import Data, Params
+
+_BATCH = 256
+
+
+def logits_of(model: Any, params: Params, x: Tensor) -> Tensor:
+    """(records, outputs): the logits of records `x`, without gradients."""
+    with torch.no_grad():
+        logits = torch.cat([apply(model, params, some) for some in x.split(_BATCH)])
+    return logits[:, None] if logits.ndim == 1 else logits
+
+
+def losses(model: Any, params: Params, data: Data, loss: Any = None) -> Tensor:
+    """(records,): the loss of each record, see `losses_of`."""
+    return losses_of(logits_of(model, params, data.x), data.y, loss)
+
+
+def losses_of(logits: Tensor, labels: Tensor, loss: Any = None) -> Tensor:
+    """(records,): the squared error where that is the `loss` of the training, otherwise the cross-entropy, in which one
+    output is the log odds of class 1."""
+    if isinstance(loss, SquaredError):
+        return loss.grad_logits(logits, labels)[..., 0].square() / 4
+    if logits.shape[-1] == 1:
+        return softplus(torch.where(labels == 1, -logits[:, 0], logits[:, 0]))
+    return cross_entropy(logits, labels, reduction="none")
+
+
+def is_correct(logits: Tensor, labels: Tensor, loss: Any = None) -> Tensor:
+    """(records,): whether the class with the largest logit, or the nearest target of a squared error, is the label."""
+    if isinstance(loss, SquaredError):
+        targets = logits.new_tensor(loss.values)
+        return (logits[:, :1] - targets).abs().argmin(1) == labels
+    predicted = (logits[:, 0] > 0).long() if logits.shape[1] == 1 else logits.argmax(1)
+    return predicted == labels
+
+
+def released_loss(release: Any) -> Any:
+    """The loss that the release was trained with, None where it does not tell."""
+    training = getattr(release, "training", None)
+    return getattr(release, "loss", None) if training is None else training.loss
+
+
+def endpoints(release: Any) -> tuple[Params | None, Params | None]:
+    """The weights before and after training, each None where the release does not show it; a gradient has no end."""
+    if isinstance(release, KnowsFinal):
+        return getattr(release, "initial", None), release.final
+    before, update = release.at, getattr(release, "update", None)
+    return before, None if update is None else before | {name: before[name] + u for name, u in update.items()}

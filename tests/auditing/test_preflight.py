@@ -1,0 +1,206 @@
+"""The preflight of an audit: what stops it, what it warns of, and the numbers that it takes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from auditing.nets import SmallCNN, as_images, fitted, published, seeded, small_mlp, weights
+from torch import nn
+
+from remanence.auditing.preflight import preflight
+from remanence.auditing.report import PreflightSummary
+from remanence.data import Split, split
+from remanence.releases import FineTuned, WeightsOnly, gradient_at_initial, train_victim
+from remanence.training import SGD, Training
+from remanence.types import Data
+
+
+@pytest.fixture(scope="module")
+def images(digits: Data) -> Split:
+    return split(as_images(digits), private=200, fixed=0, public=300, test=1000, seed=0)
+
+
+@pytest.fixture(scope="module")
+def cnn(images: Split) -> WeightsOnly:
+    return published(fitted(seeded(SmallCNN), images.private), images.private)
+
+
+@pytest.fixture(scope="module")
+def tuned(images: Split) -> FineTuned:
+    model = fitted(seeded(small_mlp), images.public)
+    initial = weights(model)
+    final = weights(fitted(model, images.private, epochs=20))
+    return FineTuned(
+        model=model,
+        final=final,
+        shape=(1, 8, 8),
+        num_classes=10,
+        initial=initial,
+        training=Training(optimizer=SGD(lr=0.1)),
+    )
+
+
+def status(summary: PreflightSummary, name: str) -> str | None:
+    """The worst status of the checks of this name."""
+    found = [check.status for check in summary.checks if check.name == name]
+    return max(found, key=["ok", "note", "warning", "stop"].index) if found else None
+
+
+def stops(summary: PreflightSummary) -> list[str]:
+    return [check.name for check in summary.checks if check.status == "stop"]
+
+
+def test_a_cnn_as_users_have_it_passes_in_seconds(cnn: WeightsOnly, images: Split) -> None:
+    found = preflight(cnn, images.private, images.test)
+    assert not stops(found)
+    assert status(found, "normalize") == status(found, "accuracy") == status(found, "labels") == "ok"
+    assert status(found, "dropout") == "note"
+    assert found.seconds < 10
+    assert (found.numbers["private_accuracy"] or 0) > (found.numbers["held_out_accuracy"] or 0) > 0.8
+    assert (found.numbers["batchnorm_shift"] or 1) < 0.1
+    assert found.numbers["parameters_per_unknown"] == pytest.approx(10026 / (200 * 64))
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "option"),
+    [(0.1307, 0.3081, "--normalize 0.1307,0.3081"), (0.5, 0.5, "--normalize 0.5,0.5"), (0.0, 1 / 255, "0,0.003922")],
+)
+def test_an_unstated_normalisation_is_named(images: Split, mean: float, std: float, option: str) -> None:
+    release = published(fitted(seeded(SmallCNN), images.private, mean=mean, std=std), images.private)
+    found = preflight(release, images.private, images.test)
+    assert status(found, "normalize") == "warning"
+    assert any(option in check.text for check in found.checks)
+
+
+def test_a_normalisation_that_the_model_holds_is_the_stated_one(images: Split) -> None:
+    class Wrapped(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+            self.register_buffer("mean", torch.tensor(0.1307))
+            self.register_buffer("std", torch.tensor(0.3081))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner((x - self.mean) / self.std)
+
+    inner = fitted(seeded(SmallCNN), images.private, mean=0.1307, std=0.3081)
+    found = preflight(published(Wrapped(inner).eval(), images.private), images.private, images.test)
+    assert status(found, "normalize") == "ok"
+    raw = fitted(seeded(SmallCNN), images.private)
+    wrong = preflight(published(Wrapped(raw).eval(), images.private), images.private, images.test)
+    assert status(wrong, "normalize") == "warning"
+    assert any("--normalize 0,1" in check.text for check in wrong.checks)
+
+
+def test_sets_that_are_swapped_stop(images: Split) -> None:
+    release = published(fitted(seeded(SmallCNN), images.private, epochs=30), images.private)
+    assert stops(preflight(release, images.test, images.private)) == ["held-out"]
+    assert not stops(preflight(release, images.private, images.test))
+
+
+def test_a_model_that_saw_neither_set_does_not_look_swapped(images: Split) -> None:
+    release = published(fitted(seeded(small_mlp), images.public), images.private)
+    assert not stops(preflight(release, images.private, images.test))
+    assert not stops(preflight(release, images.test, images.private))
+
+
+def test_records_in_both_sets_stop_and_a_few_warn(cnn: WeightsOnly, images: Split) -> None:
+    assert stops(preflight(cnn, images.private, images.private)) == ["held-out"]
+    few = replace(images.test, x=images.test.x.clone())
+    few.x[:3] = images.private.x[:3]
+    found = preflight(cnn, images.private, few)
+    assert status(found, "held-out") == "warning"
+    assert found.numbers["records_in_both_sets"] == 3
+
+
+def test_labels_from_one_stop(images: Split) -> None:
+    wide = fitted(seeded(lambda: small_mlp(classes=11)), images.private, epochs=30)
+    shifted = [Data(x=data.x, y=data.y + 1, num_classes=11) for data in (images.private, images.test)]
+    release = WeightsOnly(model=wide, final=weights(wide), shape=(1, 8, 8), num_classes=11)
+    assert stops(preflight(release, *shifted)) == ["labels"]
+    narrow = replace(release, model=small_mlp(), final=weights(seeded(small_mlp)))
+    assert stops(preflight(narrow, *shifted)) == ["labels"]  # beyond the outputs
+
+
+def test_records_of_one_class_stop_and_a_class_nobody_held_out_warns(cnn: WeightsOnly, images: Split) -> None:
+    sevens = [data.take(data.y == 7) for data in (images.private, images.test)]
+    assert stops(preflight(cnn, *sevens)) == ["labels"]
+    found = preflight(cnn, images.private, images.test.take(images.test.y != 3))
+    assert status(found, "labels") == "warning"
+
+
+def test_weights_and_records_that_do_not_fit_the_model_stop(cnn: WeightsOnly, images: Split) -> None:
+    broken = cnn.final | {"head.bias": torch.full((10,), torch.nan)}
+    assert stops(preflight(replace(cnn, final=broken), images.private, images.test)) == ["weights"]
+    lacking = {name: p for name, p in cnn.final.items() if name != "head.bias"}
+    assert stops(preflight(replace(cnn, final=lacking), images.private, images.test)) == ["weights"]
+    larger = [replace(data, x=data.x.repeat(1, 1, 2, 2)) for data in (images.private, images.test)]
+    assert stops(preflight(replace(cnn, shape=(1, 16, 16)), *larger)) == ["model"]
+
+
+def test_a_base_that_is_right_wrong_or_the_model_itself(tuned: FineTuned, images: Split) -> None:
+    found = preflight(tuned, images.private, images.test)
+    assert not stops(found)
+    assert status(found, "base") == "ok"
+    assert found.updated_layers == ("1", "3")
+    other = replace(tuned, initial=weights(seeded(small_mlp, seed=5)))
+    assert stops(preflight(other, images.private, images.test)) == ["base"]
+    decayed = replace(other, training=replace(tuned.training, weight_decay=0.1))
+    assert status(preflight(decayed, images.private, images.test), "base") == "warning"
+    assert stops(preflight(replace(tuned, initial=tuned.final), images.private, images.test)) == ["base"]
+    wider = replace(tuned, initial=weights(seeded(lambda: small_mlp(hidden=64))))
+    assert stops(preflight(wider, images.private, images.test)) == ["base"]
+
+
+def test_the_layers_that_were_updated_and_a_head_that_was_reset(tuned: FineTuned, images: Split) -> None:
+    body = {name: tuned.initial[name] for name in ("1.weight", "1.bias")}
+    found = preflight(replace(tuned, final=tuned.final | body), images.private, images.test)
+    assert found.updated_layers == ("3",)
+    assert status(found, "layers") == "note"
+    head = {name: p for name, p in weights(seeded(small_mlp, seed=5)).items() if name.startswith("3")}
+    reset = preflight(replace(tuned, initial=tuned.initial | head), images.private, images.test)
+    assert status(reset, "base") == "warning"
+
+
+def test_batchnorm_statistics_that_changed_are_said(cnn: WeightsOnly, images: Split) -> None:
+    model = fitted(seeded(SmallCNN), images.public, epochs=5)
+    initial = weights(model)
+    final = weights(fitted(model, images.private, epochs=2))
+    release = FineTuned(
+        model=cnn.model, final=final, shape=(1, 8, 8), num_classes=10, initial=initial, training=Training(epochs=2)
+    )
+    assert status(preflight(release, images.private, images.test), "batchnorm") == "warning"
+    statistics = {name: p for name, p in initial.items() if "running" in name or "tracked" in name}
+    frozen = replace(release, final=final | statistics)
+    assert status(preflight(frozen, images.private, images.test), "batchnorm") == "ok"
+
+
+def test_weights_that_decay_holds_in_balance_are_stationary(images: Split) -> None:
+    private = images.private.take(slice(0, 20)).to("cpu", torch.float64)
+    model = small_mlp(hidden=32).double()
+    training = Training(optimizer=SGD(lr=0.1, momentum=0.9), epochs=800, weight_decay=0.02)
+    initial = {name: p.double() for name, p in weights(seeded(lambda: small_mlp(hidden=32))).items()}
+    victim = train_victim(model, training, initial, private.take(slice(0, 0)), private, seed=0)
+    release = FineTuned(
+        model=model, final=victim.final, shape=(1, 8, 8), num_classes=10, initial=initial, training=training
+    )
+    others = images.test.to("cpu", torch.float64)
+    found = preflight(release, private, others).numbers
+    assert (found["stationarity_cosine"] or 0) > 0.9
+    assert found["gradient_over_decay"] == pytest.approx(1, abs=0.1)
+    early = replace(release, final=initial | {"3.bias": initial["3.bias"] + 1e-3})
+    assert (preflight(early, private, others).numbers["stationarity_cosine"] or 0) < 0.5
+
+
+def test_an_update_is_explained_by_its_records_and_not_by_others(images: Split) -> None:
+    model, batch = small_mlp(), images.private.take(slice(0, 16))
+    initial = weights(seeded(small_mlp))
+    victim = train_victim(model, Training(epochs=1), initial, batch.take(slice(0, 0)), batch, seed=0)
+    release = gradient_at_initial(victim).release
+    found = preflight(release, batch, images.test)
+    assert not stops(found)
+    assert found.numbers["update_cosine"] == pytest.approx(1, abs=1e-4)
+    nothing = replace(release, gradient={name: 0 * g for name, g in release.gradient.items()})
+    assert stops(preflight(nothing, batch, images.test)) == ["update"]
+    other = preflight(replace(release, at=weights(seeded(small_mlp, seed=3))), batch, images.test)
+    assert status(other, "update") == "warning"
