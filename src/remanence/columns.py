@@ -55,11 +55,12 @@ class Column:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """The columns of a table, and the names of its label column and of the classes."""
+    """The columns of a table, the names of its label column and of the classes."""
 
     columns: tuple[Column, ...]
     label: str = "label"
     classes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what was done to columns that are no numbers, in words
 
     def describe(self, x: Tensor) -> list[dict[str, str]]:
         """Each record of `x` (n, features) as raw values in words, by the names of the columns."""

@@ -233,3 +233,15 @@ def test_dataset_divides_bytes_only() -> None:
 def test_dataset_refusals(dataset: Dataset[Any], code: str) -> None:
     with refused(code):
         from_dataset(dataset)
+
+
+def test_npz_tables_may_name_columns_and_classes(tmp_path: Path) -> None:
+    path, x = tmp_path / "t.npz", np.array([[0.0, 1.0], [0.5, 0.25]])
+    np.savez(path, x=x, y=np.array([0, 1]), columns=np.array(["age", "dose"]), classes=np.array(["well", "ill"]))
+    columns = from_npz(path).columns
+    assert columns is not None
+    assert [column.name for column in columns.columns] == ["age", "dose"]
+    assert columns.describe_label(1) == "ill"
+    np.savez(path, x=x, y=np.array([0, 1]), columns=np.array(["age"]))
+    with refused("shape-mismatch", "columns"):
+        from_npz(path)

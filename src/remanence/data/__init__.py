@@ -6,7 +6,7 @@ from remanence.data.catalogue import CATALOGUE, Listing, data_folders, fetch_nam
 from remanence.data.download import FetchFailed
 from remanence.data.images import from_image_folder
 from remanence.data.splits import Split, distinct, split
-from remanence.data.tables import from_csv
+from remanence.data.tables import from_csv, from_csvs
 
 __all__ = [
     "CATALOGUE",
@@ -19,6 +19,7 @@ __all__ = [
     "fetch_named",
     "from_cifar",
     "from_csv",
+    "from_csvs",
     "from_dataset",
     "from_idx",
     "from_image_folder",

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
+from remanence.columns import Column, Columns
 from remanence.data._parsing import Array, Part, as_floats, as_tensor, check_one_size, count_classes, parsing
 from remanence.errors import BadInput
 from remanence.types import Data
@@ -78,7 +79,10 @@ def _cifar_rows(path: Path, width: int) -> Array:
 
 
 def from_npz(path: Path | str, *, part: Part = "all") -> Data:
-    """Load arrays `x`, `y` or `images`, `labels` of a .npz file; `x_test`, `y_test`, if present, are the test part."""
+    """Load arrays `x`, `y` or `images`, `labels` of a .npz file; `x_test`, `y_test`, if present, are the test part.
+
+    Tables may name their features in an array `columns` and their classes in `classes`.
+    """
     path = Path(path)
     with parsing(path, "a .npz file"), path.open("rb") as raw:
         if raw.peek(1)[:1] not in (b"P", b"\x93"):  # numpy would take it for a pickle, and speak of trusting it
@@ -91,6 +95,7 @@ def from_npz(path: Path | str, *, part: Part = "all") -> Data:
             pairs = _npz_pairs(path, file.files, part)
             labels = {y: file[y] for _, y in pairs["all"]}
             images = np.concatenate([_channels_first(path, file[x]) for x, _ in pairs[part]])
+            names: dict[str, Array] = {name: file[name] for name in ("columns", "classes") if name in file.files}
             every, y = np.concatenate(list(labels.values())), np.concatenate([labels[y] for _, y in pairs[part]])
     if every.dtype.kind not in "iu":
         message = f"the labels of {path} must be integers, got {every.dtype}: number the classes from 0"
@@ -99,7 +104,20 @@ def from_npz(path: Path | str, *, part: Part = "all") -> Data:
         message = f"the labels of {path} must be one number for each record, got the shape {every.shape}"
         raise BadInput(message, code="shape-mismatch", argument="y")
     num_classes = count_classes(every.tolist(), str(path))
-    return Data(x=as_floats(as_tensor(images)), y=as_tensor(y).long(), num_classes=num_classes, name=path.stem)
+    x, columns = as_floats(as_tensor(images)), _columns(path, names, images)
+    return Data(x=x, y=as_tensor(y).long(), num_classes=num_classes, name=path.stem, columns=columns)
+
+
+def _columns(path: Path, names: dict[str, Array], records: Array) -> Columns | None:
+    """The names of the features and classes of a table, where the file has arrays `columns` and `classes`."""
+    if "columns" not in names or records.ndim != 2:
+        return None
+    if names["columns"].shape != records.shape[1:]:
+        got = names["columns"].shape
+        message = f"`columns` of {path} must name each of the {records.shape[1]} features, got the shape {got}"
+        raise BadInput(message, code="shape-mismatch", argument="columns")
+    columns = tuple(Column(name=str(name), start=index) for index, name in enumerate(names["columns"]))
+    return Columns(columns=columns, classes=tuple(map(str, names.get("classes", ()))))
 
 
 def _npz_pairs(path: Path, keys: list[str], part: Part) -> dict[Part, list[tuple[str, str]]]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import final, get_args
+from typing import Literal, final, get_args
 
 import torch
 
@@ -44,8 +44,12 @@ class Listing:
     description: str
 
 
-def load(source: str | Path, *, part: Part = "all", label: str | None = None) -> Data:
+def load(
+    source: str | Path, *, part: Part = "all", label: str | None = None, encode: Literal["auto"] | None = None
+) -> Data:
     """Load a named set, or your own .npz, .csv (with the name of its `label` column) or folder of images.
+
+    `encode="auto"` takes columns of a .csv that are no numbers too: see `from_csv`.
 
     A string that is a name in the catalogue means that set; write `./mnist` for a folder called mnist.
     """
@@ -55,6 +59,9 @@ def load(source: str | Path, *, part: Part = "all", label: str | None = None) ->
     if label is not None and path.suffix.lower() != ".csv":
         message = f"`label` names the class column of a .csv file, got it for {source}: leave it out"
         raise BadInput(message, code="conflict", argument="label")
+    if encode is not None and path.suffix.lower() != ".csv":
+        message = f"`encode` is for the columns of a .csv file, got it for {source}: leave it out"
+        raise BadInput(message, code="conflict", argument="encode")
     if source == "":
         raise unknown_name("data set", "", CATALOGUE, argument="source")
     if isinstance(source, str) and source in CATALOGUE:
@@ -64,15 +71,15 @@ def load(source: str | Path, *, part: Part = "all", label: str | None = None) ->
     if part != "all":
         message = f"`part` of {source} must be all, got {part}: only named sets and .npz files have parts"
         raise BadInput(message, code="conflict", argument="part")
-    return _load_path(path, str(source), label)
+    return _load_path(path, str(source), label, encode)
 
 
-def _load_path(path: Path, given: str, label: str | None) -> Data:
+def _load_path(path: Path, given: str, label: str | None, encode: Literal["auto"] | None) -> Data:
     if path.suffix.lower() == ".csv":
         if label is None and path.exists():
             message = f"`label` must name the class column of {path}, got none: give the column's name"
             raise BadInput(message, code="missing-argument", argument="label")
-        return from_csv(path, label or "")
+        return from_csv(path, label or "", encode=encode)
     if path.is_dir():
         return from_image_folder(path)
     if path.exists() or os.path.dirname(given):
