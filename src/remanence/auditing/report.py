@@ -192,7 +192,7 @@ class Report:
     def worst(self) -> AttackRow | None:
         """The attack that found the most records of the release, None where none ran."""
         ran = [row for row in self.attacks if row.status == "ran" and row.subject == "release"]
-        return max(ran, key=lambda row: row.found or 0) if ran else None
+        return max(ran, key=lambda row: (row.found or 0, row.exact or 0)) if ran else None
 
     @property
     def examples(self) -> Mapping[str, "Examples"]:

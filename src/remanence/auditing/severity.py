@@ -49,7 +49,7 @@ def verdict(attacks: Sequence[AttackRow], evidence: Sequence[Evidence], step: Se
     if not ran:
         first = "No attack could run on this release, which is no proof that nothing leaks."
     else:
-        best = max(ran, key=lambda row: row.found or 0)
+        best = max(ran, key=lambda row: (row.found or 0, row.exact or 0))
         tried = f"{len(ran)} attack{'s' if len(ran) > 1 else ''} that ran"
         if step in ("some-records", "many-records"):
             were = "was" if best.found == 1 else "were"
