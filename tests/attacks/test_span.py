@@ -7,7 +7,7 @@ import torch
 from refusals import refused
 from torch import Tensor, nn
 
-from remanence import SGD, Adam, Data, FineTuned, Training, WeightsOnly, load, split
+from remanence import SGD, Adam, Data, FineTuned, FineTunedUnknownRecipe, Training, WeightsOnly, load, split
 from remanence.data import Split
 from remanence.diagnostics.span import estimate_span
 from remanence.engine import train
@@ -150,6 +150,14 @@ def test_first_weights_that_have_not_died_hide_the_span(parts: Split) -> None:
     assert abs(remaining_fraction(DECAYING, 400)) < 1e-7
     assert estimate_span(released(early, parts.private)).rank is None
     assert estimate_span(released(replace(early, weight_decay=0.0), parts.private)).rank is None
+
+
+def test_two_checkpoints_need_no_recipe(parts: Split) -> None:
+    early = released(replace(DECAYING, epochs=100, weight_decay=0.0), parts.private, known_start=True)
+    parts_shown = {name: getattr(early, name) for name in ("model", "final", "shape", "num_classes", "initial")}
+    found = estimate_span(FineTunedUnknownRecipe(**parts_shown))
+    assert found.rank == estimate_span(early).rank == 20
+    assert float(found.outside(parts.private.x).max()) < 1e-8
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.02])

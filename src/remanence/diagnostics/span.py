@@ -22,7 +22,7 @@ from remanence.errors import BadInput
 from remanence.models.normalisation import InputNormalisation
 from remanence.models.operations import Conv, describe
 from remanence.models.structure import Unsupported, first_linear
-from remanence.releases import KnowsFinal, KnowsTraining, require
+from remanence.releases import KnowsFinal, KnowsInitial, KnowsTraining, require
 from remanence.training import SGD, remaining_fraction
 from remanence.types import Params
 
@@ -71,7 +71,7 @@ def estimate_span(release: KnowsFinal, *, rank: int | None = None) -> Span:
 
     Classes make a gap of their own, so only gaps after as many values count. A record that moved the layer less than
     the remainder of the initial weights does not show. Where the release holds the initial weights and the training
-    was SGD, that remainder is subtracted first.
+    was SGD, or is not known, that remainder is subtracted first.
     """
     require(release, KnowsFinal, by="estimate_span")
     name, normalisation = _first_layer(release)
@@ -133,9 +133,13 @@ def _of_records(layer: Tensor, release: KnowsFinal, normalisation: InputNormalis
 
 def _remainder(release: KnowsFinal, name: str) -> Tensor | float:
     """The remainder of the initial weights in the layer; 0 where they, or the number of steps, are not known."""
-    if not isinstance(release, KnowsTraining) or not isinstance(release.training.optimizer, SGD):
+    if not isinstance(release, KnowsInitial):
         return 0.0
+    if not isinstance(release, KnowsTraining):  # nothing says that any of them decayed
+        return _with_bias(release.initial, name).double()
     training = release.training
+    if not isinstance(training.optimizer, SGD):
+        return 0.0
     if training.weight_decay and (training.batch_size is not None or not isinstance(training.lr_schedule, tuple)):
         return 0.0
     fraction = remaining_fraction(training, training.epochs) if training.weight_decay else 1.0

@@ -18,10 +18,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from remanence.errors import BadModelFile
-from remanence.releases._pickle_scan import Storage, View, check_shape, scan
+from remanence.releases._pickle_scan import Storage, View, check_shape, scan, scan_checkpoint
 from remanence.releases._refusals import damaged, shown, unsafe, unsupported
 
-Index: TypeAlias = tuple[dict[str, View], Callable[[str], bytearray]]  # the tensors, and the bytes of a storage by key
+Read: TypeAlias = Callable[[str], bytearray]  # the bytes of a storage by its key
+Index: TypeAlias = tuple[dict[str, View], Read]  # the tensors
+Choose: TypeAlias = Callable[[dict[str, dict[str, View]]], dict[str, View]]  # of dicts by the keys that lead to them
 
 _MAX_INDEX = 2**20  # bytes of a header, directory or pickle: thousands of tensors, still parsed within a second
 
@@ -105,6 +107,16 @@ def _dense_view(name: str, claim: Any) -> View:
 
 
 def index_zip(file: File) -> Index:
+    """The index of a torch zip that holds a flat dict of tensors."""
+    return _index_zip(file, scan)
+
+
+def index_checkpoint(file: File, choose: Choose) -> Index:
+    """The index of the one dict of tensors in a torch zip that is chosen; what else it holds stays unread."""
+    return _index_zip(file, lambda stream: choose(scan_checkpoint(stream)))
+
+
+def _index_zip(file: File, scanned: Callable[[bytes], dict[str, View]]) -> Index:
     archive, members = _members(file)
     pickles = [name for name in members if name.endswith("/data.pkl")]
     if len(pickles) != 1:
@@ -112,7 +124,7 @@ def index_zip(file: File) -> Index:
     root = pickles[0].removesuffix("data.pkl")
     if (order := members.get(f"{root}byteorder")) and _small_member(archive, order) != b"little":
         raise unsupported("its byteorder is not little-endian")
-    views = scan(_small_member(archive, members[pickles[0]]))
+    views = scanned(_small_member(archive, members[pickles[0]]))
     for name, view in views.items():
         _check_claim(name, view, members.get(f"{root}data/{view.storage.key}"))
     _check_kinds(views)

@@ -1,4 +1,5 @@
-"""Loading of untrusted model files: safetensors, and state dicts in torch's zip format. Nothing in them is executed.
+"""Loading of untrusted model files: safetensors, and state dicts in torch's zip format, also inside a checkpoint.
+Nothing in them is executed.
 
 Both formats are loaded the same way: an index describes tensors (`View`), the description is checked against the file's
 true size and against the model that is expected, and only then are bytes read and made into tensors. Neither
@@ -10,18 +11,21 @@ import os
 import stat
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import prod
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from remanence.errors import BadModelFile
-from remanence.releases._model_index import File, Index, index_safetensors, index_zip
+from remanence.releases._model_index import Choose, File, Index, index_checkpoint, index_safetensors, index_zip
 from remanence.releases._pickle_scan import View
 from remanence.releases._refusals import listed, shown, unsafe, unsupported
 
+Descriptions: TypeAlias = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 _MAX_COPIES = 16  # tied weights appear under several names; many more than that is a bomb
 
 
@@ -32,12 +36,30 @@ def load_weights(
 
     With `expected`, a model or its state dict, the names and shapes must be the same, and floats must be floats.
     """
+    wanted = expected.state_dict() if isinstance(expected, nn.Module) else expected
+    return _load(path, index_zip, lambda found: found[""], wanted)
+
+
+def load_checkpoint(path: str | os.PathLike[str], *, choose: Choose) -> dict[str, Tensor]:
+    """Load those tensors of a checkpoint that `choose` takes from the dicts in it, under the names that it gives them.
+
+    What stands beside them, such as the state of an optimizer, is neither read nor made. Else as `load_weights`.
+    """
+    return _load(path, partial(index_checkpoint, choose=choose), choose)
+
+
+def _load(
+    path: str | os.PathLike[str],
+    index_of_zip: Callable[[File], Index],
+    choose: Choose,
+    expected: Mapping[str, Tensor] | None = None,
+) -> dict[str, Tensor]:
     try:
         with _open(path) as file:
-            views, read = _index(file)
+            views, read = _index(file, index_of_zip, choose)
             _check_total(views, file.size)
             if expected is not None:
-                _compare(views, expected.state_dict() if isinstance(expected, nn.Module) else expected)
+                check_same_tensors(descriptions(views), expected)
             return _materialise(views, read)
     except BadModelFile as error:
         raise BadModelFile(f"cannot use {str(path)!r}: {error}", code=error.code, argument="path") from None
@@ -76,14 +98,15 @@ def _open(path: str | os.PathLike[str]) -> File:
     return file
 
 
-def _index(file: File) -> Index:
+def _index(file: File, index_of_zip: Callable[[File], Index], choose: Choose) -> Index:
     head = file.read(9)
     if not head:
         raise BadModelFile("it is empty, expected weights: save or fetch it again", code="empty")
     if head.startswith(b"PK\x03\x04"):
-        return index_zip(file)
+        return index_of_zip(file)
     if head[8:] == b"{":  # after the eight bytes that give its length, a safetensors header begins with a brace
-        return index_safetensors(file, int.from_bytes(head[:8], "little"))
+        views, read = index_safetensors(file, int.from_bytes(head[:8], "little"))
+        return choose({"": views}), read
     raise unsupported(
         f"it begins with {shown(head)}, neither as safetensors nor as a torch zip; bare pickles and torch's old format "
         "are refused unread, because opening them can run code"
@@ -96,8 +119,17 @@ def _check_total(views: Mapping[str, View], held: int) -> None:
         raise unsafe(f"it expands {held} bytes to {total} by naming a storage again and again")
 
 
-def _compare(views: Mapping[str, View], expected: Mapping[str, Tensor]) -> None:
-    got = {name: (_kind(view.storage.dtype), view.shape) for name, view in views.items()}
+def descriptions(tensors: Mapping[str, View] | Mapping[str, Tensor]) -> Descriptions:
+    """The dtypes and shapes of tensors, or of their descriptions in a file."""
+    return {
+        name: (each.storage.dtype, each.shape) if isinstance(each, View) else (each.dtype, tuple(each.shape))
+        for name, each in tensors.items()
+    }
+
+
+def check_same_tensors(tensors: Descriptions, expected: Mapping[str, Tensor]) -> None:
+    """Refuse tensors, of which dtypes and shapes are given, that are not those that are `expected`."""
+    got = {name: (_kind(dtype), shape) for name, (dtype, shape) in tensors.items()}
     wanted = {name: (_kind(tensor.dtype), tuple(tensor.shape)) for name, tensor in expected.items()}
     differ = [name for name in wanted if got.get(name, wanted[name]) != wanted[name]]
     parts = {

@@ -26,14 +26,20 @@ class KnowsFinal(Protocol):
 
 
 @runtime_checkable
-class KnowsTraining(KnowsFinal, Protocol):
+class KnowsInitial(KnowsFinal, Protocol):
+    """The initial and trained weights."""
+
+    @property
+    def initial(self) -> Params: ...
+
+
+@runtime_checkable
+class KnowsTraining(KnowsInitial, Protocol):
     """The initial and trained weights and the training recipe; a dataclass, so that `replace(release, training=...)`
     states another hypothesis about the recipe."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
-    @property
-    def initial(self) -> Params: ...
     @property
     def training(self) -> Training: ...
 

@@ -42,6 +42,19 @@ class FineTuned:
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
+class FineTunedUnknownRecipe:
+    """`FineTuned` without the training recipe: two checkpoints of one model, and nothing about the way between."""
+
+    withholds: ClassVar[str] = "every training record and the training recipe"
+    model: nn.Module
+    final: Params
+    shape: tuple[int, ...]
+    num_classes: int
+    initial: Params
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
 class AllButOne:
     """A published model, shown to an adversary who has every training record but one (Balle et al. 2022)."""
 

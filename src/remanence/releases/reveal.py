@@ -17,6 +17,7 @@ from remanence.releases.releases import (
     AllButOne,
     AllButOneUnknownInit,
     FineTuned,
+    FineTunedUnknownRecipe,
     Gradient,
     LocalUpdate,
     WeightsOnly,
@@ -50,6 +51,12 @@ def weights_only(victim: Victim) -> Case[WeightsOnly]:
 def fine_tuned(victim: Victim) -> Case[FineTuned]:
     """Release the initial and trained weights and the training recipe; withhold the private records."""
     release = FineTuned(**_published(victim), initial=victim.initial, training=victim.training)
+    return Case(release=release, truth=victim.private)
+
+
+def fine_tuned_unknown_recipe(victim: Victim) -> Case[FineTunedUnknownRecipe]:
+    """Release the initial and trained weights; withhold the private records and the training recipe."""
+    release = FineTunedUnknownRecipe(**_published(victim), initial=victim.initial)
     return Case(release=release, truth=victim.private)
 
 

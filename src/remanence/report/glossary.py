@@ -9,6 +9,7 @@ RELEASES = {
     "LocalUpdate": "the change of a model after a client trained it on a batch of records, as it is sent to the server",
     "WeightsOnly": "a trained model",
     "FineTuned": "a fine-tuned model, the model that it started from and how it was trained",
+    "FineTunedUnknownRecipe": "a fine-tuned model and the model that it started from",
     "AllButOne": "a trained model, its initial weights and how it was trained",
     "AllButOneUnknownInit": "a trained model and how it was trained",
 }

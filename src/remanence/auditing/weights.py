@@ -1,0 +1,154 @@
+"""The weights of an audited model from the files that people have.
+
+Safetensors, state dicts and the usual wrappers around them: checkpoints with an optimizer beside the weights, prefixes
+of wrapped models, shards with an index. Nothing in a file is executed: `releases.loading` is the only reader.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias, TypeVar, final
+
+import torch
+from torch import Tensor, nn
+
+from remanence.errors import BadModelFile
+from remanence.releases._pickle_scan import View
+from remanence.releases.loading import check_same_tensors, descriptions, load_checkpoint
+from remanence.types import Params
+
+T = TypeVar("T", View, Tensor)
+Dicts: TypeAlias = Mapping[str, Mapping[str, T]]  # of named tensors, by the keys that lead to each
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "network", "module", "weights", "params", "")
+_PREFIXES = ("module.", "_orig_mod.", "model.", "net.")
+_COUNTERS = "num_batches_tracked"  # of BatchNorm: no output of an evaluated model depends on them
+_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+_MAX_INDEX = 2**24  # bytes
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ReleaseWeights:
+    """Weights by the names of their model, and sentences on what was done to those in the file."""
+
+    params: Params
+    notes: tuple[str, ...]
+
+
+def load_release_weights(path: str | os.PathLike[str], model: nn.Module) -> ReleaseWeights:
+    """The weights in `path` for `model`: safetensors, a state dict of torch or a checkpoint that holds one, shards with
+    their index, or a folder with one of these. Floats come in float32, or in float64 where all are."""
+    expected, notes, file = model.state_dict(), list[str](), _file_in(Path(path))
+    if file.name.endswith(".index.json"):
+        params = _from_shards(file, expected, notes)
+    else:
+        params = load_checkpoint(file, choose=lambda dicts: _chosen(dicts, expected, notes))
+    counters = {name: torch.zeros((), dtype=p.dtype) for name, p in expected.items() if name.endswith(_COUNTERS)}
+    params = {name: (counters | params)[name] for name in expected}
+    return ReleaseWeights(params=_in_single_precision(params, notes), notes=tuple(notes))
+
+
+def _file_in(path: Path) -> Path:
+    """The file itself, or the one of a folder that holds the weights."""
+    if not path.is_dir():
+        return path
+    for name in _FILES:
+        if (path / name).is_file():
+            return path / name
+    files = sorted(each for each in path.iterdir() if each.suffix in _SUFFIXES and each.is_file())
+    if len(files) == 1:
+        return files[0]
+    names = ", ".join(each.name for each in files[:5]) or "none"
+    message = f"the folder {str(path)!r} must hold one file of weights, such as model.safetensors, got {names}: name it"
+    raise BadModelFile(message, code="missing-file", argument="path")
+
+
+def _from_shards(index: Path, expected: Mapping[str, Tensor], notes: list[str]) -> Params:
+    """The tensors of all files that an index names, which must be beside it."""
+    found: Params = {}
+    for name in _shards(index):
+        shard = load_checkpoint(index.parent / name, choose=lambda dicts: dict(next(iter(dicts.values()))))
+        if twice := sorted(found.keys() & shard.keys()):
+            message = f"the files of {str(index)!r} hold {twice[0]!r} twice: fetch them again"
+            raise BadModelFile(message, code="damaged-file", argument="path")
+        found |= shard
+    try:
+        return _chosen({"": found}, expected, notes)
+    except BadModelFile as error:
+        raise BadModelFile(f"cannot use {str(index)!r}: {error}", code=error.code, argument="path") from None
+
+
+def _shards(index: Path) -> list[str]:
+    try:
+        if index.stat().st_size > _MAX_INDEX:
+            raise ValueError("it is too large")
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except OSError as error:
+        message = f"cannot use {str(index)!r}: {error.strerror}; give the path of a file of weights"
+        raise BadModelFile(message, code="missing-file", argument="path") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        message = f"{str(index)!r} must be the index of sharded weights, a JSON object with a `weight_map`"
+        raise BadModelFile(message, code="damaged-file", argument="path") from None
+    if odd := [name for name in names if not isinstance(name, str) or Path(name).name != name]:
+        message = f"{str(index)!r} must name files beside it, got {str(odd[0])[:60]!r}: fetch it again"
+        raise BadModelFile(message, code="unsafe-file", argument="path")
+    return sorted(names)
+
+
+def _chosen(dicts: Dicts[T], expected: Mapping[str, Tensor], notes: list[str]) -> dict[str, T]:
+    """The tensors of the dict that has those of the model, under the model's names; `notes` is told what was left out.
+
+    Where none has them all, the dict that comes nearest is refused with what is missing in it.
+    """
+    needed = [name for name in expected if not name.endswith(_COUNTERS)]
+
+    def lacking(option: tuple[str, str]) -> int:
+        keys, prefix = option
+        return sum(f"{prefix}{name}" not in dicts[keys] for name in needed)
+
+    keys, prefix = min(_options(dicts, needed), key=lacking)  # the first of those that lack least
+    tensors = dicts[keys]
+    chosen = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    chosen = {name: value for name, value in chosen.items() if name in expected or not name.endswith(_COUNTERS)}
+    held = {name: p for name, p in expected.items() if name in chosen or not name.endswith(_COUNTERS)}
+    check_same_tensors(descriptions(chosen), held)
+    if keys:
+        notes.append(f"The weights are those under `{keys}` in the file.")
+    if prefix:
+        notes.append(f"The prefix `{prefix}` of their names was left out.")
+    if ignored := [name for name in tensors if not name.startswith(prefix)]:
+        notes.append(f"{len(ignored)} tensors beside the model were ignored, such as `{ignored[0]}`.")
+    return chosen
+
+
+def _options(dicts: Mapping[str, Iterable[str]], needed: list[str]) -> Iterator[tuple[str, str]]:
+    """The dicts, of which the names are given, with the prefixes that names may have in them, the likeliest first."""
+
+    def likely(keys: str) -> int:
+        last = keys.rpartition(".")[2]
+        return _WRAPPERS.index(last) if last in _WRAPPERS else len(_WRAPPERS)
+
+    for keys in sorted(dicts, key=likely):
+        endings = (name.removesuffix(needed[0]) for name in dicts[keys] if needed and name.endswith(needed[0]))
+        for prefix in ["", *sorted({each for each in endings if each.endswith(".")}, key=_unusual)]:
+            yield keys, prefix
+
+
+def _unusual(prefix: str) -> tuple[bool, int, str]:
+    """Prefixes that wrappers are known to add come first, the shortest of them first."""
+    remaining = prefix
+    for known in _PREFIXES * prefix.count("."):
+        remaining = remaining.removeprefix(known)
+    return bool(remaining), len(prefix), prefix
+
+
+def _in_single_precision(params: Params, notes: list[str]) -> Params:
+    kinds = {p.dtype for p in params.values() if p.is_floating_point()}
+    if kinds <= {torch.float32} or kinds == {torch.float64}:
+        return params
+    names = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+    notes.append(f"The file holds weights in {names}; they are audited in float32.")
+    return {name: p.float() if p.is_floating_point() else p for name, p in params.items()}
