@@ -21,6 +21,8 @@ from remanence.cli.options import (
     Store,
     backend_from,
     command_line,
+    examples,
+    one_of,
 )
 
 if TYPE_CHECKING:
@@ -30,10 +32,13 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     help="Audit your own release: what can be read back from it.",
+    epilog=examples("remanence audit data --data records.csv --label outcome"),
 )
 
-Label = Annotated[str | None, typer.Option("--label", help="The label column of a .csv.")]
-Attacks = Annotated[list[str] | None, typer.Option("--attack", help="Only this attack (may be repeated).")]
+Label = Annotated[str | None, typer.Option("--label", metavar="COLUMN", help="The label column of a .csv.")]
+Attacks = Annotated[
+    list[str] | None, typer.Option("--attack", metavar="ATTACK", help="Only this attack (may be repeated).")
+]
 
 
 def with_command(arguments: Sequence[str]) -> list[str]:
@@ -44,11 +49,27 @@ def with_command(arguments: Sequence[str]) -> list[str]:
     return given
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "remanence audit data --data records.csv --label outcome",
+        "remanence audit data --data images.npz --net cnn --attack RecoNN",
+    )
+)
 def data(
-    source: Annotated[str, typer.Option("--data", help="A named data set, an .npz, a .csv or a folder of images.")],
+    source: Annotated[
+        str,
+        typer.Option("--data", metavar="SOURCE", help="A named data set, an .npz, a .csv or a folder of images."),
+    ],
     label: Label = None,
-    net: Annotated[str, typer.Option("--net", help="The architecture of the models: mlp or cnn.")] = "mlp",
+    net: Annotated[
+        str,
+        typer.Option(
+            "--net",
+            metavar="NAME",
+            help="The architecture of the models: mlp or cnn.",
+            autocompletion=one_of("mlp", "cnn"),
+        ),
+    ] = "mlp",
     attack: Attacks = None,
     out: Out = None,
     seed: Seed = 0,
@@ -60,7 +81,7 @@ def data(
     redact: Redact = False,
     as_json: Json = False,
 ) -> None:
-    """Train small models of ours on your records and attack them: what could be read back, before you have a model."""
+    """Train small models on your records and attack them. It answers before you have a model of your own."""
     from remanence.auditing.presets import audit_experiments
     from remanence.data import load
     from remanence.experiments.run import Job

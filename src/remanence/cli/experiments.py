@@ -49,10 +49,11 @@ def demo(out: Out = None, seed: Seed = 0, force: Force = False, redact: Redact =
 
 
 def run(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="The name of a recipe: `remanence list` shows them.")],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", hidden=True)],
     scale: Scale = "small",
     experiment: Annotated[
-        list[str] | None, typer.Option("--experiment", help="Only the experiment with this label (may be repeated).")
+        list[str] | None,
+        typer.Option("--experiment", metavar="LABEL", help="Only the experiment with this label (may be repeated)."),
     ] = None,
     out: Out = None,
     seed: Seed = 0,
@@ -64,7 +65,10 @@ def run(
     redact: Redact = False,
     as_json: Json = False,
 ) -> None:
-    """Run a recipe: one figure or table of a paper. Its printed numbers stand beside ours."""
+    """Run a recipe: one figure or table of a paper. Its printed numbers stand beside ours.
+
+    RECIPE is one of the names that `remanence list` shows.
+    """
     from remanence.experiments import SCALES
     from remanence.experiments.run import Job
 
@@ -102,11 +106,16 @@ def run(
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A run folder, as demo, audit and run write it.")],
-    out: Annotated[Path | None, typer.Option("--out", help="The page.  [default: FOLDER/report.html]")] = None,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", hidden=True)],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="PAGE", help="The page.  [default: FOLDER/report.html]")
+    ] = None,
     redact: Redact = False,
 ) -> None:
-    """Render the page of a run or an audit again from its results alone."""
+    """Render the page of a run or an audit again from its results alone.
+
+    FOLDER is the folder of a run, as demo, audit and run write it.
+    """
     from remanence.experiments.folder import check_writable, read_run
     from remanence.report import write_page
 

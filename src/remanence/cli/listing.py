@@ -6,9 +6,12 @@ from typing import Annotated
 
 import typer
 
-from remanence.cli.options import Json, first_line, recipes
+from remanence.cli.options import Json, examples, first_line, recipes
 
-data_app = typer.Typer(help="Named data sets: what is here, and how to get the rest.")
+data_app = typer.Typer(
+    help="Named data sets: what is here, and how to get the rest.",
+    epilog=examples("remanence data list", "remanence data fetch mnist"),
+)
 
 
 def show_schema() -> None:
@@ -41,7 +44,7 @@ def list_all(as_json: Json = False) -> None:
             print(f"  {name:<{width}}  {text}".rstrip())
 
 
-@data_app.command("list")
+@data_app.command("list", epilog=examples("remanence data list", "remanence data list --json"))
 def data_list(as_json: Json = False) -> None:
     """Show the named data sets and where each was found."""
     from remanence.data import list_named
@@ -59,9 +62,12 @@ def data_list(as_json: Json = False) -> None:
         print(f"{entry.name:<14} {entry.description:<{width}}  {state}")
 
 
-@data_app.command("fetch")
-def data_fetch(name: Annotated[str, typer.Argument(metavar="NAME", help="A named data set.")]) -> None:
-    """Download a data set from its canonical address. It is verified; a broken download goes on where it stopped."""
+@data_app.command("fetch", epilog=examples("remanence data fetch mnist"))
+def data_fetch(name: Annotated[str, typer.Argument(metavar="NAME", hidden=True)]) -> None:
+    """Download a data set from its canonical address. It is verified; a broken download goes on where it stopped.
+
+    NAME is one of the names that `remanence data list` shows.
+    """
     from remanence.data import fetch_named
 
     paths = fetch_named(name)

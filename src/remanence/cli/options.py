@@ -1,4 +1,8 @@
-"""Options that several commands have, and what they become."""
+"""Options that several commands have, and what they become.
+
+The help speaks the user's words: every option names its value (`metavar`), as typer would else print a Python type, and
+an argument is hidden from typer's list, which prints the type always, and explained in the command's docstring.
+"""
 
 import shlex
 import sys
@@ -10,27 +14,64 @@ import typer
 from remanence.errors import BadInput, unknown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from remanence.execution import Local, Ray
     from remanence.experiments import Recipe
 
-Out = Annotated[Path | None, typer.Option("--out", help="Folder of the run.  [default: runs/NAME]")]
-Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Every random choice follows from it.")]
-Device = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
+
+def one_of(*names: str) -> "Callable[[], list[str]]":
+    """The completion of a value that is one of the names; typer keeps those that begin like the word on the line."""
+    return lambda: list(names)
+
+
+def examples(*commands: str) -> str:
+    """The end of a command's help: what people type, one command a line."""
+    return "\n".join(["\b", "Examples:" if len(commands) > 1 else "Example:", *(f"  {each}" for each in commands)])
+
+
+Out = Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Folder of the run.  [default: runs/NAME]")]
+Seed = Annotated[
+    int,
+    typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Every random choice follows from it."),
+]
+Device = Annotated[
+    str,
+    typer.Option(
+        "--device", metavar="DEVICE", help="cpu, cuda or cuda:N.", autocompletion=one_of("cpu", "cuda", "cuda:0")
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace the results of another run in the folder.")]
 Redact = Annotated[
     bool, typer.Option("--redact", help="Keep counts and curves, write no picture and no row of a record.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Backend = Annotated[str, typer.Option("--backend", help="Where shadow models are trained: local or ray.")]
+Backend = Annotated[
+    str,
+    typer.Option(
+        "--backend",
+        metavar="NAME",
+        help="Where shadow models are trained: local or ray.",
+        autocompletion=one_of("local", "ray"),
+    ),
+]
 RayAddress = Annotated[
-    str | None, typer.Option("--ray-address", help="A running cluster.  [default: one started here]")
+    str | None,
+    typer.Option("--ray-address", metavar="ADDRESS", help="A running cluster.  [default: one started here]"),
 ]
 Store = Annotated[
-    Path | None, typer.Option("--store", help="Folder of shadow models and searches; a broken run goes on.")
+    Path | None,
+    typer.Option("--store", metavar="FOLDER", help="Folder of shadow models and searches; a broken run goes on."),
 ]
-Scale = Annotated[str, typer.Option("--scale", help="smoke (seconds), small (a laptop) or full (one GPU).")]
+Scale = Annotated[
+    str,
+    typer.Option(
+        "--scale",
+        metavar="SCALE",
+        help="smoke (seconds), small (a laptop) or full (one GPU).",
+        autocompletion=one_of("smoke", "small", "full"),
+    ),
+]
 
 
 def recipes() -> "Mapping[str, Recipe]":

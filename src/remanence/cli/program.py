@@ -13,6 +13,7 @@ import typer
 
 from remanence import progress
 from remanence.cli import audit, experiments, listing
+from remanence.cli.options import examples
 from remanence.errors import BadInput
 
 app = typer.Typer(
@@ -23,14 +24,19 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Anywhere on the line: `--quiet` says nothing on stderr but errors, `--verbose` more, `--debug` shows the "
-    "traceback of an error.",
+    "traceback of an error.\n\n"
+    + examples("remanence demo", "remanence audit data --data records.csv --label outcome"),
 )
-app.command()(experiments.demo)
+app.command(epilog=examples("remanence demo", "remanence demo --out runs/shown --redact"))(experiments.demo)
 app.add_typer(audit.app, name="audit")
-app.command()(experiments.run)
-app.command()(experiments.report)
-app.command("schema")(listing.show_schema)
-app.command("list")(listing.list_all)
+app.command(
+    epilog=examples("remanence run balle2022.mnist", "remanence run balle2022.mnist --scale full --device cuda"),
+)(experiments.run)
+app.command(epilog=examples("remanence report runs/demo", "remanence report runs/demo --out page.html --redact"))(
+    experiments.report
+)
+app.command("schema", epilog=examples("remanence schema > results.schema.json"))(listing.show_schema)
+app.command("list", epilog=examples("remanence list", "remanence list --json"))(listing.list_all)
 app.add_typer(listing.data_app, name="data")
 _MODES: dict[str, progress.Mode] = {"--quiet": "quiet", "--verbose": "verbose"}
 
