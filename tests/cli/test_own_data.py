@@ -109,7 +109,7 @@ LABEL, PIXELS = ["--label", "y"], (220, 5, 5)
 BAD_DATA: dict[str, tuple[str, Callable[[Path], object], list[str], list[str]]] = {
     "no label": ("t.csv", rows(table()), [], ["label", "class column"]),
     "unknown label": ("t.csv", rows(table()), ["--label", "yy"], ["`yy`", "did you mean `y`?"]),
-    "text in a table": ("t.csv", rows(table(b=["x"] * 220)), LABEL, ["row 2", "`b`", "'x'"]),
+    "text in a table": ("t.csv", rows(table(b=["x"] * 220)), LABEL, ["`b`", "(x)", "--encode auto"]),
     "few records": ("t.csv", rows(table(199)), LABEL, ["199", "at least 200"]),
     "few different records": ("t.csv", rows(table(120) * 2), LABEL, ["120 different records", "at least 200"]),
     "one class": ("t.csv", rows(table(y=[1] * 220)), LABEL, ["one class only"]),
