@@ -19,6 +19,7 @@ from remanence.attacks import (
     KKT,
     L2,
     LBFGS,
+    Differencing,
     FirstLayer,
     Fitting,
     GradientMatching,
@@ -36,7 +37,7 @@ from remanence.attacks import (
     with_search,
 )
 from remanence.data import Split
-from remanence.models import initial_params, mlp
+from remanence.models import initial_params, mlp, normalized, normalized_params
 from remanence.releases import Case, all_but_one, fine_tuned, gradient_at_initial, local_update, weights_only
 from remanence.shadow import build_bank
 
@@ -51,6 +52,7 @@ class Row:
     hidden: tuple[int, ...] = (6,)  # widths of the victim
     deterministic: bool = False  # nothing is drawn: every seed gives the same
     activation: Callable[[], nn.Module] = nn.ELU
+    standardised: bool = False  # by the mean and standard deviation of its records
 
 
 RECONN = RecoNN(hidden=(16,), fitting=Fitting(epochs=3))
@@ -101,6 +103,7 @@ ROWS = [
         activation=nn.ReLU,
     ),
     Row(with_search(Linearised(candidates=3), steps=5), 3, fine_tuned, weights_only, "`initial`"),
+    Row(Differencing(), 1, all_but_one, fine_tuned, "`fixed`", deterministic=True, standardised=True),
     Row(GLM(), 1, all_but_one, fine_tuned, "`fixed`", hidden=(), deterministic=True),
 ]
 by_attack = pytest.mark.parametrize("row", ROWS, ids=lambda row: type(row.attack).__name__)
@@ -113,6 +116,10 @@ def victim(row: Row, parts: Split, device: str = "cpu", dtype: torch.dtype = tor
     fixed, private = parts.fixed.to(device, dtype), parts.private.take(slice(0, row.records)).to(device, dtype)
     model = mlp(private.shape, private.num_classes, hidden=row.hidden, activation=row.activation)
     initial = {name: p.to(private.x) for name, p in initial_params(model, seed=0).items()}
+    if row.standardised:
+        x = torch.cat([fixed.x, private.x]).flatten(1)
+        model = normalized(model, x.mean(0), x.std(0, correction=0).clamp_min(1e-3))
+        initial = normalized_params(model, initial)
     return train_victim(model, Training(epochs=5), initial, fixed, private, seed=0)
 
 

@@ -18,7 +18,7 @@ from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
 
 from remanence import AllButOneUnknownInit, Data, WeightsOnly, audit, from_sklearn
-from remanence.attacks import GLM
+from remanence.attacks import GLM, Differencing
 from remanence.auditing.records import as_data
 from remanence.models import apply
 
@@ -111,6 +111,15 @@ def test_an_audit_finds_the_unknown_record_in_raw_units() -> None:
         assert report.worst is not None
         found += report.worst.found or 0
     assert found == 2
+
+
+@pytest.mark.parametrize("estimator", [LogisticRegression(), MLPClassifier((8,), max_iter=10)], ids=repr)
+def test_a_standard_scaler_gives_the_unknown_record_away(estimator: Any) -> None:
+    x, y = CANCER
+    release = from_sklearn(fitted(make_pipeline(StandardScaler(), estimator), x[:301], y[:301]), (x[:300], y[:300]))
+    found = Differencing().run(release, seed=0)
+    assert torch.allclose(found.x, as_data((x[300], y[300]), release, "truth").x, atol=1e-9)
+    assert found.objective == 0
 
 
 def mixed(rows: int) -> tuple[np.ndarray, np.ndarray]:

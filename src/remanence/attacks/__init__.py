@@ -18,6 +18,7 @@ from remanence.attacks.gradients.labels import infer_labels
 from remanence.attacks.gradients.stein import Stein
 from remanence.attacks.gradients.tensor.identifiability import hermite_coefficients, identifying_order, vanishes
 from remanence.attacks.gradients.tensor.wide_layer import WideLayer
+from remanence.attacks.one_unknown.differencing import Differencing
 from remanence.attacks.one_unknown.fitting import Fitting
 from remanence.attacks.one_unknown.glm import GLM
 from remanence.attacks.one_unknown.losses import ImageLoss
@@ -43,7 +44,10 @@ from remanence.search import (
 )
 from remanence.shadow.features import WeightFeatures
 
-ATTACKS = (GradientMatching, FirstLayer, Stein, RecoNN, Mnemonist, GLM, KKT, Stationarity, SimuDy, Linearised)
+ATTACKS = (
+    *(GradientMatching, FirstLayer, Stein, RecoNN, Mnemonist, GLM, Differencing, KKT, Stationarity, SimuDy),
+    Linearised,
+)
 
 __all__ = [
     "ATTACKS",
@@ -56,6 +60,7 @@ __all__ = [
     "Cosine",
     "CosineAnnealing",
     "Count",
+    "Differencing",
     "FirstLayer",
     "FittedMnemonist",
     "FittedRecoNN",

@@ -15,6 +15,7 @@ from remanence.attacks import (
     GLM,
     KKT,
     Attack,
+    Differencing,
     FirstLayer,
     GradientMatching,
     KKTRun,
@@ -81,6 +82,7 @@ class _Kind:
 _KINDS = (  # cheapest first, as far as that can be said without a release
     _Kind(attack=FirstLayer, needs=KnowsGradient, knowledge=UPDATE, settings=lambda release, n: FirstLayer()),
     _Kind(attack=Stein, needs=KnowsGradient, knowledge=UPDATE, settings=lambda release, n: Stein()),
+    _Kind(attack=Differencing, needs=KnowsFixed, knowledge=OTHERS, settings=lambda release, n: Differencing()),
     _Kind(attack=GLM, needs=KnowsFixed, knowledge=OTHERS, settings=lambda release, n: GLM()),
     _Kind(attack=GradientMatching, needs=KnowsUpdate, knowledge=UPDATE, settings=lambda release, n: GradientMatching()),
     _Kind(
