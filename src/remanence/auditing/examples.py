@@ -9,7 +9,9 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from remanence.columns import Columns
 from remanence.errors import BadInput
+from remanence.experiments.codec import decode, encode
 from remanence.experiments.finding import Finding
 from remanence.experiments.summary import as_pixels
 from remanence.metrics.evaluation import oriented
@@ -35,8 +37,7 @@ class Examples:
     truth: Tensor
     reconstruction: Tensor
     lookalike: Tensor
-    columns: tuple[str, ...] = ()  # of a table
-    classes: tuple[str, ...] = ()  # the names of the labels
+    columns: Columns | None = None  # of a table: what its features mean
 
     def __len__(self) -> int:
         return len(self.record)
@@ -62,8 +63,7 @@ def examples_of(finding: Finding, found: Tensor, private: Data) -> Examples:
         truth=as_pixels(truth_x[index]),
         reconstruction=as_pixels(candidates[scores.index.cpu()[index]].nan_to_num(0)),
         lookalike=as_pixels(scores.lookalike.cpu()[index]),
-        columns=_column_names(private),
-        classes=tuple(getattr(private, "class_names", None) or ()),
+        columns=private.columns,
     )
 
 
@@ -71,12 +71,6 @@ def _position(x: Tensor, private: Data) -> int:
     """Where the record stands among all private ones, of which an attack may have been scored on a sample."""
     same = (private.x.cpu().to(x.dtype) == x).flatten(1).all(1)
     return int(same.nonzero()[0]) if bool(same.any()) else -1
-
-
-def _column_names(data: Data) -> tuple[str, ...]:
-    columns: Any = getattr(data, "columns", None)
-    names = tuple(getattr(columns, "names", None) or ())
-    return names if len(names) == data.x[0].numel() else ()
 
 
 def dump_examples(examples: Mapping[str, Examples]) -> bytes:
@@ -88,7 +82,7 @@ def dump_examples(examples: Mapping[str, Examples]) -> bytes:
     for name, each in examples.items():
         values = {field.name: getattr(each, field.name) for field in fields(each)}
         tensors |= {f"{name}/{key}": v.contiguous() for key, v in values.items() if isinstance(v, Tensor)}
-        texts[name] = {key: v for key, v in values.items() if not isinstance(v, Tensor)}
+        texts[name] = {"metric": each.metric, "columns": encode(each.columns)}
     return save(tensors, metadata={"examples": json.dumps(texts)})
 
 
@@ -102,7 +96,7 @@ def load_examples(path: Path) -> dict[str, Examples]:
         with safe_open(path, framework="pt") as file:
             texts = json.loads((file.metadata() or {})["examples"])
             return {name: _loaded(file, name, given) for name, given in texts.items()}
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (BadInput, SafetensorError, ValueError, KeyError, TypeError) as error:
         message = f"`{path}` is damaged ({error}): make the audit again"
         raise BadInput(message, code="damaged-file", argument="folder") from None
 
@@ -111,8 +105,7 @@ def _loaded(file: Any, name: str, texts: Mapping[str, Any]) -> Examples:
     tensors = {field.name: f"{name}/{field.name}" for field in fields(Examples) if field.type is Tensor}
     made = Examples(
         metric=str(texts["metric"]),
-        columns=tuple(map(str, texts["columns"])),
-        classes=tuple(map(str, texts["classes"])),
+        columns=None if texts["columns"] is None else decode(Columns, texts["columns"]),
         **{key: file.get_tensor(stored) for key, stored in tensors.items()},
     )
     pictures = {(made.truth.dtype, made.truth.ndim), (made.reconstruction.dtype, made.reconstruction.ndim)}

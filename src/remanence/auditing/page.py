@@ -44,7 +44,7 @@ class TableRecord:
     title: str
     found: bool
     score: str
-    rows: list[tuple[str, list[str]]]
+    rows: list[tuple[str, list[str], bool]]  # the last: whether the reconstruction says the same as the truth
     more: int  # columns that are not shown
 
 
@@ -155,23 +155,27 @@ def _picture(examples: Examples, i: int) -> Shown:
 
 def _label(examples: Examples, i: int) -> str:
     label = int(examples.label[i])
-    return examples.classes[label] if label < len(examples.classes) else str(label)
+    return examples.columns.describe_label(label) if examples.columns else str(label)
 
 
 def _table_record(examples: Examples, i: int, columns: int) -> TableRecord:
-    names = examples.columns or tuple(f"column {j + 1}" for j in range(examples.truth.shape[1]))
     parts = (examples.truth, examples.reconstruction, examples.lookalike)
+    truth, found, lookalike = (_values(examples, part[i : i + 1]) for part in parts)
+    rows = [(name, [truth[name], found[name], lookalike[name]], truth[name] == found[name]) for name in truth]
     return TableRecord(
         title=f"Record {int(examples.record[i])}, label {_label(examples, i)}",
         found=bool(examples.found[i]),
         score=score(float(examples.score[i])),
-        rows=[(name, [_value(part, i, j) for part in parts]) for j, name in enumerate(names[:columns])],
-        more=max(0, len(names) - columns),
+        rows=rows[:columns],
+        more=max(0, len(rows) - columns),
     )
 
 
-def _value(rows: "Tensor", i: int, j: int) -> str:
-    return f"{float(rows[i, j]):.3f}"
+def _values(examples: Examples, row: "Tensor") -> dict[str, str]:
+    """The values of one row by the names of its columns, in the owner's units where these are known."""
+    if examples.columns:
+        return examples.columns.describe(row)[0]
+    return {f"column {j}": f"{value:.3f}" for j, value in enumerate(row[0].tolist(), 1)}
 
 
 def _ladder(answer: Answer) -> list[Rung]:
