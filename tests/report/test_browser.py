@@ -1,15 +1,14 @@
 """The page as a reader meets it, in headless Chromium."""
 
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from browsing import started
 from made_run import edited, made_limit, made_measurement, made_point, made_run
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from remanence.report import render
 
@@ -19,36 +18,27 @@ HOSTILE = "<img src=x onerror=alert(1)>\"'&.npz"
 Open = Callable[..., Page]
 
 
-def chromium() -> str:
-    names = ("chromium", "chromium-browser", "google-chrome")
-    if found := next(filter(None, map(shutil.which, names)), None):
-        return found
-    reason = "the page's tests need a Chromium on PATH: install one, e.g. `apt-get install chromium`"
-    # a newcomer's machine may have none; where the project is judged nothing may be passed over
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-        yield started
-        started.close()
+    with started() as launched:
+        yield launched
 
 
 @pytest.fixture
 def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
     contexts = []
 
-    def open_it(html: str, *, width: int = 1200, listen: Callable[[Page], None] = lambda page: None) -> Page:
+    def open_it(
+        html: str, *, width: int = 1200, folded: bool = False, listen: Callable[[Page], None] = lambda page: None
+    ) -> Page:
         path = tmp_path / "page.html"
         path.write_text(html, encoding="utf-8")
         contexts.append(browser.new_context(viewport={"width": width, "height": 900}))
         page = contexts[-1].new_page()
         listen(page)
         page.goto(path.as_uri())
+        if not folded:
+            page.evaluate("document.querySelectorAll('details.fold').forEach(fold => { fold.open = true })")
         return page
 
     yield open_it
@@ -270,3 +260,29 @@ def test_series_and_flags_can_be_seen_by_day_and_by_night(open_page: Open, walk:
         for i in range(6):
             page.evaluate(f"document.querySelector('svg .bar').setAttribute('class', 'bar ours c{i}')")
             assert contrast(colour(page, "svg .bar", "fill"), ground) >= 3, (scheme, i)
+
+
+def test_folded_six_results_are_one_screen_of_verdicts_and_under_6000_pixels(open_page: Open) -> None:
+    page = open_page(render(made_run([f"experiment {i}" for i in range(6)], n=30)), folded=True)
+    assert page.evaluate("document.documentElement.scrollHeight") < 6000
+    last = page.locator(".verdicts li").last.bounding_box()
+    assert last is not None
+    assert last["y"] + last["height"] < 900
+    assert not page.locator("table.sortable").first.is_visible()
+
+
+def test_a_link_unfolds_what_it_points_into_and_a_button_everything(open_page: Open, html: str) -> None:
+    page = open_page(html.replace('<table class="sortable">', '<table class="sortable" id="inside">', 1), folded=True)
+    page.evaluate("location.hash = 'inside'")
+    page.wait_for_function("document.getElementById('inside').closest('details').open")
+    assert page.locator("details.fold[open]").count() == 1
+    page.locator("button.unfold").click()
+    assert page.locator("details.fold:not([open])").count() == 0
+
+
+def test_paper_is_unfolded_and_the_screen_folded_again(open_page: Open, html: str) -> None:
+    page = open_page(html, folded=True)
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details.fold:not([open])").count() == 0
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert page.locator("details.fold[open]").count() == 0

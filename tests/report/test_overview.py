@@ -28,7 +28,7 @@ def together(values: Sequence[Any], axis: str = "epsilon", **fields: Any) -> Run
 def test_attacks_on_an_axis_are_drawn_together() -> None:
     page = render(together([10.0, 1.0, 100.0]))
     assert "Mean ssim against epsilon" in page
-    section = page[page.index("Side by side") : page.index("How to read this page")]
+    section = page[page.index('id="together"') : page.index('id="reading"')]
     assert [name in section for name in ("mean ssim", "nearest neighbour", "mean image", "printed")] == [True] * 4
     numbers = section[section.index("The numbers") : section.index("</details>")]
     assert re.findall(r'<th scope="row">([\d.]+)</th><td class="num">([\d.]+)', numbers) == [
@@ -62,7 +62,7 @@ def test_levels_that_differ_between_series_are_drawn_for_each() -> None:
 @pytest.mark.slow
 def test_the_table_of_attacks_has_a_dash_for_what_is_not_known() -> None:
     run = made_run(["one", "two"])  # the second has no count of closer records and nothing printed
-    section = render(run)[: render(run).index("How to read this page")]
+    section = render(run)[: render(run).index('id="reading"')]
     assert f'<td class="num">0{SPACE}%</td><td class="num">{DASH}</td><td class="num">{DASH}</td></tr>' in section
     assert f'<td class="num">50{SPACE}%</td><td class="num">0.62</td></tr>' in section
     run = edited(edited(run, 0, claims=[]), 1, claims=[])

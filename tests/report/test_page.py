@@ -231,8 +231,9 @@ def test_our_own_names_are_explained_where_they_are_used() -> None:
 
 def test_what_was_released_stands_beside_each_verdict() -> None:
     page = render(made_run())
-    verdicts = page[: page.index("How to read this page")]
-    assert "Released: a trained model. Withheld: " in verdicts
+    result = page[page.index('<section class="result"') :]
+    assert "Released: a trained model. Withheld: " in result[: result.index("<details")]
+    verdicts = page[: page.index('<section class="result"')]
     assert "The models were trained for this page" in verdicts
     assert "can be reconstructed by whoever is shown such a release" in verdicts
     own = edited(made_run(leak=0), attack__release__kind="MyRelease")

@@ -44,5 +44,16 @@ for (const button of document.querySelectorAll("button.unfold")) {
     for (const fold of document.querySelectorAll("details")) fold.open = true;
   });
 }
+// On paper nothing can be unfolded.
+const unfoldedForPaper = [];
+window.addEventListener("beforeprint", () => {
+  for (const fold of document.querySelectorAll("details.fold:not([open])")) {
+    fold.open = true;
+    unfoldedForPaper.push(fold);
+  }
+});
+window.addEventListener("afterprint", () => {
+  for (const fold of unfoldedForPaper.splice(0)) fold.open = false;
+});
 window.addEventListener("hashchange", unfoldTarget);
 unfoldTarget();
