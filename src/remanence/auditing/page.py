@@ -212,7 +212,8 @@ def _evidence(row: Evidence) -> EvidenceView:
 
 
 def _detail(row: AttackRow, examples: Examples | None) -> Detail:
-    reference = REFERENCES[row.name].text if row.name in REFERENCES else "not published"
+    attack = row.name.partition(" (")[0]  # of one on a stand-in, whose label follows
+    reference = REFERENCES[attack].text if attack in REFERENCES else "not published"
     gallery = _gallery(row.name, examples, len(examples), MAX_ROWS) if examples is not None else None
     return Detail(row=row, reference=reference, fields=parse_call(row.call or "")[1], gallery=gallery)
 

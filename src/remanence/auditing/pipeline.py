@@ -37,6 +37,7 @@ from remanence.auditing.report import (
 )
 from remanence.auditing.resuming import Steps
 from remanence.auditing.severity import severity, verdict
+from remanence.auditing.stand_in import attack_stand_ins, shows_weights_alone
 from remanence.auditing.threats import threats_not_asked
 from remanence.errors import BadInput
 from remanence.experiments.checks import caveats
@@ -99,6 +100,9 @@ def audit(
             waiting -= 1
             say(_line(tried[-1].row, perf_counter() - start))
     counted = count_found(tried, others, seed)
+    if attacks is None and not any(row.found for row, _ in counted) and shows_weights_alone(release, tried):
+        more = attack_stand_ins(release, private, others, start + budget, steps, seed)
+        tried, counted = [*tried, *more], [*counted, *count_found(more, others, seed)]
     rows = [row for row, _ in counted]
     findings = {row.name: one.finding for row, one in zip(rows, tried, strict=True) if one.finding is not None}
     step = severity(rows, evidence)
@@ -131,7 +135,7 @@ def audit(
 
 
 def _correction(rows: Sequence[AttackRow]) -> str:
-    ran = [row for row in rows if row.status == "ran"]
+    ran = [row for row in rows if row.status == "ran" and row.subject == "release"]
     return (
         f"{len(ran)} attack{'s' if len(ran) != 1 else ''} ran. Each counts a record as found at a false-positive rate "
         f"of {FPR:.0%}, or on a list of which {FDR:.0%} are false, both divided by the number of attacks, so that all "

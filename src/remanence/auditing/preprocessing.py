@@ -29,6 +29,7 @@ _PUBLISHED = {  # mean and standard deviation of each channel
 _RECORDS = 200  # of each set
 _MORE_CORRECT, _LEVEL = 0.08, 1e-4
 _ABOUT = 0.01  # of the accuracy
+_LEARNT = 0.6  # accuracy below which a model fits no preprocessing
 _FITS = 0.9  # accuracy of a model that fits: the loss of others falls with any larger scale of inputs
 _MUCH_LOWER = 0.5  # of the loss
 _SHIFTED = 0.25  # standard deviations of a BatchNorm's inputs
@@ -194,6 +195,8 @@ def _fits_better(found: _Fit, stated: _Fit) -> bool:
     """By accuracy (McNemar's test), or by what the first BatchNorm kept."""
     from scipy.stats import binomtest
 
+    if found.accuracy < _LEARNT:
+        return False
     gained, lost = (int((a & ~b).sum()) for a, b in ((found.correct, stated.correct), (stated.correct, found.correct)))
     if found.accuracy >= stated.accuracy + _MORE_CORRECT:
         return bool(binomtest(gained, gained + lost, 0.5, alternative="greater").pvalue <= _LEVEL)

@@ -91,7 +91,7 @@ def disclosure_record(answer: Answer) -> DisclosureRecord:
 
 
 def _attack(row: AttackRow) -> AttackRecord:
-    reference = REFERENCES.get(row.name)
+    reference = REFERENCES.get(row.name.partition(" (")[0])  # of one on a stand-in, whose label follows
     if reference is None:
         return AttackRecord(row=row, reference="not published", year=None)
     return AttackRecord(row=row, reference=reference.text, year=reference.year)
