@@ -1,11 +1,11 @@
 """How networks are differentiated and trained, fast: closed forms where there are some, `torch.func` elsewhere."""
 
-from remanence.engine.base import Engine, GenericEngine, loss_gradient, on_batches
+from remanence.engine.base import Engine, GenericEngine, loss_gradient, on_batches, only
 from remanence.engine.chooser import engine_for
 from remanence.engine.cuda import precision
 from remanence.engine.driver import train, train_each, trajectory
 from remanence.engine.surrogate import Surrogate
-from remanence.engine.unroll import Dynamics, Unrolled
+from remanence.engine.unroll import Dynamics, Unrolled, updated_names
 from remanence.engine.unroll_mlp import SpanDynamics
 
 __all__ = [
@@ -18,8 +18,10 @@ __all__ = [
     "engine_for",
     "loss_gradient",
     "on_batches",
+    "only",
     "precision",
     "train",
     "train_each",
     "trajectory",
+    "updated_names",
 ]

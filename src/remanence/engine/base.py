@@ -1,6 +1,6 @@
 """The engine: how the loss of a network is differentiated, and the one for any network, by `torch.func`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, final
 
@@ -54,13 +54,15 @@ class GenericEngine:
     model: nn.Module
     loss: Loss
     privacy: DPGD | None = None
+    names: tuple[str, ...] | None = None  # of the trained parameters; None: all
 
     def gradient(self, params: Params, x: Tensor, y: Tensor) -> Params:
         def objective(p: Params, x: Tensor, y: Tensor) -> Tensor:
             return self.loss(apply(self.model, params | p, x), y)
 
         gradient: Params
-        trained = {name: params[name] for name, _ in self.model.named_parameters()}
+        names = self.names or [name for name, _ in self.model.named_parameters()]
+        trained = {name: params[name] for name in names}
         if self.privacy is None:
             gradient = grad(objective)(trained, x, y)
             return gradient
@@ -75,6 +77,15 @@ class GenericEngine:
 def loss_gradient(model: nn.Module, params: Params, x: Tensor, y: Tensor, *, loss: Loss) -> Params:
     """The gradient of the loss with respect to the trained parameters: what a federated client would send."""
     return GenericEngine(model=model, loss=loss).gradient(params, x, y)
+
+
+def only(gradient: BatchGradient, names: Container[str]) -> BatchGradient:
+    """The gradient with respect to the parameters of these `names`: the others are frozen."""
+
+    def of_batch(params: Params, batch: Tensor | None) -> Params:
+        return {name: g for name, g in gradient(params, batch).items() if name in names}
+
+    return of_batch
 
 
 def on_batches(gradient: Gradient, x: Tensor, y: Tensor) -> BatchGradient:

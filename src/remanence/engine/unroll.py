@@ -6,8 +6,8 @@ weights to its first ones and to the records. Segments of one step hold the grap
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from math import ceil, sqrt
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, final
@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias, final
 import torch
 from torch import Tensor, nn
 
+from remanence.engine.base import GenericEngine
 from remanence.engine.chooser import engine_for
 from remanence.models import activations
 from remanence.training import Optimizer, Training
@@ -75,18 +76,22 @@ class Dynamics(Protocol):
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GenericDynamics:
-    """The weights as they are, of any network, by autograd."""
+    """The weights as they are, of any network, by autograd; those that the victim's training left alone are frozen."""
 
     model: nn.Module
     training: Training
     initial: Params
     final: Params
 
+    @cached_property
+    def trained(self) -> tuple[str, ...]:
+        return updated_names(self.model, self.initial, self.final)
+
     def set_progress(self, progress: float) -> None:
         pass
 
     def initial_weights(self, records: Tensor) -> Params:
-        return {name: self.initial[name] for name, _ in self.model.named_parameters()}
+        return {name: self.initial[name] for name in self.trained}
 
     def inputs(self, x: Tensor) -> Inputs:
         return (x,)
@@ -97,7 +102,11 @@ class GenericDynamics:
     def gradient(self, weights: Params, inputs: Inputs, y: Tensor, batch: Tensor | None) -> Params:
         (x,) = inputs
         x, y = (x, y) if batch is None else (x[batch], y[batch])
-        return engine_for(self.model, self.training, x.shape[1:]).gradient(self.initial | weights, x, y)
+        engine = engine_for(self.model, self.training, x.shape[1:])
+        if isinstance(engine, GenericEngine):
+            engine = replace(engine, names=self.trained)
+        grads = engine.gradient(self.initial | weights, x, y)
+        return {name: grads[name] for name in weights}
 
     def compare(self, weights: Params, inputs: Inputs) -> Vectors:
         target = self._update({name: self.final[name] for name in weights})
@@ -108,6 +117,11 @@ class GenericDynamics:
 
     def _update(self, weights: Params) -> Tensor:
         return torch.cat([(p - self.initial[name]).flatten() for name, p in weights.items()])
+
+
+def updated_names(model: nn.Module, initial: Params, final: Params) -> tuple[str, ...]:
+    """The parameters of `model` that a training changed: it kept the others frozen."""
+    return tuple(name for name, _ in model.named_parameters() if not torch.equal(initial[name], final[name]))
 
 
 @final

@@ -1,11 +1,12 @@
 """The releases: frozen records of what an attacker is shown, each with a sentence on what it withholds."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 from torch import Tensor, nn
 
-from remanence.engine import engine_for, loss_gradient, on_batches
+from remanence.engine import engine_for, loss_gradient, on_batches, only
 from remanence.errors import BadInput
 from remanence.releases.defenses import Defense
 from remanence.training.losses import Loss
@@ -116,7 +117,7 @@ class LocalUpdate:
     withholds: ClassVar[str] = "the records of the batch"
     model: nn.Module
     at: Params
-    update: Params  # the weights after the client's training minus those before
+    update: Params  # the weights after the client's training minus those before; without those it kept frozen
     labels: Tensor | None
     batch_size: int | None
     shape: tuple[int, ...]
@@ -148,7 +149,7 @@ class LocalUpdate:
         return self._as_gradient(self.update)
 
     def simulate(self, x: Tensor, labels: Tensor) -> Params:
-        return self._as_gradient(local_delta(self.training, self.model, self.at, x, labels))
+        return self._as_gradient(local_delta(self.training, self.model, self.at, x, labels, names=list(self.update)))
 
     def _as_gradient(self, update: Params) -> Params:
         """The mean gradient that gives this `update`: the update of a weight whose gradient is one at every step is
@@ -165,8 +166,10 @@ def _unsupported(argument: str, expected: str) -> BadInput:
     )
 
 
-def local_delta(training: Training, model: nn.Module, at: Params, x: Tensor, labels: Tensor) -> Params:
-    """The weights after full-batch steps on these records minus the weights `at` before them."""
-    gradient = on_batches(engine_for(model, training, x.shape[1:]).gradient, x, labels)
+def local_delta(
+    training: Training, model: nn.Module, at: Params, x: Tensor, labels: Tensor, *, names: Sequence[str]
+) -> Params:
+    """The weights of these `names` after full-batch steps on these records minus those before; others are frozen."""
+    gradient = only(on_batches(engine_for(model, training, x.shape[1:]).gradient, x, labels), names)
     end = training.descend(gradient, at, [None] * training.epochs, records=len(x), noise_seed=0)
-    return {name: end[name] - at[name] for name, _ in model.named_parameters()}
+    return {name: end[name] - at[name] for name in names}

@@ -150,10 +150,11 @@ def _digest(batch: Data) -> str:
 def local_update(victim: Victim) -> Case[LocalUpdate]:
     """Release a round of federated averaging: the client trains on the private batch, from the initial weights."""
     batch, training = victim.private, victim.training
+    names = [name for name, _ in victim.model.named_parameters()]
     release = LocalUpdate(
         model=victim.model,
         at=victim.initial,
-        update=local_delta(training, victim.model, victim.initial, batch.x, batch.y),
+        update=local_delta(training, victim.model, victim.initial, batch.x, batch.y, names=names),
         labels=None,
         batch_size=len(batch),
         shape=batch.shape,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from remanence.engine import updated_names
 from remanence.errors import check_min
 from remanence.models import apply
 from remanence.releases import KnowsTraining, require
@@ -70,7 +71,7 @@ class Linearised:
         pixels = 0.5 + self.init_std * torch.randn(restarts, *shape, generator=generator)
         points = (release.final, release.initial) if self.initial_gradients else (release.final,)
         multipliers = torch.rand(restarts, len(points), self.candidates, generator=generator) - 0.5
-        names = [name for name, _ in release.model.named_parameters()]
+        names = updated_names(release.model, release.initial, release.final)
         objective = _Explained(
             attack=self,
             release=release,

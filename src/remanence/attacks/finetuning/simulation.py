@@ -11,7 +11,7 @@ from torch import Tensor
 
 from remanence.engine import cnn_structure, mlp
 from remanence.engine.surrogate import Surrogate, SurrogateState
-from remanence.engine.unroll import Dynamics, GenericDynamics, Unrolled, segment_length
+from remanence.engine.unroll import Dynamics, GenericDynamics, Unrolled, segment_length, updated_names
 from remanence.engine.unroll_cnn import CNNDynamics
 from remanence.engine.unroll_mlp import SpanDynamics
 from remanence.errors import BadInput, check_above, check_min
@@ -89,6 +89,7 @@ class Simulation:
             "copies": 1 + len(training.optimizer.init({})),
         }
         closed_form = distance is None or isinstance(distance, ByProducts)  # others may depend on the weights' order
+        closed_form = closed_form and not _frozen(release)  # where all layers are trained
         used = Surrogate() if surrogate == "auto" else surrogate
         if closed_form and in_basis is not True:
             endpoints = release.model, training, release.initial, release.final
@@ -132,9 +133,17 @@ def _refusal(
     convolved = not whitened and isinstance(structure, CNN)
     refusal = cnn_structure.refusal(structure) if convolved else mlp.refusal(structure)
     of_net = iter([refusal] if refusal else [])
+    if frozen := _frozen(release):
+        return f"the training kept `{frozen[0]}` frozen"
     if isinstance(structure, MLP):
         of_net = chain(of_net, _refusals_by_size(structure, records, whitened=whitened))
     return next(chain(_refusals_of_training(training, distance, convolved=convolved), of_net))
+
+
+def _frozen(release: KnowsTraining) -> list[str]:
+    """The parameters that the victim's training left as they were."""
+    trained = updated_names(release.model, release.initial, release.final)
+    return [name for name, _ in release.model.named_parameters() if name not in trained]
 
 
 def _refusals_of_training(training: Training, distance: Distance | None, *, convolved: bool) -> Iterator[str]:

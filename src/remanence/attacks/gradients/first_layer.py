@@ -247,6 +247,9 @@ def _first_linear(release: KnowsGradient) -> tuple[Linear, InputNormalisation]:
             f"{why}: use GradientMatching"
         )
         raise BadInput(message, code="unsupported-model", argument="release")
+    if first.layer.weight not in release.gradient:
+        message = f"FirstLayer reads the gradient of `{first.layer.path}`, which was frozen: use GradientMatching"
+        raise BadInput(message, code="unsupported-training", argument="release")
     if not first.layer.has_bias:
         message = f"FirstLayer divides by the gradient of the bias of `{first.layer.path}`, which has none: use Stein"
         raise BadInput(message, code="unsupported-model", argument="release")

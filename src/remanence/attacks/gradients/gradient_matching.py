@@ -91,8 +91,9 @@ class GradientMatching:
         return Reconstruction(x=best["x"], y=labels[found.restarts][index], objective=float(found.value[index]))
 
     def _objective(self, release: KnowsUpdate, initial: Tensor, labels: Tensor) -> "_Matching":
-        names = [name for name, _ in release.model.named_parameters()]
-        target = _flat(release.sent, names)
+        sent = release.sent
+        names = [name for name, _ in release.model.named_parameters() if name in sent]  # others are frozen
+        target = _flat(sent, names)
         return _Matching(attack=self, release=release, names=names, target=target, initial=initial, labels=labels)
 
 

@@ -27,8 +27,8 @@ def infer_labels(release: KnowsUpdate, looks_like: Tensor) -> Tensor:
         message = "inferring labels needs `batch_size`, the number of labels: give it"
         raise NotEnoughKnowledge(message, code="not-enough-knowledge", argument="batch_size")
     last = [name for name, _ in release.model.named_parameters()][-1]
-    bias = release.sent[last]
-    if bias.ndim != 1 or not isinstance(release.loss, CrossEntropy):
+    bias = release.sent.get(last)
+    if bias is None or bias.ndim != 1 or not isinstance(release.loss, CrossEntropy):
         message = (
             "labels are inferred from the gradient of the last layer's bias under cross-entropy, which this release "
             "lacks: it must show `labels`"

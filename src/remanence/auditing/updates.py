@@ -1,0 +1,138 @@
+"""What a federated client sends, from the weights before and after its training.
+
+    shown = update_release(net, before, after, training, batch_size=16, shape=(1, 28, 28), num_classes=10)
+    audit(shown.release, truth=..., held_out=...)
+
+Where the client's training can be simulated step by step, the release is a `LocalUpdate`. Otherwise its update is taken
+for one gradient, and `weaker` says why: attacks then find less than an attacker could who knows more.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from math import ceil
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from remanence.engine import loss_gradient, updated_names
+from remanence.errors import BadInput
+from remanence.models import apply
+from remanence.releases import Gradient, LocalUpdate
+from remanence.search import balanced
+from remanence.training import SGD, CrossEntropy, Logistic, Loss, Training
+from remanence.types import Params
+
+_NOISE_RECORDS = 16  # whose gradient gives the length of one that is known up to its length
+_ASSUMED_BATCH = 32  # where the number of records is not known
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class UpdateRelease:
+    """A release, and why it says less than what was sent; None where it does not."""
+
+    release: LocalUpdate | Gradient
+    weaker: str | None
+
+
+def update_release(
+    model: nn.Module,
+    before: Params,
+    after: Params,
+    training: Training | None,
+    *,
+    batch_size: int | None,
+    labels: Tensor | None = None,
+    shape: tuple[int, ...],
+    num_classes: int,
+) -> UpdateRelease:
+    """The release of a client that trained on `batch_size` records; `training` is None where it is not known."""
+    _check_weights(model, before, after)
+    update = {name: after[name] - before[name] for name in updated_names(model, before, after)}
+    if not update:
+        message = "the weights before and after are the same: the client sent nothing, give those of another round"
+        raise BadInput(message, code="conflict", argument="after")
+    reasons = _statistics(model, before, after)
+    common = {"model": model, "at": before, "labels": labels, "batch_size": batch_size, "shape": shape}
+    if training is not None:
+        with suppress(BadInput):  # the class says which trainings can be simulated
+            simulated = LocalUpdate(**common, update=update, training=training)  # type: ignore[arg-type]
+            return UpdateRelease(release=simulated, weaker="; ".join(reasons) or None)
+    loss = _loss(model, before, shape) if training is None else training.loss
+    unit = None if training is None else _unit(training, batch_size or _ASSUMED_BATCH)
+    if training is not None and unit is not None:
+        decay = training.weight_decay
+        gradient = {name: u / -unit - decay * before[name] for name, u in update.items()}
+    else:
+        length = _typical_length(model, before, list(update), shape, num_classes, loss)
+        factor = length / float(torch.stack([u.norm() for u in update.values()]).norm())
+        gradient = {name: -factor * u for name, u in update.items()}
+    release = Gradient(**common, gradient=gradient, loss=loss)  # type: ignore[arg-type]
+    return UpdateRelease(release=release, weaker="; ".join([_reason(training, batch_size), *reasons]))
+
+
+def _check_weights(model: nn.Module, before: Params, after: Params) -> None:
+    for argument, params in (("before", before), ("after", after)):
+        for name, p in model.named_parameters():
+            got = tuple(params[name].shape) if name in params else None
+            if got != tuple(p.shape):
+                message = f"`{argument}` must hold the weights of the model: `{name}` is {tuple(p.shape)}, got {got}"
+                raise BadInput(message, code="shape-mismatch", argument=argument)
+            if not bool(params[name].isfinite().all()):
+                message = f"`{argument}` holds NaN or infinite values in `{name}`: the client's training diverged"
+                raise BadInput(message, code="not-finite", argument=argument)
+
+
+def _statistics(model: nn.Module, before: Params, after: Params) -> list[str]:
+    """What is to be said of buffers that the client changed too."""
+    held = [name for name, b in model.named_buffers() if b.is_floating_point() and name in before and name in after]
+    if not any(not torch.equal(before[name], after[name]) for name in held):
+        return []
+    return ["the client's BatchNorm statistics changed, and are taken to be those before its training"]
+
+
+def _unit(training: Training, records: int) -> float | None:
+    """The update of a weight whose gradient is minus one at every step; None where steps have no common scale."""
+    if not isinstance(training.optimizer, SGD) or training.clip is not None or training.privacy is not None:
+        return None
+    momentum, velocity, total = training.optimizer.momentum, 0.0, 0.0
+    steps = training.epochs * ceil(records / (training.batch_size or records))
+    try:
+        for _, optimizer in zip(range(steps), training.optimizers(records), strict=False):
+            velocity = momentum * velocity + 1.0
+            total += optimizer.lr * velocity
+    except BadInput:  # a learning rate that follows the training
+        return None
+    return total or None
+
+
+def _reason(training: Training | None, batch_size: int | None) -> str:
+    if training is None:
+        return "the client's training is not known (give it with --local): its update is taken for one gradient"
+    if not isinstance(training.optimizer, SGD):
+        name = type(training.optimizer).__name__
+        return f"{name} scales the step of every weight by itself: its update is taken for a gradient of unknown length"
+    if training.batch_size is not None:
+        return "the order of the client's mini-batches is not sent: its update is taken for one gradient of all records"
+    return "the client's training cannot be simulated: its update is taken for one gradient"
+
+
+def _loss(model: nn.Module, params: Params, shape: tuple[int, ...]) -> Loss:
+    with torch.no_grad():
+        logits = apply(model, params, _like(params).new_zeros(2, *shape))
+    return CrossEntropy() if logits.ndim > 1 and logits.shape[-1] > 1 else Logistic()
+
+
+def _typical_length(
+    model: nn.Module, params: Params, names: list[str], shape: tuple[int, ...], num_classes: int, loss: Loss
+) -> float:
+    """The norm of the gradient of records of noise, one of each class or more."""
+    count = max(_NOISE_RECORDS, num_classes)
+    x = torch.rand(count, *shape, generator=torch.Generator().manual_seed(0)).to(_like(params))
+    grads = loss_gradient(model, params, x, balanced(count, num_classes).to(x.device), loss=loss)
+    return float(torch.stack([grads[name].norm() for name in names]).norm())
+
+
+def _like(params: Params) -> Tensor:
+    return next(p for p in params.values() if p.is_floating_point())
