@@ -4,7 +4,7 @@ An attack is asked by running it for a step or two, so that what refuses here is
 of a step is known.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
@@ -29,7 +29,7 @@ from remanence.attacks import (
     with_search,
 )
 from remanence.auditing.presets import RECONSTRUCTOR
-from remanence.errors import BadInput
+from remanence.errors import BadInput, unknown_name
 from remanence.progress import OutOfTime, time_limit, track
 from remanence.releases import (
     Gradient,
@@ -104,13 +104,19 @@ _KINDS = (  # cheapest first, as far as that can be said without a release
 )
 
 
-def applicable(release: Any, *, records: int | None = None, seed: int = 0) -> tuple[Applicability, ...]:
+def applicable(
+    release: Any, *, records: int | None = None, attacks: Sequence[str] | None = None, seed: int = 0
+) -> tuple[Applicability, ...]:
     """For every attack whether it applies to `release`, which withholds `records` records (default: its batch, or 1).
 
-    Those that apply come first, the cheapest of them first.
+    Those that apply come first, the cheapest of them first. `attacks` names the only ones that are asked.
     """
     n = records or getattr(release, "batch_size", None) or 1
-    asked = track(_KINDS, total=len(_KINDS), label="which attacks apply", after=1.0)
+    names = [kind.attack.__name__ for kind in _KINDS]
+    if unknown := [name for name in attacks or () if name not in names]:
+        raise unknown_name("attack", unknown[0], names, argument="attacks")
+    kinds = [kind for kind, name in zip(_KINDS, names, strict=True) if attacks is None or name in attacks]
+    asked = track(kinds, total=len(kinds), label="which attacks apply", after=1.0)
     found = [_asked(kind, release, n, seed) for kind in asked]
 
     def cheapest(each: Applicability) -> tuple[bool, bool, float]:

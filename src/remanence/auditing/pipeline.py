@@ -20,8 +20,9 @@ from typing import Any, TypeAlias
 import torch
 
 from remanence.auditing.advice import advice
-from remanence.auditing.applicability import Applicability, applicable
+from remanence.auditing.applicability import applicable
 from remanence.auditing.attempts import attempt, count_found, minutes
+from remanence.auditing.columns import column_evidence
 from remanence.auditing.digests import digest_data, digest_params
 from remanence.auditing.evidence import gather_evidence
 from remanence.auditing.preflight import preflight
@@ -85,9 +86,7 @@ def audit(
     evidence, figures = gather_evidence(
         release, private, others, seed=derive_seed(seed, "evidence"), seconds=_EVIDENCE * budget
     )
-    asked = applicable(release, records=len(private), seed=seed)
-    _check_names(attacks, asked)
-    asked = tuple(each for each in asked if attacks is None or each.name in attacks)
+    asked = applicable(release, records=len(private), attacks=attacks, seed=seed)
     running = [f"{each.name} ({minutes(each.seconds)})" for each in asked if each.seconds is not None]
     say(f"attacks that apply: {', '.join(running) or 'none'}; budget {minutes(budget)}")
     steps = Steps(store)
@@ -105,6 +104,7 @@ def audit(
         tried, counted = [*tried, *more], [*counted, *count_found(more, others, seed)]
     rows = [row for row, _ in counted]
     findings = {row.name: one.finding for row, one in zip(rows, tried, strict=True) if one.finding is not None}
+    evidence += column_evidence(release, private, others, findings, rows)
     step = severity(rows, evidence)
     estimates = tuple(Estimate(name=each.name, seconds=each.seconds) for each in asked if each.status != "refused")
     answer = Answer(
@@ -188,15 +188,6 @@ def _in_evaluation_mode(release: Any) -> Any:
     if not release.model.training:
         return release
     return replace(release, model=deepcopy(release.model).eval())
-
-
-def _check_names(wanted: Sequence[str] | None, asked: Sequence[Applicability]) -> None:
-    from remanence.errors import unknown_name
-
-    names = [each.name for each in asked]
-    for name in wanted or ():
-        if name not in names:
-            raise unknown_name("attack", name, names, argument="attacks")
 
 
 def _line(row: AttackRow, seconds: float) -> str:

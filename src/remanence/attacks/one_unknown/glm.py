@@ -22,7 +22,7 @@ from remanence.models.structure import MLP, parse
 from remanence.releases import KnowsFixed, require
 from remanence.training import CrossEntropy, Logistic, SquaredError
 from remanence.training.losses import KnownLoss
-from remanence.types import Reconstruction
+from remanence.types import Params, Reconstruction
 
 
 @final
@@ -32,20 +32,62 @@ class GLM:
 
     def run(self, release: KnowsFixed, *, seed: int) -> Reconstruction:
         require(release, KnowsFixed, by=type(self).__name__)
-        structure, loss = _linear(release), _loss(release)
-        layer, training = structure.layers[0], release.training
-        final = {name: p.double() for name, p in release.final.items()}  # as g is a small difference of large sums
-        theta = torch.cat([final[layer.weight], final[layer.bias][:, None]], dim=1)
-        inputs, y = structure.inputs(final, release.fixed.x.double()), release.fixed.y
+        residual = Residual.from_release(release)
+        g, c, row = residual.gradient, residual.gradient[:, -1], residual.row
+        record = residual.records((g[row, :-1] / c[row]).nan_to_num()[None])
+        found = residual.inputs(record)
+        label = _label(residual.loss, c, found @ residual.theta[:, :-1].T + residual.theta[:, -1])
+        objective = (g - _gradient(residual.loss, residual.theta, found, label)).norm() / g.norm()
+        return Reconstruction(x=record.to(release.fixed.x), y=label, objective=float(objective))
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Residual:
+    """The gradient g (outputs, features + 1) of the unknown record, in double precision, as it is a small difference
+    of large sums, with the weights `theta` of the same shape."""
+
+    structure: MLP
+    params: Params
+    loss: KnownLoss
+    theta: Tensor
+    gradient: Tensor
+
+    @classmethod
+    def from_release(cls, release: KnowsFixed) -> "Residual":
+        """The residual of a linear model; other models and trainings are refused."""
+        structure, loss, training = _linear(release), _loss(release), release.training
+        params = {name: p.double() for name, p in release.final.items()}
+        layer = structure.layers[0]
+        theta = torch.cat([params[layer.weight], params[layer.bias][:, None]], dim=1)
+        inputs, y = structure.inputs(params, release.fixed.x.double()), release.fixed.y
         decayed = theta if training.decay_biases else torch.cat([theta[:, :-1], torch.zeros_like(theta[:, -1:])], 1)
         g = -_gradient(loss, theta, inputs, y) - (len(y) + 1) * training.weight_decay * decayed
-        c = g[:, -1]
-        row = c.abs().argmax()  # the row with the smallest rounding error
-        record = structure.records(final, (g[row, :-1] / c[row]).nan_to_num()[None]).clamp(0, 1)
-        found = structure.inputs(final, record)
-        label = _label(loss, c, found @ final[layer.weight].T + final[layer.bias])
-        objective = (g - _gradient(loss, theta, found, label)).norm() / g.norm()
-        return Reconstruction(x=record.to(release.fixed.x), y=label, objective=float(objective))
+        return cls(structure=structure, params=params, loss=loss, theta=theta, gradient=g)
+
+    @property
+    def row(self) -> int:
+        """The row with the smallest rounding error."""
+        return int(self.gradient[:, -1].abs().argmax())
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """What the layer takes in for records."""
+        return self.structure.inputs(self.params, x.double())
+
+    def records(self, inputs: Tensor) -> Tensor:
+        """The records, in [0, 1], for which the layer takes in these inputs."""
+        return self.structure.records(self.params, inputs).clamp(0, 1)
+
+    def complete(self, x: Tensor, features: slice) -> Tensor:
+        """Records `x` (n, features) with these features inferred from all the others: each is taken for the unknown
+        record, whose c the others give by least squares."""
+        known = torch.ones(self.gradient.shape[1], dtype=torch.bool, device=x.device)
+        known[features] = False
+        g, entering = self.gradient[self.row], self.inputs(x)
+        entering = torch.cat([entering, entering.new_ones(len(x), 1)], dim=1)
+        c = (entering[:, known] @ g[known]) / entering[:, known].square().sum(1)
+        entering[:, features] = (g[features] / c[:, None]).nan_to_num()
+        return self.records(entering[:, :-1])
 
 
 def _gradient(loss: KnownLoss, theta: Tensor, inputs: Tensor, y: Tensor) -> Tensor:
