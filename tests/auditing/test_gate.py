@@ -44,6 +44,13 @@ def test_a_failure_says_condition_attack_and_numbers() -> None:
     assert "0.2, at least 0.08" in second
 
 
+def test_a_count_that_chance_explains_does_not_fail_a_release() -> None:
+    few = replace(RAN, found=1, exact=0, low=0.1, high=5.2, p=0.3)
+    assert failures(Report(answer=null_answer(attacks=(few,))), ["found>0", "FirstLayer.found>0", "exact>0"]) == []
+    copied = replace(few, exact=1)
+    assert len(failures(Report(answer=null_answer(attacks=(copied,))), ["found>0", "FirstLayer.found>0"])) == 2
+
+
 @pytest.mark.parametrize("condition", ["found>0", "GLM.found>0", "membership.tpr@1%>0.05", "span.members>0"])
 def test_what_was_not_measured_cannot_pass(condition: str) -> None:
     assert failures(Report(answer=null_answer(attacks=(REFUSED,), evidence=())), [condition])

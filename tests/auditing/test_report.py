@@ -2,8 +2,10 @@
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -157,3 +159,11 @@ def test_no_text_of_ours_calls_a_release_safe_or_anonymous(severity: Severity) -
     for text in (str(report), report.to_html(), report.model_card(), report._repr_html_()):
         assert " safe" not in text.casefold()
         assert "anonym" not in text.casefold()
+
+
+@pytest.mark.parametrize(("name", "made"), [("audit", schema), ("record", record_schema)])
+def test_the_committed_schemas_are_current(name: str, made: Callable[[], dict[str, Any]]) -> None:
+    """`remanence schema --audit > docs/audit.schema.json` writes one, `--record` the other."""
+    committed = json.loads((Path(__file__).parents[2] / "docs" / f"{name}.schema.json").read_text(encoding="utf-8"))
+    assert committed == made()
+    jsonschema.Draft202012Validator.check_schema(committed)

@@ -200,3 +200,9 @@ def test_a_defect_is_called_one(call: Call, tiny: None, monkeypatch: pytest.Monk
     assert said.err == "error: RuntimeError: what torch says\nThis is a defect of remanence: `--debug` shows where.\n"
     with pytest.raises(RuntimeError):
         call("run", "tiny", "--debug")
+
+
+def test_schemas_of_the_files_of_an_audit(call: Call) -> None:
+    for option, title in (("--audit", "remanence audit"), ("--record", "remanence disclosure-control record")):
+        assert json.loads(call("schema", option).out)["title"] == title
+    assert_refused(call("schema", "--audit", "--record"), "--audit")

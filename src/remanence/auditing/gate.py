@@ -8,8 +8,9 @@ A condition is `QUANTITY OPERATOR VALUE`:
     membership.tpr@1%>0.05    evidence, by its group and the end of its name; the lower end of its interval is compared
     severity>=membership      a step of the scale
 
-Counts are compared as they are, evidence by the end of its 95 % interval nearest to chance, so that chance alone seldom
-fails a gate. What was not measured cannot pass: a condition on it fails.
+A count that chance explains counts as 0, by the test that the scale of severity uses; evidence is compared by the end
+of its 95 % interval nearest to chance. So a model that leaks nothing fails in fewer than one audit in a thousand. What
+was not measured cannot pass: a condition on it fails.
 """
 
 import operator
@@ -21,6 +22,7 @@ from typing import Any, Final, final
 from remanence.attacks import ATTACKS
 from remanence.auditing.report import SEVERITIES, Answer, AttackRow, Evidence
 from remanence.auditing.saved import load_answer
+from remanence.auditing.severity import leaks
 from remanence.errors import BadInput, unknown_name
 
 _OPERATORS: Final[dict[str, Callable[[float, float], bool]]] = {
@@ -98,7 +100,8 @@ def _failure(answer: Answer, condition: Condition) -> str:
     if condition.subject in _GROUPS:
         return _evidence_failure(answer.evidence, condition, sign)
     rows = [row for row in answer.attacks if row.name == condition.subject or not condition.subject]
-    counted = [(row, value) for row in rows if (value := _count(row, condition)) is not None]
+    ran = sum(row.status == "ran" and row.subject == "release" for row in answer.attacks)
+    counted = [(row, value) for row in rows if (value := _count(row, condition, ran)) is not None]
     if not counted:
         return f"{condition.text}: no attack ran that could say it"
     worst, value = max(counted, key=lambda pair: pair[1])
@@ -107,10 +110,13 @@ def _failure(answer: Answer, condition: Condition) -> str:
     return said if sign(value, condition.value) else ""
 
 
-def _count(row: AttackRow, condition: Condition) -> float | None:
+def _count(row: AttackRow, condition: Condition, ran: int) -> float | None:
+    """The count of an attack, 0 where chance explains it, None where the attack did not run on the release."""
     value = getattr(row, condition.quantity)
     if row.status != "ran" or row.subject != "release" or value is None or not row.records:
         return None
+    if not leaks(row, ran):
+        return 0.0
     return value / row.records if condition.fraction else float(value)
 
 

@@ -59,7 +59,7 @@ def _attack_lines(attacks: Sequence[AttackRow], room: int) -> list[str]:
 def ranked(attacks: Sequence[AttackRow]) -> list[AttackRow]:
     """The attacks that ran, the one that found the most first; those on a stand-in last."""
     ran = [row for row in attacks if row.status == "ran"]
-    return sorted(ran, key=lambda row: (row.subject != "release", -(row.found or 0)))
+    return sorted(ran, key=lambda row: (row.subject != "release", -(row.found or 0), -(row.exact or 0)))
 
 
 def attack_words(row: AttackRow) -> str:

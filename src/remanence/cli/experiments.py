@@ -116,17 +116,20 @@ def report(
 
     FOLDER is the folder of a run, as demo, audit and run write it.
     """
-    from remanence.experiments.folder import check_writable, read_run
-    from remanence.report import write_page
+    from remanence.auditing import Report
+    from remanence.auditing.saved import ANSWER
+    from remanence.experiments.folder import check_writable, read_run, replace_file
+    from remanence.report import render
 
-    run = read_run(folder)
+    audited = (folder / ANSWER).is_file()
+    html = Report.load(folder).to_html(redact=redact) if audited else render(read_run(folder), redact=redact)
     page = out or folder
     page = page / "report.html" if page.is_dir() else page
     if page.suffix.lower() not in (".html", ".htm"):
         message = f"`--out` must end in .html or be a folder, as the page is HTML, got `{page.name}`: print it to a PDF"
         raise BadInput(message, code="wrong-suffix", argument="--out")
     check_writable(page.parent)
-    write_page(page, run, redact=redact)
+    replace_file(page, lambda temporary: temporary.write_text(html, encoding="utf-8"))
     print(page)
 
 

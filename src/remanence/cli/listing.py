@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from remanence.cli.options import Json, examples, first_line, recipes
+from remanence.errors import BadInput
 
 data_app = typer.Typer(
     help="Named data sets: what is here, and how to get the rest.",
@@ -14,11 +15,19 @@ data_app = typer.Typer(
 )
 
 
-def show_schema() -> None:
-    """Print the JSON schema of results.json."""
+def show_schema(
+    of_audit: Annotated[bool, typer.Option("--audit", help="The schema of an audit's report.json.")] = False,
+    of_record: Annotated[bool, typer.Option("--record", help="The schema of an audit's record.json.")] = False,
+) -> None:
+    """Print the JSON schema of results.json, or of a file of an audit."""
+    from remanence.auditing.record import record_schema
+    from remanence.auditing.report import schema as audit_schema
     from remanence.experiments.results import schema
 
-    print(json.dumps(schema(), indent=1))
+    if of_audit and of_record:
+        message = "`--audit` and `--record` are two schemas: ask for one at a time"
+        raise BadInput(message, code="conflict", argument="--record")
+    print(json.dumps(audit_schema() if of_audit else record_schema() if of_record else schema(), indent=1))
 
 
 def list_all(as_json: Json = False) -> None:

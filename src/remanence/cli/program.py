@@ -35,7 +35,10 @@ app.command(
 app.command(epilog=examples("remanence report runs/demo", "remanence report runs/demo --out page.html --redact"))(
     experiments.report
 )
-app.command("schema", epilog=examples("remanence schema > results.schema.json"))(listing.show_schema)
+app.command(
+    "schema",
+    epilog=examples("remanence schema --audit > audit.schema.json"),
+)(listing.show_schema)
 app.command("list", epilog=examples("remanence list", "remanence list --json"))(listing.list_all)
 app.add_typer(listing.data_app, name="data")
 _MODES: dict[str, progress.Mode] = {"--quiet": "quiet", "--verbose": "verbose"}
