@@ -13,7 +13,7 @@ from sklearn.preprocessing import MinMaxScaler
 from torch import nn
 
 from remanence import CrossEntropy, Data, Gradient, Report, audit, from_sklearn, split
-from remanence.auditing.columns import impute
+from remanence.auditing.columns import encoding_checks, impute
 from remanence.columns import Column, Columns
 from remanence.data import from_csv
 from remanence.engine import loss_gradient
@@ -73,6 +73,12 @@ def test_one_column_of_a_logistic_regression_given_the_others() -> None:
     assert row.value is not None
     assert row.chance is not None
     assert row.value > 0.8 > row.chance + 0.5
+
+
+def test_what_was_done_to_a_table_is_noted() -> None:
+    columns = Columns(columns=(Column(name="a", start=0),), notes=("`id` was left out",))
+    data = Data(x=torch.zeros(1, 1), y=torch.zeros(1, dtype=torch.int64), num_classes=1, columns=columns)
+    assert [check.text for check in encoding_checks(data)] == ["`id` was left out"]
 
 
 def test_imputation_uses_the_other_columns() -> None:

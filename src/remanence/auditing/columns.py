@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from remanence.attacks.one_unknown.glm import Residual
-from remanence.auditing.report import AttackRow, Evidence
+from remanence.auditing.report import AttackRow, Check, Evidence
 from remanence.columns import Column
 from remanence.errors import BadInput
 from remanence.experiments.finding import Finding
@@ -34,6 +34,12 @@ class ColumnRates:
     reconstructed: Tensor
     imputed: Tensor
     guessed: Tensor
+
+
+def encoding_checks(data: Data) -> tuple[Check, ...]:
+    """What was done to the columns of a table that are no numbers, as notes."""
+    notes = data.columns.notes if data.columns is not None else ()
+    return tuple(Check(name="columns", status="note", text=note) for note in notes)
 
 
 def column_evidence(

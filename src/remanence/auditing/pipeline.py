@@ -22,7 +22,7 @@ import torch
 from remanence.auditing.advice import advice
 from remanence.auditing.applicability import applicable
 from remanence.auditing.attempts import attempt, count_found, minutes
-from remanence.auditing.columns import column_evidence
+from remanence.auditing.columns import column_evidence, encoding_checks
 from remanence.auditing.digests import digest_data, digest_params
 from remanence.auditing.evidence import gather_evidence
 from remanence.auditing.preflight import preflight
@@ -78,6 +78,7 @@ def audit(
     release = _in_evaluation_mode(release)
     private, others = as_data(truth, release, "truth"), as_data(held_out, release, "held_out")
     ready = preflight(release, private, others)
+    ready = replace(ready, checks=(*ready.checks, *encoding_checks(private)))
     if stops := [check for check in ready.checks if check.status == "stop"]:
         raise BadInput(" ".join(check.text for check in stops), code="preflight", argument=stops[0].name)
     for check in ready.checks:

@@ -36,6 +36,15 @@ app = typer.Typer(
 )
 
 Label = Annotated[str | None, typer.Option("--label", metavar="COLUMN", help="The label column of a .csv.")]
+Encode = Annotated[
+    str | None,
+    typer.Option(
+        "--encode",
+        metavar="HOW",
+        help="auto: take categories, dates and missing values of a .csv too, and leave out ids.",
+        autocompletion=one_of("auto"),
+    ),
+]
 Attacks = Annotated[
     list[str] | None, typer.Option("--attack", metavar="ATTACK", help="Only this attack (may be repeated).")
 ]
@@ -61,6 +70,7 @@ def data(
         typer.Option("--data", metavar="SOURCE", help="A named data set, an .npz, a .csv or a folder of images."),
     ],
     label: Label = None,
+    encode: Encode = None,
     net: Annotated[
         str,
         typer.Option(
@@ -86,9 +96,10 @@ def data(
     from remanence.data import load
     from remanence.experiments.run import Job
 
-    chosen = audit_experiments(partial(load, source, label=label), net, attack, named=source)
+    chosen = audit_experiments(partial(load, source, label=label, encode=encode), net, attack, named=source)
+    options = [*(["--label", label] if label else []), *(["--encode", encode] if encode else [])]
     job = Job(
-        recipe=shlex.join(["audit", source, *(["--label", label] if label else []), "--net", net]),
+        recipe=shlex.join(["audit", source, *options, "--net", net]),
         scale="small",
         seed=seed,
         device=device,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, final, get_args
+from typing import final, get_args
 
 import torch
 
@@ -44,9 +44,7 @@ class Listing:
     description: str
 
 
-def load(
-    source: str | Path, *, part: Part = "all", label: str | None = None, encode: Literal["auto"] | None = None
-) -> Data:
+def load(source: str | Path, *, part: Part = "all", label: str | None = None, encode: str | None = None) -> Data:
     """Load a named set, or your own .npz, .csv (with the name of its `label` column) or folder of images.
 
     `encode="auto"` takes columns of a .csv that are no numbers too: see `from_csv`.
@@ -74,7 +72,7 @@ def load(
     return _load_path(path, str(source), label, encode)
 
 
-def _load_path(path: Path, given: str, label: str | None, encode: Literal["auto"] | None) -> Data:
+def _load_path(path: Path, given: str, label: str | None, encode: str | None) -> Data:
     if path.suffix.lower() == ".csv":
         if label is None and path.exists():
             message = f"`label` must name the class column of {path}, got none: give the column's name"

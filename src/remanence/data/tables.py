@@ -4,7 +4,6 @@ import csv
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ _UNIT = re.compile(r"^(.+?)\s*(?:\[([^\]]+)\]|\(([^)]+)\))$")
 _MAX_SHOWN = 5
 
 
-def from_csv(path: Path | str, label: str, *, encode: Literal["auto"] | None = None) -> Data:
+def from_csv(path: Path | str, label: str, *, encode: str | None = None) -> Data:
     """Load a table with a header: numeric columns, each scaled to [0, 1], and the column `label` as the classes.
 
     `encode="auto"` takes other columns too: categories one-hot, dates as days, the median for missing values with a
@@ -30,7 +29,7 @@ def from_csv(path: Path | str, label: str, *, encode: Literal["auto"] | None = N
     return from_csvs([path], label, encode=encode)[0]
 
 
-def from_csvs(paths: Sequence[Path | str], label: str, *, encode: Literal["auto"] | None = None) -> list[Data]:
+def from_csvs(paths: Sequence[Path | str], label: str, *, encode: str | None = None) -> list[Data]:
     """Load several tables of one header, such as private and held-out records, with one scale for all of them."""
     if encode not in (None, "auto"):
         raise unknown_name("encoding", str(encode), ["auto"], argument="encode")
@@ -104,7 +103,7 @@ def _label_index(label: str, header: Sequence[str], names: Sequence[str]) -> int
     raise unknown_name("label column", label, header, argument="label")
 
 
-def _check_columns(path: Path, cells: Sequence[Cells], encode: Literal["auto"] | None) -> None:
+def _check_columns(path: Path, cells: Sequence[Cells], encode: str | None) -> None:
     """Refuse columns that are no numbers, all in one message; with an encoding only those that look like mistakes."""
     if encode:
         problems = [f"`{each.name}`: {each.stray()}" for each in cells if each.kind() == "stray"]
