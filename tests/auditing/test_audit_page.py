@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from browsing import started
-from made_report import FAILED, RAN, REFUSED, SKIPPED, made_answer, null_answer, real_report
+from made_report import FAILED, RAN, REFUSED, SKIPPED, TPR, made_answer, null_answer, real_report
 from playwright.sync_api import Browser, Page
 
 from remanence.auditing import Report
@@ -72,7 +72,10 @@ def test_phone_does_not_scroll_sideways(open_page: Open, table: bool) -> None:
 @pytest.mark.slow
 def test_redacted_it_is_at_most_three_printed_pages(open_page: Open) -> None:
     report = real_report()
-    page = open_page(replace(report, answer=replace(report.answer, attacks=TEN)).to_html(redact=True))
+    evidence = tuple(replace(TPR, name=f"evidence {i}", meaning="what was measured, " * 6) for i in range(10))
+    columns = tuple(replace(TPR, name=f"column {i}", group="other") for i in range(24))
+    answer = replace(report.answer, attacks=TEN, evidence=evidence + columns)
+    page = open_page(replace(report, answer=answer).to_html(redact=True))
     printed = page.pdf(format="A4")
     assert 1 <= len(re.findall(rb"/Type\s*/Page[^s]", printed)) <= 3
 

@@ -14,9 +14,11 @@ from made_report import AUC, RAN, REFUSED, TPR, made_answer, null_answer, real_r
 from refusals import refused
 from safetensors.torch import load_file
 
-from remanence.auditing import AttackRow, Report
+from remanence.auditing import AttackRow, Report, audit
+from remanence.auditing.gate import failures
 from remanence.auditing.record import record_schema
 from remanence.auditing.report import SEVERITIES, Severity, schema
+from remanence.data import load
 
 REPORT = Report(answer=made_answer())
 MANY = made_answer(
@@ -167,3 +169,18 @@ def test_the_committed_schemas_are_current(name: str, made: Callable[[], dict[st
     committed = json.loads((Path(__file__).parents[2] / "docs" / f"{name}.schema.json").read_text(encoding="utf-8"))
     assert committed == made()
     jsonschema.Draft202012Validator.check_schema(committed)
+
+
+@pytest.mark.slow
+def test_a_real_audit_of_a_leaking_update_fails_the_gate_and_names_what_was_found(tmp_path: Path) -> None:
+    made = real_report()
+    assert made.truth is not None
+    others = load("digits").to("cpu", torch.float64).take(slice(8, 400))
+    release = made.findings["FirstLayer"].release
+    report = audit(release, truth=made.truth, held_out=others, attacks=["FirstLayer"], budget=60)
+    again = Report.load(report.save(tmp_path))
+    assert failures(tmp_path, ["found>0", "severity>=some-records"])
+    assert again.worst == report.worst
+    assert again.examples["FirstLayer"].found.all()
+    assert again.answer.advice[0] in again.to_html()
+    jsonschema.validate(json.loads((tmp_path / "record.json").read_text()), record_schema())

@@ -99,7 +99,7 @@ def _reference(name: str) -> str:
 
 def _likelihood(answer: Answer) -> str:
     found = [f"{row.name}: {attack_words(row)}, 95 % interval {interval_words(row)}" for row in ranked(answer.attacks)]
-    measured = [evidence_words(row) for row in answer.evidence]
+    measured = [evidence_words(row) for row in answer.evidence if row.group != "other"]
     said = "; ".join([*found, *measured]) or "Nothing was measured: inconclusive"
     return f"{said}. {answer.correction}"
 
