@@ -20,6 +20,7 @@ from sklearn.svm import LinearSVC
 from remanence import AllButOneUnknownInit, Data, WeightsOnly, audit, from_sklearn
 from remanence.attacks import GLM, Differencing
 from remanence.auditing.records import as_data
+from remanence.auditing.sklearn import covering
 from remanence.models import apply
 
 CANCER = load_breast_cancer(return_X_y=True)
@@ -148,13 +149,32 @@ def test_categories_and_gaps_keep_their_names_and_come_back() -> None:
     found = GLM().run(release, seed=0)
     columns = release.fixed.columns if isinstance(release, AllButOneUnknownInit) else None
     assert columns is not None
-    assert [c.name for c in columns.columns] == ["column 0", "column 2", "column 2 missing", "column 1", "column 3"]
+    assert [c.name for c in columns.columns] == ["x0", "x2", "x2 missing", "x1", "x3"]
     (row,) = columns.describe(found.x)
     age, sex, income, town = x[200]
-    assert row["column 0"] == str(age)
-    assert (row["column 1"], row["column 3"]) == (sex, town)
-    assert np.isnan(income) or float(row["column 2"]) == pytest.approx(income, abs=0.05)
+    assert row["x0"] == str(age)
+    assert (row["x1"], row["x3"]) == (sex, town)
+    assert np.isnan(income) or float(row["x2"]) == pytest.approx(income, abs=0.05)
     assert columns.describe_label(int(found.y[0])) == y[200]
+
+
+def test_records_outside_the_ranges_widen_them_and_change_nothing_else() -> None:
+    x, y = (part[:301] for part in CANCER)
+    pipeline = make_pipeline(MinMaxScaler(), LogisticRegression(tol=1e-10, max_iter=10_000)).fit(x, y)
+    narrow = from_sklearn(pipeline, fixed=(x[:300], y[:300]))
+    outlier = 10 * x[:5].copy()
+    wide = covering(narrow, (outlier, y[:5]), (x, y))
+    assert wide is not narrow
+    assert covering(wide, (outlier, y[:5])) is wide
+    with refused("out-of-range", "truth"):
+        as_data((outlier, y[:5]), narrow, "truth")
+    logits = predicted(wide, outlier, y[:5])
+    assert np.allclose(logits[:, 0], pipeline.decision_function(outlier))
+    truth, found = as_data((x[300], y[300]), wide, "truth"), GLM().run(wide, seed=0)
+    assert torch.allclose(found.x, truth.x, atol=1e-3)
+    assert truth.columns is not None
+    raw = [column.raw(truth.x)[0].item() for column in truth.columns.columns]
+    assert np.allclose(raw, x[300], rtol=1e-6, atol=1e-6)
 
 
 def test_what_cannot_be_read_is_refused() -> None:

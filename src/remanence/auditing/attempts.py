@@ -100,7 +100,7 @@ def _found(one: Applicability, attack: Any, private: Data, others: Data, seconds
         _Ready(reconstruction=found),
         public=public,
         unrelated=unrelated,
-        matching=identity if len(private) == 1 else hungarian,
+        matching=identity if len(private) == len(found.x) == 1 else hungarian,
         seed=seed,
     )
     return replace(finding, attack=attack, seconds=seconds)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from remanence.auditing.features import Feature, columns_of, transform_features
-from remanence.columns import Columns, resolution_of
+from remanence.columns import Column, Columns, resolution_of
 from remanence.errors import BadInput
 from remanence.types import Data
 
@@ -57,6 +57,20 @@ class Encoder:
             columns=self.columns,
         )
 
+    def covering(self, given: Sequence[Any]) -> "Encoder":
+        """The encoder with ranges that reach as far as these raw rows."""
+        features = [transformed(self.transformer, x, "truth") for x in given]
+        if any(each.shape[1] != len(self.low) for each in features):
+            return self  # which is refused when they are encoded
+        rows = np.concatenate([self.low[None], *features, self.high[None]])
+        low, high = np.nanmin(rows, axis=0), np.nanmax(rows, axis=0)
+        unit = (high - low) / (self.high - self.low)
+        columns = tuple(
+            c if c.kind == "category" else _widened(c, (low - self.low) / (self.high - self.low), unit)
+            for c in self.columns.columns
+        )
+        return replace(self, low=low, high=high, columns=replace(self.columns, columns=columns))
+
     def _check_range(self, scaled: Floats, argument: str) -> None:
         if not np.isfinite(scaled).all():
             message = f"`{argument}` holds missing or infinite values that the estimator does not impute: drop the rows"
@@ -85,6 +99,13 @@ class Encoder:
             message = f"`{argument}` must hold labels that the estimator was fitted to ({names}), got {unknown[0]!r}"
             raise BadInput(message, code="out-of-range", argument=argument)
         return np.array([index[label] for label in given.ravel().tolist()], dtype=np.int64)
+
+
+def _widened(column: Column, start: Floats, unit: Floats) -> Column:
+    """The column after x -> (x - start) / unit of its features."""
+    span, index = column.high - column.low, column.start
+    low = column.low + span * float(start[index])
+    return replace(column, low=low, high=low + span * float(unit[index]))
 
 
 def encoder_for(estimator: Any, transformer: Any, rows: Sequence[Any], targets: Any) -> Encoder:
@@ -139,6 +160,6 @@ def _features(estimator: Any, transformer: Any) -> list[Feature]:
     """The inputs of `estimator`, named after the raw columns that they come from."""
     first = estimator if transformer is None else transformer
     names = [str(name) for name in getattr(first, "feature_names_in_", [])]
-    names = names or [f"column {i}" for i in range(first.n_features_in_)]
+    names = names or [f"x{i}" for i in range(first.n_features_in_)]
     features = [Feature(column=name) for name in names]
     return features if transformer is None else transform_features(transformer, features)

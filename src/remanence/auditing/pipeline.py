@@ -38,6 +38,7 @@ from remanence.auditing.report import (
 )
 from remanence.auditing.resuming import Steps
 from remanence.auditing.severity import severity, verdict
+from remanence.auditing.sklearn import covering
 from remanence.auditing.stand_in import attack_stand_ins, shows_weights_alone
 from remanence.auditing.threats import threats_not_asked
 from remanence.errors import BadInput
@@ -75,7 +76,7 @@ def audit(
     `store` are resumed.
     """
     start = perf_counter()
-    release = _in_evaluation_mode(release)
+    release = covering(_in_evaluation_mode(release), truth, held_out)
     private, others = as_data(truth, release, "truth"), as_data(held_out, release, "held_out")
     ready = preflight(release, private, others)
     ready = replace(ready, checks=(*ready.checks, *encoding_checks(private)))

@@ -8,7 +8,8 @@ mapped to [0, 1], from as far below the known rows as they reach to as far above
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, final
 
@@ -51,8 +52,7 @@ def from_sklearn(estimator: Any, fixed: Any = None, *, like: Any = None) -> Weig
     encoder = encoder_for(last, transformer, rows, _targets(last, fixed))
     weights, activation = _weights(last)
     model = TableModel(encoder, [len(weights[0][0][0]), *(len(w) for w, _ in weights)], activation, _intercepts(last))
-    span = encoder.high - encoder.low
-    final: Params = {"0.mean": torch.from_numpy(-encoder.low / span), "0.std": torch.from_numpy(1 / span)}
+    span, final = encoder.high - encoder.low, _ranges(encoder)
     for index, (weight, bias) in enumerate(weights):
         final[f"{2 * index + 1}.weight"] = torch.tensor(weight, dtype=torch.float64)
         if _intercepts(last):
@@ -71,19 +71,47 @@ def from_sklearn(estimator: Any, fixed: Any = None, *, like: Any = None) -> Weig
     return AllButOneUnknownInit(**shown, training=_training(last, inputs, encoder), fixed=data)
 
 
+def covering(release: Any, *given: Any) -> Any:
+    """The release with ranges that hold the raw rows of all pairs (X, y) `given`; others leave it as it is."""
+    encoder = getattr(release.model, "encoder", None)
+    rows = [pair[0] for pair in given if isinstance(pair, tuple | list) and len(pair) == 2]
+    if not isinstance(encoder, Encoder) or not rows:
+        return release
+    wider = encoder.covering(rows)
+    if np.array_equal(wider.low, encoder.low) and np.array_equal(wider.high, encoder.high):
+        return release
+    changes: dict[str, Any] = {"model": release.model.with_encoder(wider), "final": release.final | _ranges(wider)}
+    if isinstance(release, AllButOneUnknownInit):
+        fixed = encoder.low + (encoder.high - encoder.low) * release.fixed.x.cpu().numpy()
+        x = torch.from_numpy((fixed - wider.low) / (wider.high - wider.low)).clamp(0, 1).to(release.fixed.x)
+        changes["fixed"] = replace(release.fixed, x=x, columns=wider.columns)
+    return replace(release, **changes)
+
+
+def _ranges(encoder: Encoder) -> Params:
+    """The buffers that map [0, 1] to the features of the estimator."""
+    span = encoder.high - encoder.low
+    return {"0.mean": torch.from_numpy(-encoder.low / span), "0.std": torch.from_numpy(1 / span)}
+
+
 @final
 class TableModel(nn.Sequential):
     """Linear layers of widths `widths` on rows that are mapped from [0, 1] to the features of an estimator; `encoder`
     makes such rows from raw ones."""
 
     def __init__(self, encoder: Encoder, widths: Sequence[int], activation: type[nn.Module], bias: bool) -> None:
-        span = encoder.high - encoder.low
-        layers: list[nn.Module] = [Normalize(torch.from_numpy(-encoder.low / span), torch.from_numpy(1 / span))]
+        layers: list[nn.Module] = [Normalize(*_ranges(encoder).values())]
         with torch.device("meta"):
             for fan_in, fan_out in pairwise(widths):
                 layers += [nn.Linear(fan_in, fan_out, bias=bias), activation()]
         super().__init__(*layers[:-1])
         self.encoder = encoder
+
+    def with_encoder(self, encoder: Encoder) -> "TableModel":
+        """The same network on rows of another encoder."""
+        copy = deepcopy(self)
+        copy[0], copy.encoder = Normalize(*_ranges(encoder).values()), encoder
+        return copy
 
 
 def _pair(fixed: Any) -> tuple[Any, Any]:

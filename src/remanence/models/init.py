@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from remanence.errors import BadInput
-from remanence.models.layers import Centre, Standardise
+from remanence.models.layers import Centre, Normalize, Standardise
 from remanence.models.operations import Linear
 from remanence.models.structure import MLP, parse
 from remanence.types import Params
@@ -19,7 +19,8 @@ def initial_params(model: nn.Module, *, seed: int) -> Params:
     """Initial weights by haiku's default: normal with standard deviation 1/sqrt(fan_in), truncated at two standard
     deviations, and zero biases.
 
-    BatchNorm, `Centre` and `Standardise` are initialised as the identity: mean 0, variance 1, scale 1 and shift 0.
+    BatchNorm, `Centre` and `Standardise` are initialised as the identity: mean 0, variance 1, scale 1 and shift 0;
+    `Normalize` has its own numbers.
     """
     return {name: p[0] for name, p in initial_stack(model, 1, seed=seed).items()}
 
@@ -39,6 +40,8 @@ def _initial(module: nn.Module, path: str, name: str, tensor: Tensor, count: int
         return _truncated_normal(count, tensor, _fan_in(module), generator)
     if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | Centre | Standardise):
         return torch.full((count, *tensor.shape), float(name in ("weight", "running_var", "std")))
+    if isinstance(module, Normalize):
+        return tensor.detach().expand(count, *tensor.shape).clone()
     raise _unknown_layer("initial_params", module, path)
 
 
@@ -47,6 +50,9 @@ def torch_params(model: nn.Module, *, seed: int, first_std: float | None = None)
     normal with that standard deviation."""
     generator = torch.Generator().manual_seed(seed)
     params: Params = {name: torch.zeros(buffer.shape) for name, buffer in model.named_buffers()}
+    for path, module in model.named_modules():
+        if isinstance(module, Normalize):
+            params |= {f"{path}.{name}": buffer.detach().clone() for name, buffer in module.named_buffers()}
     layers = [(path, layer) for path, layer in model.named_modules() if list(layer.parameters(recurse=False))]
     for index, (path, layer) in enumerate(layers):
         if not isinstance(layer, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
