@@ -115,7 +115,7 @@ def real_report(table: bool = False) -> Report:
     digits = load("digits").to("cpu", torch.float64)
     if table:
         digits = replace(digits, x=digits.x.flatten(1))
-    private, held_out = digits.take(slice(0, 8)), digits.take(slice(8, 400))
+    private, held_out = digits.take(slice(0, 8)), digits.take(slice(8, 210))
     model = mlp(digits.shape, 10, hidden=(100,), activation=torch.nn.ReLU)
     at = {name: p.double() for name, p in initial_params(model, seed=1).items()}
     release = release_of(model, at, private, loss=CrossEntropy())
