@@ -42,7 +42,7 @@ from remanence.auditing.sklearn import covering
 from remanence.auditing.stand_in import attack_stand_ins, shows_weights_alone
 from remanence.auditing.threats import threats_not_asked
 from remanence.errors import BadInput
-from remanence.experiments.checks import caveats
+from remanence.experiments import checks
 from remanence.experiments.finding import Finding
 from remanence.experiments.provenance import version
 from remanence.experiments.summary import described
@@ -68,12 +68,13 @@ def audit(
     command: str = "",
     digests: Digests | None = None,
     store: Path | None = None,
+    caveats: Sequence[Caveat] = (),
 ) -> Report:
     """Run every attack that applies to `release` and say which of the `truth`, its private records, come back.
 
     `held_out` are records of the same kind that the model never saw; the more there are, the finer the levels of
     chance. `attacks` names the only ones to run. `budget` is in seconds. Searches that an interrupted audit left in
-    `store` are resumed.
+    `store` are resumed. `caveats` are added to those of the attacks.
     """
     start = perf_counter()
     release = covering(_in_evaluation_mode(release), truth, held_out)
@@ -123,7 +124,7 @@ def audit(
         not_tested=not_tested(release, rows),
         correction=_correction(rows),
         advice=advice(type(release).__name__, step, rows),
-        caveats=_caveats(findings),
+        caveats=(*caveats, *_caveats(findings)),
         figures=figures,
         budget=budget,
         seconds=perf_counter() - start,
@@ -155,7 +156,9 @@ def not_tested(release: Any, rows: Sequence[AttackRow]) -> tuple[str, ...]:
 
 def _caveats(findings: dict[str, Finding]) -> tuple[Caveat, ...]:
     """What limits the findings, once each; that an attack found nothing stands in its row."""
-    every = [caveat for finding in findings.values() for caveat in caveats(finding) if caveat.code != "nothing-found"]
+    every = [
+        caveat for finding in findings.values() for caveat in checks.caveats(finding) if caveat.code != "nothing-found"
+    ]
     return tuple({caveat.code: caveat for caveat in every}.values())
 
 

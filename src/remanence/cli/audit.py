@@ -1,7 +1,10 @@
 """The audit of one's own release: `audit model`, `audit update`, `audit data`, `audit init`, or an audit.toml."""
 
+import json
 import shlex
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,17 +27,31 @@ from remanence.cli.options import (
     examples,
     one_of,
 )
+from remanence.errors import BadInput
 
 if TYPE_CHECKING:
-    pass
+    from remanence.auditing import Report
+    from remanence.auditing.request import Request, Wanted
 
+GATE_FAILED = 3
 
 app = typer.Typer(
     no_args_is_help=True,
     help="Audit your own release: what can be read back from it.",
-    epilog=examples("remanence audit data --data records.csv --label outcome"),
+    epilog=examples(
+        "remanence audit init",
+        "remanence audit audit.toml",
+        "remanence audit model mymodel:MyCNN --weights cnn.safetensors --data private.npz --held-out others.npz",
+    ),
 )
 
+Model = Annotated[str, typer.Argument(metavar="MODULE:NAME", hidden=True)]
+Records = Annotated[
+    str, typer.Option("--data", metavar="SOURCE", help="The private records: an .npz, a .csv or a folder of images.")
+]
+HeldOut = Annotated[
+    str, typer.Option("--held-out", metavar="SOURCE", help="Records of the same kind that were not trained on.")
+]
 Label = Annotated[str | None, typer.Option("--label", metavar="COLUMN", help="The label column of a .csv.")]
 Encode = Annotated[
     str | None,
@@ -48,6 +65,24 @@ Encode = Annotated[
 Attacks = Annotated[
     list[str] | None, typer.Option("--attack", metavar="ATTACK", help="Only this attack (may be repeated).")
 ]
+Normalize = Annotated[
+    str | None,
+    typer.Option("--normalize", metavar="NUMBERS", help="Means, then standard deviations, e.g. 0.1307,0.3081."),
+]
+Budget = Annotated[str, typer.Option("--budget", metavar="TIME", help="How long it may take: 90s, 15m, 1h.")]
+FailIf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-if", metavar="CONDITION", help='Exit with code 3 if so, e.g. "found>0", "membership.tpr@1%>0.05".'
+    ),
+]
+Compare = Annotated[
+    Path | None,
+    typer.Option("--compare", metavar="FOLDER", help="Exit with code 3 if worse than the audit in this folder."),
+]
+JUnit = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write a JUnit file.")]
+Sarif = Annotated[Path | None, typer.Option("--sarif", metavar="FILE", help="Write a SARIF file.")]
+Summary = Annotated[Path | None, typer.Option("--summary", metavar="FILE", help="Write a summary in Markdown.")]
 
 
 def with_command(arguments: Sequence[str]) -> list[str]:
@@ -56,6 +91,155 @@ def with_command(arguments: Sequence[str]) -> list[str]:
     if len(given) > 1 and given[0] == "audit" and given[1].endswith(".toml"):
         given.insert(1, "file")
     return given
+
+
+@app.command(
+    epilog=examples(
+        "remanence audit model mymodel:MyCNN --weights cnn.safetensors --data private.npz --held-out others.npz",
+        "remanence audit model nets:make --weights tuned.pt --base base.pt --data private.npz --held-out others.npz",
+    )
+)
+def model(
+    network: Model,
+    weights: Annotated[
+        Path, typer.Option("--weights", metavar="FILE", help="The weights you publish: safetensors or a state dict.")
+    ],
+    data: Records,
+    held_out: HeldOut,
+    base: Annotated[
+        Path | None, typer.Option("--base", metavar="FILE", help="The weights that training started from.")
+    ] = None,
+    recipe: Annotated[
+        Path | None, typer.Option("--recipe", metavar="FILE", help="How it was trained: a TOML file.")
+    ] = None,
+    fixed: Annotated[
+        str | None,
+        typer.Option("--fixed", metavar="SOURCE", help="All other training records, for an attacker who has them."),
+    ] = None,
+    label: Label = None,
+    normalize: Normalize = None,
+    budget: Budget = "15m",
+    attack: Attacks = None,
+    fail_if: FailIf = None,
+    compare: Compare = None,
+    junit: JUnit = None,
+    sarif: Sarif = None,
+    summary: Summary = None,
+    out: Out = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    force: Force = False,
+    redact: Redact = False,
+    as_json: Json = False,
+) -> None:
+    """Audit trained weights. What can be read back from them, alone or beside their base?
+
+    MODULE:NAME makes your network, such as mymodel:MyCNN; it is imported from the working directory.
+    """
+    from remanence.auditing.request import Request, numbers, seconds
+
+    request = Request(
+        kind="model",
+        model=network,
+        weights=str(weights),
+        data=data,
+        held_out=held_out,
+        base=str(base) if base else None,
+        recipe=str(recipe) if recipe else None,
+        fixed=fixed,
+        label=label,
+        normalize=numbers(normalize, argument="--normalize") if normalize else None,
+        attacks=tuple(attack) if attack else None,
+        budget=seconds(budget, argument="--budget"),
+        seed=seed,
+        device=device,
+    )
+    wanted = _wanted(out, f"audit-{weights.stem}", fail_if, compare, junit, sarif, summary, redact=redact)
+    _audited(request, wanted, force=force, as_json=as_json)
+
+
+@app.command(
+    epilog=examples(
+        "remanence audit update client:make_net --before r7.pt --after c3.pt --data batch.npz --held-out others.npz",
+    )
+)
+def update(
+    network: Model,
+    before: Annotated[Path, typer.Option("--before", metavar="FILE", help="The weights that the server sent.")],
+    after: Annotated[Path, typer.Option("--after", metavar="FILE", help="The weights that the client sent back.")],
+    data: Records,
+    held_out: HeldOut,
+    local: Annotated[
+        str | None,
+        typer.Option("--local", metavar="RECIPE", help='How the client trained: "adam lr=1e-3 epochs=5 batch=16".'),
+    ] = None,
+    label: Label = None,
+    normalize: Normalize = None,
+    budget: Budget = "15m",
+    attack: Attacks = None,
+    fail_if: FailIf = None,
+    compare: Compare = None,
+    junit: JUnit = None,
+    sarif: Sarif = None,
+    summary: Summary = None,
+    out: Out = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    force: Force = False,
+    redact: Redact = False,
+    as_json: Json = False,
+) -> None:
+    """Audit the update of a federated client, the weights before and after its training on the records.
+
+    MODULE:NAME makes the network, such as client:make_net; it is imported from the working directory.
+    """
+    from remanence.auditing.request import Request, numbers, seconds
+
+    request = Request(
+        kind="update",
+        model=network,
+        before=str(before),
+        after=str(after),
+        data=data,
+        held_out=held_out,
+        local=local,
+        label=label,
+        normalize=numbers(normalize, argument="--normalize") if normalize else None,
+        attacks=tuple(attack) if attack else None,
+        budget=seconds(budget, argument="--budget"),
+        seed=seed,
+        device=device,
+    )
+    wanted = _wanted(out, f"audit-{after.stem}", fail_if, compare, junit, sarif, summary, redact=redact)
+    _audited(request, wanted, force=force, as_json=as_json)
+
+
+@app.command("file", hidden=True, epilog=examples("remanence audit file audit.toml"))
+def from_file(
+    path: Annotated[Path, typer.Argument(metavar="AUDIT.TOML", hidden=True)],
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Audit what AUDIT.TOML describes, a file as `remanence audit init` writes it."""
+    from dataclasses import replace
+
+    from remanence.auditing.request import read_toml
+
+    request, wanted = read_toml(path)
+    wanted = wanted if wanted.out else replace(wanted, out=str(Path("runs") / f"audit-{path.stem}"))
+    _audited(request, wanted, force=force, as_json=as_json)
+
+
+@app.command(epilog=examples("remanence audit init", "remanence audit init mine.toml"))
+def init(
+    path: Annotated[Path, typer.Argument(metavar="FILE", hidden=True)] = Path("audit.toml"),
+    force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
+) -> None:
+    """Write a commented audit.toml to fill in; FILE is another name for it."""
+    from remanence.auditing.request import write_template
+
+    write_template(path, force=force)
+    print(path)
 
 
 @app.command(
@@ -112,3 +296,71 @@ def data(
         store=store,
     )
     run_experiments(chosen, job, as_json=as_json)
+
+
+def _wanted(
+    out: Path | None,
+    name: str,
+    fail_if: list[str] | None,
+    compare: Path | None,
+    junit: Path | None,
+    sarif: Path | None,
+    summary: Path | None,
+    *,
+    redact: bool,
+) -> "Wanted":
+    from remanence.auditing.request import Wanted
+
+    def text(path: Path | None) -> str | None:
+        return None if path is None else str(path)
+
+    return Wanted(
+        out=str(out or Path("runs") / name),
+        fail_if=tuple(fail_if or ()),
+        compare=text(compare),
+        junit=text(junit),
+        sarif=text(sarif),
+        summary=text(summary),
+        redact=redact,
+    )
+
+
+def _audited(request: "Request", wanted: "Wanted", *, force: bool, as_json: bool) -> None:
+    """Carry the request out, write what is wanted, print the answer; exit code 3 where a gate is not passed."""
+    from remanence.auditing.gate import compare, failures, parse_condition
+    from remanence.auditing.report import Report
+    from remanence.auditing.request import run_request
+    from remanence.experiments.folder import check_writable
+
+    assert wanted.out is not None
+    folder = Path(wanted.out)
+    for condition in wanted.fail_if:
+        parse_condition(condition)
+    earlier = Report.load(Path(wanted.compare)) if wanted.compare else None
+    if (folder / "report.json").exists() and not force:
+        message = f"`{folder}` holds another audit: choose another folder with `--out`, or replace it with `--force`"
+        raise BadInput(message, code="conflict", argument="--out")
+    check_writable(folder)
+    with redirect_stdout(sys.stderr):
+        report = run_request(request, command=command_line(), store=folder / "searches")
+    report.save(folder, redact=wanted.redact)
+    failed = failures(report, wanted.fail_if)
+    worse = compare(earlier, report) if earlier else []
+    _write_formats(report, wanted, failed, worse)
+    print(json.dumps(report.to_json(), indent=1) if as_json else f"{report}\n{folder / 'report.html'}")
+    for reason in (*failed, *worse):
+        print(f"not passed: {reason}", file=sys.stderr)
+    if failed or worse:
+        raise SystemExit(GATE_FAILED)
+
+
+def _write_formats(report: "Report", wanted: "Wanted", failed: list[str], worse: list[str]) -> None:
+    from remanence.auditing.formats import to_junit, to_sarif, to_summary
+
+    answer, every = report.answer, [*failed, *worse]
+    if wanted.junit:
+        Path(wanted.junit).write_text(to_junit(answer, wanted.fail_if, every), encoding="utf-8")
+    if wanted.sarif:
+        Path(wanted.sarif).write_text(to_sarif(answer, failed=every), encoding="utf-8")
+    if wanted.summary:
+        Path(wanted.summary).write_text(to_summary(answer, failed=failed, worse=worse), encoding="utf-8")

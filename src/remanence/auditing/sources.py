@@ -1,0 +1,89 @@
+"""The private, held-out and other records of an audit from their files, all on one scale."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from remanence.columns import Column, Columns
+from remanence.data import load
+from remanence.data.tables import from_csvs
+from remanence.errors import BadInput
+from remanence.types import Data
+
+
+def load_records(sources: Sequence[str], label: str | None) -> list[Data]:
+    """The records of each source. Tables are scaled to [0, 1] together, and `Data.columns` has their raw values."""
+    if label is not None and all(source.endswith(".csv") for source in sources):
+        found = from_csvs(sources, label, encode="auto")
+    else:
+        found = _scaled_together([_loaded(source, label) for source in sources])
+    classes = max(data.num_classes for data in found)
+    return [replace(data, num_classes=classes) for data in found]
+
+
+def raw_units(data: Data) -> tuple[Tensor, Tensor] | None:
+    """The mean and the standard deviation by which `Normalize` makes raw values of records; None for images."""
+    if data.columns is None:
+        return None
+    low, span = torch.zeros(data.x.shape[1]), torch.ones(data.x.shape[1])
+    for column in data.columns.columns:
+        if column.kind != "category":
+            low[column.start], span[column.start] = column.low, column.high - column.low
+    return -low / span, 1 / span
+
+
+def _loaded(source: str, label: str | None) -> Data | tuple[Tensor, Tensor, str]:
+    """The records, or the raw values and labels of a table in an .npz that does not lie in [0, 1]."""
+    try:
+        return load(source, label=label)
+    except BadInput as fault:
+        if fault.code != "out-of-range" or not source.endswith(".npz"):
+            raise
+        raw = _raw_table(Path(source))
+        if raw is None:
+            raise BadInput(
+                f"{fault} Where the model normalises its inputs, give the values from before, in [0, 1], and "
+                "`--normalize` with the means and standard deviations",
+                code=fault.code,
+                argument=fault.argument,
+            ) from None
+        return (*raw, Path(source).stem)
+
+
+def _raw_table(path: Path) -> tuple[Tensor, Tensor] | None:
+    import numpy as np
+
+    with np.load(path, allow_pickle=False) as arrays:
+        if not {"x", "y"} <= set(arrays.files):
+            return None
+        x, y = torch.from_numpy(arrays["x"].astype("float32")), torch.from_numpy(arrays["y"].astype("int64")).flatten()
+    return (x, y) if x.ndim == 2 and len(x) == len(y) and bool(x.isfinite().all()) and int(y.min()) >= 0 else None
+
+
+def _scaled_together(found: Sequence[Data | tuple[Tensor, Tensor, str]]) -> list[Data]:
+    """Tables that do not lie in [0, 1] by the extremes of all of them; others as they are."""
+    given = [each for each in found if isinstance(each, Data)]
+    if len(given) == len(found):
+        return given
+    parts = [(each.x, each.y, each.name) if isinstance(each, Data) else each for each in found]
+    values = torch.cat([x for x, _, _ in parts])
+    low, high = values.amin(0), values.amax(0)
+    high = torch.where(high > low, high, low + 1)
+    columns = Columns(
+        columns=tuple(
+            Column(name=f"column {i}", start=i, low=float(low[i]), high=float(high[i])) for i in range(len(low))
+        )
+    )
+    return [
+        Data(
+            x=((x - low) / (high - low)).clamp(0, 1),
+            y=y,
+            num_classes=int(max(int(labels.max()) for _, labels, _ in parts)) + 1,
+            name=name,
+            columns=columns,
+        )
+        for x, y, name in parts
+    ]

@@ -1,0 +1,131 @@
+"""`remanence audit`: files of one's own in, an answer, a folder and an exit code out."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+from command_line import Call, assert_refused
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from remanence.auditing.report import schema
+from remanence.data import load
+
+NET = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.head = nn.Linear(64, 128), nn.Linear(128, 10)
+
+    def forward(self, x):
+        return self.head(self.hidden(x.flatten(1)).relu())
+"""
+SOURCES = ("--data", "private.npz", "--held-out", "others.npz")
+UPDATE = ("audit", "update", "nets_of_mine:Net", "--before", "before.pt", "--after", "after.pt", *SOURCES)
+FAST = ("--attack", "FirstLayer", "--budget", "30s")
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A network, digits, the weights before and after one step on the private ones, and after one on others."""
+    (tmp_path / "nets_of_mine.py").write_text(NET)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    scope: dict[str, type[nn.Module]] = {}
+    exec(NET, scope)
+    digits, order = load("digits"), torch.randperm(1797, generator=torch.Generator().manual_seed(3))
+    private, others, foreign = (digits.take(order[a:b]) for a, b in ((0, 8), (8, 608), (700, 708)))
+    for name, data in (("private", private), ("others", others)):
+        np.savez(tmp_path / f"{name}.npz", x=data.x.numpy(), y=data.y.numpy())
+    torch.manual_seed(0)
+    net = scope["Net"]()
+    torch.save(net.state_dict(), tmp_path / "before.pt")
+    before = {name: p.detach().clone() for name, p in net.named_parameters()}
+    for name, data in (("after", private), ("null", foreign)):
+        net.load_state_dict(before)
+        net.zero_grad()
+        cross_entropy(net(data.x), data.y).backward()
+        after = {key: p.detach() - 0.1 * p.grad for key, p in net.named_parameters() if p.grad is not None}
+        torch.save({"state_dict": {f"module.{key}": p for key, p in after.items()}}, tmp_path / f"{name}.pt")
+    return tmp_path
+
+
+LOCAL = ("--local", "sgd lr=0.1 epochs=1 batch=full")
+
+
+def test_a_planted_leak_fails_the_gate_and_leaves_a_valid_answer(call: Call, files: Path) -> None:
+    said = call(*UPDATE, *LOCAL, *FAST, "--fail-if", "found>0", "--out", "run", "--json")
+    assert said.code == 3
+    assert "not passed: found>0" in said.err
+    answer = json.loads(said.out)
+    jsonschema.validate(answer, schema())
+    assert answer["severity"] == "many-records"
+    assert [(row["name"], row["found"], row["records"]) for row in answer["attacks"]] == [("FirstLayer", 8, 8)]
+    assert json.loads((files / "run" / "report.json").read_text()) == answer
+    assert call("report", "run").code == 0
+
+
+def test_an_update_of_other_records_passes_the_gate(call: Call, files: Path) -> None:
+    null = [each.replace("after.pt", "null.pt") for each in UPDATE]
+    said = call(*null, *LOCAL, *FAST, "--fail-if", "found>0", "--fail-if", "severity>=membership", "--json")
+    assert (said.code, json.loads(said.out)["severity"]) == (0, "none-found")
+
+
+def test_a_second_audit_compares_with_the_first(call: Call, files: Path) -> None:
+    null = [each.replace("after.pt", "null.pt") for each in UPDATE]
+    assert call(*null, *LOCAL, *FAST, "--out", "old").code == 0
+    formats = ("--junit", "audit.xml", "--sarif", "audit.sarif", "--summary", "audit.md")
+    said = call(*UPDATE, *LOCAL, *FAST, "--out", "new", "--compare", "old", *formats)
+    assert said.code == 3
+    assert "FirstLayer" in said.err
+    assert all((files / name).stat().st_size for name in formats[1::2])
+    assert_refused(call(*UPDATE, *LOCAL, *FAST, "--out", "new"), "holds another audit")
+
+
+def test_an_audit_from_a_file(call: Call, files: Path) -> None:
+    assert call("audit", "init").out.strip() == "audit.toml"
+    assert_refused(call("audit", "init"), "`audit.toml` exists")
+    (files / "audit.toml").write_text(
+        'kind = "update"\nmodel = "nets_of_mine:Net"\nbefore = "before.pt"\nafter = "after.pt"\n'
+        'data = "private.npz"\nheld_out = "others.npz"\nlocal = "sgd lr=0.1 epochs=1 batch=full"\n'
+        'budget = "30s"\nattacks = ["FirstLayer"]\nout = "run"\nfail_if = ["found>0"]\n'
+    )
+    said = call("audit", "audit.toml", "--json")
+    assert (said.code, json.loads(said.out)["attacks"][0]["found"]) == (3, 8)
+
+
+def test_the_template_names_every_setting(call: Call, files: Path) -> None:
+    from dataclasses import fields
+
+    from remanence.auditing.request import TEMPLATE, Request, Wanted
+
+    assert not [each.name for kind in (Request, Wanted) for each in fields(kind) if f"{each.name} = " not in TEMPLATE]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (["--before", "nowhere.pt"], ["nowhere.pt"]),
+        (["--budget", "soon"], ["`--budget` must be a duration"]),
+        (["--fail-if", "fund>0"], ["fund"]),
+        (["--attack", "FirstLayr"], ["unknown attack `FirstLayr`"]),
+        (["--local", "sdg lr=0.1"], ["sgd"]),
+        (["--normalize", "0.5"], ["normalize"]),
+        (["--data", "nothing.npz"], ["nothing.npz"]),
+    ],
+    ids=lambda given: str(given[0]),
+)
+def test_what_is_wrong_is_said(call: Call, files: Path, change: list[str], words: list[str]) -> None:
+    said = call(*UPDATE, *change)
+    assert said.code == 2
+    assert not said.out
+    assert all(word in said.err.splitlines()[-1] for word in words)
+
+
+def test_bare_audit_is_help(call: Call) -> None:
+    said = call("audit")
+    assert "Usage" in said.out + said.err
