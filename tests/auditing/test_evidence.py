@@ -11,8 +11,15 @@ from remanence.auditing.report import Evidence
 from remanence.data import Split, split
 from remanence.engine import train
 from remanence.models import initial_params
-from remanence.releases import FineTuned, WeightsOnly, gradient_at_initial, local_update, train_victim
-from remanence.training import SGD, Training
+from remanence.releases import (
+    FineTuned,
+    FineTunedUnknownRecipe,
+    WeightsOnly,
+    gradient_at_initial,
+    local_update,
+    train_victim,
+)
+from remanence.training import SGD, AdamW, Training
 from remanence.types import Data
 
 
@@ -48,6 +55,25 @@ def test_the_span_identifies_the_records_that_an_mlp_was_tuned_on(tuned: FineTun
     assert found["span: AUC"].p is not None
     assert found["span: AUC"].p < 1e-10
     assert [figure.title for figure in figures] == ["Membership"]
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        Training(optimizer=AdamW(lr=1e-3), epochs=30, batch_size=20),
+        Training(optimizer=SGD(lr=0.02, momentum=0.9), epochs=40, batch_size=20, weight_decay=1e-2),
+    ],
+)
+@pytest.mark.parametrize("recipe_is_known", [True, False])
+def test_the_span_is_seen_through_adam_and_weight_decay(
+    tuned: FineTuned, faces: Data, training: Training, recipe_is_known: bool
+) -> None:
+    private, held_out = faces.take(slice(0, 100)), faces.take(slice(100, 600))
+    final = train(training, tuned.model, tuned.initial, private, seed=1)
+    known = replace(tuned, final=final, training=training)
+    unknown = FineTunedUnknownRecipe(model=tuned.model, final=final, shape=(400,), num_classes=2, initial=tuned.initial)
+    found = by_name(gather_evidence(known if recipe_is_known else unknown, private, held_out, seed=0, seconds=0)[0])
+    assert (found["span: tpr@1%"].value or 0) >= 0.95
 
 
 def test_of_a_model_that_never_saw_the_records_nothing_is_evidence(tuned: FineTuned, faces: Data) -> None:

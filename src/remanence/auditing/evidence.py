@@ -5,7 +5,7 @@ p-value of a row compares private with held-out records of the same class, so th
 the one than among the other make no evidence.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -22,9 +22,9 @@ from remanence.experiments.outcome import Figure, Series
 from remanence.metrics.evaluation import FPR
 from remanence.metrics.exchangeability import rank_sum_test
 from remanence.metrics.statistics import auc, binomial_proportion, bootstrap_statistic, p_values, roc
-from remanence.models import apply
+from remanence.models import FirstLinear, apply, first_linear
 from remanence.progress import OutOfTime, time_limit
-from remanence.releases import KnowsFinal, KnowsUpdate, WeightsOnly
+from remanence.releases import FineTunedUnknownRecipe, KnowsFinal, KnowsInitial, KnowsUpdate, WeightsOnly
 from remanence.seeds import derive_seed
 from remanence.types import Data
 
@@ -131,11 +131,15 @@ def by_span(release: Any, private: Data, held_out: Data) -> Scored:
 
 
 def span_of(release: Any, private: Data) -> Span:
-    """The span of a release's first layer, of its update where it is one."""
+    """The span of a release's first layer, of its update where it is one.
+
+    Where no gap shows it, the rank is the number of records, and what is left of the base is tried out: what leaves the
+    clearest gap after as many values is subtracted. That takes no record into account, only how many there are.
+    """
     shown = release
     if not isinstance(release, KnowsFinal):
-        classes = max(private.num_classes, 1)
-        shown = WeightsOnly(model=release.model, final=release.sent, shape=release.shape, num_classes=classes)
+        classes, final = max(private.num_classes, 1), release.at | release.sent
+        shown = WeightsOnly(model=release.model, final=final, shape=release.shape, num_classes=classes)
     span = estimate_span(shown)
     if span.rank is not None:
         return span
@@ -147,7 +151,27 @@ def span_of(release: Any, private: Data) -> Span:
             "of it, and being in the span says nothing"
         )
         raise BadInput(message, code="unsupported-model", argument="release")
-    return estimate_span(shown, rank=records)
+    every = [shown, *_from_scaled_bases(release)] if isinstance(release, KnowsInitial) else [shown]
+    return max((estimate_span(each, rank=records) for each in every), key=lambda span: span.gap)
+
+
+def _from_scaled_bases(release: KnowsInitial) -> Iterator[FineTunedUnknownRecipe]:
+    """The release with multiples of the base's first layer, what weight decay may have left of it: all of it, the
+    multiple nearest to the trained layer, and the median of their ratios, which is exact where most inputs are zero."""
+    first = first_linear(release.model, release.shape)
+    assert isinstance(first, FirstLinear)  # estimate_span refuses the others
+    old, new = (params[first.layer.weight].double() for params in (release.initial, release.final))
+    ratios = (new / old)[old != 0]
+    nearest = float((old * new).sum() / old.square().sum().clamp_min(1e-300))
+    for fraction in (1.0, nearest, float(ratios.median()) if len(ratios) else 0.0):
+        layer = {n: fraction * p for n, p in release.initial.items() if n.startswith(f"{first.layer.path}.")}
+        yield FineTunedUnknownRecipe(
+            model=release.model,
+            final=release.final,
+            shape=release.shape,
+            num_classes=release.num_classes,
+            initial=release.initial | layer,
+        )
 
 
 def by_likelihood_ratio(release: Any, private: Data, held_out: Data, *, seconds: float, seed: int) -> Scored:
