@@ -21,7 +21,7 @@ from remanence.engine import train
 from remanence.engine.driver import train_full_batch
 from remanence.experiments import prepare
 from remanence.models import initial_params, mlp
-from remanence.progress import SOON, track
+from remanence.progress import SOON, OutOfTime, time_limit, track
 from remanence.releases import train_victim
 from remanence.training import UntilStationary
 from remanence.types import Data
@@ -113,3 +113,20 @@ def test_many_short_steps_show_nothing_until_they_take_long(
     assert "steps" in capsys.readouterr().err
     assert list(track(range(1), total=1, label="one", after=1.0)) == [0]
     assert capsys.readouterr().err == ""
+
+
+def test_a_limit_of_time_ends_loops_that_may_stop_and_interrupts_others() -> None:
+    with time_limit(0.0) as limit:
+        assert list(track(range(5), total=5, label="search", may_stop=True)) == [0]
+        assert limit.reached
+        with pytest.raises(OutOfTime):
+            list(track(range(5), total=5, label="training"))
+    with time_limit(60.0) as limit:
+        assert list(track(range(5), total=5, label="search", may_stop=True)) == list(range(5))
+    assert not limit.reached
+
+
+def test_an_inner_limit_does_not_outlast_the_outer_one() -> None:
+    with time_limit(0.0) as outer, time_limit(60.0):
+        assert len(list(track(range(5), total=5, label="search", may_stop=True))) == 1
+    assert outer.reached

@@ -19,7 +19,7 @@ Mode: TypeAlias = Literal["quiet", "normal", "verbose"]
 LINES = 30.0  # seconds between two lines where there is no terminal
 SOON = 1.0  # seconds: work of many short steps that is done by then needs no bar
 
-_deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
+_limit: "ContextVar[Limit | None]" = ContextVar("limit", default=None)
 _mode: Mode = "normal"
 _shown: "list[Progress]" = []  # at most one: a loop inside another adds its bar below
 
@@ -28,15 +28,25 @@ class OutOfTime(Exception):
     """Work did not end within its `time_limit`."""
 
 
+class Limit:
+    """A limit of time, and whether a loop was ended by it."""
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline, self.reached = deadline, False
+
+
 @contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
+def time_limit(seconds: float) -> Iterator[Limit]:
     """Within it, loops that are tracked end after `seconds`: a search with what it has, others with `OutOfTime`."""
-    outer, deadline = _deadline.get(), monotonic() + seconds
-    token = _deadline.set(deadline if outer is None else min(outer, deadline))
+    outer, deadline = _limit.get(), monotonic() + seconds
+    limit = Limit(deadline if outer is None else min(outer.deadline, deadline))
+    token = _limit.set(limit)
     try:
-        yield
+        yield limit
     finally:
-        _deadline.reset(token)
+        _limit.reset(token)
+        if outer is not None and limit.reached and monotonic() > outer.deadline:
+            outer.reached = True
 
 
 def track(items: Iterable[T], *, total: int, label: str, after: float = 0.0, may_stop: bool = False) -> Iterator[T]:
@@ -48,12 +58,13 @@ def track(items: Iterable[T], *, total: int, label: str, after: float = 0.0, may
 
 
 def _limited(items: Iterator[T], label: str, *, may_stop: bool) -> Iterator[T]:
-    deadline = _deadline.get()
-    if deadline is None:
+    limit = _limit.get()
+    if limit is None:
         yield from items
         return
     for done, item in enumerate(items):
-        if monotonic() > deadline and (done or not may_stop):
+        if monotonic() > limit.deadline and (done or not may_stop):
+            limit.reached = True
             if may_stop:
                 return
             raise OutOfTime(label)

@@ -155,11 +155,11 @@ def _asked(kind: _Kind, release: Any, n: int, seed: int) -> Applicability:
 def _probe(attack: Any, release: Any, seed: int) -> tuple[float | None, Reconstruction | None]:
     """The seconds that `attack` is expected to take, and its reconstruction where the probe was the whole of it."""
     if not hasattr(attack, "search"):
-        with suppress(OutOfTime), time_limit(_PROBE):
-            start = perf_counter()
+        start = perf_counter()
+        with suppress(OutOfTime), time_limit(_PROBE) as limit:
             found = attack.run(release, seed=seed)
-            if (seconds := perf_counter() - start) < _PROBE:
-                return seconds, found
+            if not limit.reached:
+                return perf_counter() - start, found
         return None, None
     first = _timed(with_search(attack, steps=_STEPS), release, seed)
     if first > _PROBE:

@@ -135,7 +135,7 @@ def _counted(row: AttackRow, finding: Finding, attacks: int, others: Data, seed:
     held_out = others if len(others) <= _MAX_NULL else others.take(_sampled(len(others), _MAX_NULL, seed))
     ranks = leak_test(x, truth, held_out, scores.primary, seed=derive_seed(seed, "ranks"))
     finest = 1 / (1 + min(scores.nulls[name].distinct for name in ("held_out", "unrelated")))
-    level = max(FPR / attacks, finest)
+    level = max(FPR / attacks, min(finest, FPR))
     pooled = (torch.maximum(scores.p_held_out, scores.p_unrelated) <= level).cpu()
     listed = discoveries(ranks.records, FDR / attacks)
     exact = exact_copies(x, truth, held_out).cpu()

@@ -40,7 +40,13 @@ def nearest_scores(candidates: Tensor, records: Tensor, metric: Metric) -> Tenso
 
 
 def rank_test(
-    private: Tensor, held_out: Tensor, private_labels: Tensor, held_out_labels: Tensor, *, seed: int, draws: int = 9999
+    private: Tensor,
+    held_out: Tensor,
+    private_labels: Tensor,
+    held_out_labels: Tensor,
+    *,
+    seed: int,
+    draws: int = 19999,
 ) -> RankTest:
     """Test scores of `private` records against those of `held_out` ones, larger being better, class by class.
 
