@@ -111,6 +111,8 @@ def test_an_audit_finds_the_unknown_record_in_raw_units() -> None:
         report = audit(release, truth=(x[k], y[k]), held_out=held_out, attacks=["GLM"])
         assert report.worst is not None
         found += report.worst.found or 0
+        (check,) = [check for check in report.answer.preflight.checks if check.name == "stationarity"]
+        assert "are stationary" in check.text
     assert found == 2
 
 

@@ -30,6 +30,8 @@ from remanence.attacks import (
 )
 from remanence.auditing.presets import RECONSTRUCTOR
 from remanence.errors import BadInput, unknown_name
+from remanence.models.operations import Normalisation
+from remanence.models.structure import FirstLinear, first_linear
 from remanence.progress import OutOfTime, time_limit, track
 from remanence.releases import (
     Gradient,
@@ -99,7 +101,7 @@ _KINDS = (  # cheapest first, as far as that can be said without a release
     ),
     _Kind(attack=Linearised, needs=KnowsTraining, knowledge=BASE, settings=lambda release, n: Linearised(candidates=n)),
     _Kind(attack=SimuDy, needs=KnowsTraining, knowledge=BASE, settings=lambda release, n: SimuDy(candidates=n)),
-    _Kind(attack=RecoNN, needs=KnowsFixed, knowledge=OTHERS, settings=lambda release, n: RECONSTRUCTOR),
+    _Kind(attack=RecoNN, needs=KnowsFixed, knowledge=OTHERS, settings=lambda release, n: _reconstructor(release)),
     _Kind(attack=Mnemonist, needs=KnowsAllButOne, knowledge=OTHERS, settings=lambda release, n: Mnemonist()),
 )
 
@@ -185,6 +187,13 @@ def _as_gradient(release: LocalUpdate) -> Gradient:
         shape=release.shape,
         loss=release.loss,
     )
+
+
+def _reconstructor(release: Any) -> RecoNN:
+    """RecoNN, with a dense head where records are normalised before the first layer, whose rows a gated head adds."""
+    first = first_linear(release.model, release.shape)
+    normalised = isinstance(first, FirstLinear) and any(isinstance(each, Normalisation) for each in first.before)
+    return replace(RECONSTRUCTOR, head="dense") if normalised else RECONSTRUCTOR
 
 
 def _loss(release: Any) -> Any:

@@ -11,7 +11,7 @@ from remanence.auditing.outputs import losses_of, released_loss
 from remanence.auditing.report import Check
 from remanence.models import Unsupported, first_linear
 from remanence.models.operations import Flatten, Normalisation
-from remanence.types import Data, Params
+from remanence.types import Data, Params, concat
 
 _FEW = 8  # records whose own gradients are compared
 _STATIONARY = 0.9  # cosine of minus the gradient with the weights
@@ -31,7 +31,8 @@ def check_dynamics(
     if after is None:
         return checks, numbers
     try:
-        gradient = _gradient(release, after, private)
+        fixed = getattr(release, "fixed", None)
+        gradient = _gradient(release, after, private if fixed is None else concat([fixed, private]))
         more, found = _stationarity(release, after, gradient)
         checks, numbers = checks + more, numbers | found
         if before is not None and set(before) == set(after):
@@ -67,10 +68,10 @@ def _cosine(one: Tensor, other: Tensor) -> float:
 
 def _stationarity(release: Any, final: Params, gradient: Params) -> tuple[list[Check], dict[str, float | None]]:
     """Where weight decay holds the gradient of the loss in balance, minus the gradient points along the weights."""
-    names = list(gradient)
+    training = getattr(release, "training", None)
+    names = [name for name in gradient if training is None or training.decays(name)]
     flat, weights = _flat(gradient, names), _flat(final, names)
     cosine = _cosine(-flat, weights)
-    training = getattr(release, "training", None)
     decay = None if training is None else float(training.weight_decay)
     ratio = float(flat.norm() / (decay * weights.norm())) if decay else None
     numbers = {

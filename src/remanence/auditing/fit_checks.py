@@ -13,9 +13,11 @@ from remanence.errors import BadInput
 from remanence.metrics.exchangeability import rank_sum_test
 from remanence.metrics.statistics import auc
 from remanence.releases import KnowsUpdate
+from remanence.training import SquaredError
 from remanence.types import Data, Params
 
 _MIN_RECORDS = 32  # with fewer an accuracy says little
+_MAX_CLASSES = 20  # targets of a squared error: with more it is a regression
 _LEVEL = 1e-4  # of a test that stops an audit
 _SWAPPED_AUC, _SWAPPED_LOSS = 0.35, 1.5
 _EXPLAINED, _UNEXPLAINED = 0.9, 0.5  # cosine of an update with that of the records
@@ -52,6 +54,9 @@ def check_fit(
         return [stop]
     if shifted := _from_one(logits, private, held_out, right):
         return [shifted]
+    if isinstance(loss, SquaredError) and len(loss.values) > _MAX_CLASSES:
+        text = f"Squared error{where}: private records {mean[0]:.3g}, held-out ones {mean[1]:.3g}."
+        return [Check(name="accuracy", status="ok", text=text)]
     if after is not None and max(accuracy) <= chance + 0.05 and len(private) + len(held_out) >= _MIN_RECORDS:
         text = (
             f"The model is hardly better than naming the commonest class ({said}; commonest class {chance:.0%}): these "
