@@ -121,11 +121,13 @@ def _sampled(count: int, size: int, seed: int) -> Tensor:
     return torch.randperm(count, generator=torch.Generator().manual_seed(derive_seed(seed, "scored")))[:size]
 
 
-def count_found(tried: Sequence[Attempt], others: Data, seed: int) -> list[tuple[AttackRow, Tensor | None]]:
-    """The rows with their counts, at a false-positive rate that is divided by the number of attacks that ran, and for
-    each attack that ran which records were found."""
-    ran = [one for one in tried if one.finding is not None]
-    return [_counted(one.row, one.finding, len(ran), others, seed) if one.finding else (one.row, None) for one in tried]
+def count_found(
+    tried: Sequence[Attempt], others: Data, seed: int, *, attacks: int | None = None
+) -> list[tuple[AttackRow, Tensor | None]]:
+    """The rows with their counts, at a false-positive rate that is divided by the number of `attacks`, by default of
+    those that ran, and for each attack that ran which records were found."""
+    ran = attacks or sum(one.finding is not None for one in tried)
+    return [_counted(one.row, one.finding, ran, others, seed) if one.finding else (one.row, None) for one in tried]
 
 
 def _counted(row: AttackRow, finding: Finding, attacks: int, others: Data, seed: int) -> tuple[AttackRow, Tensor]:

@@ -4,7 +4,7 @@ It is made with the templates, the style and the security policy of `remanence.r
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, final
 
@@ -13,13 +13,14 @@ from markupsafe import Markup
 from remanence.auditing.applicability import BASE, OTHERS, UPDATE, WEIGHTS
 from remanence.auditing.documentation import REFERENCES, questions
 from remanence.auditing.examples import Examples
-from remanence.auditing.report import SEVERITIES, Answer, AttackRow, Evidence, Report, Severity
+from remanence.auditing.report import SEVERITIES, Answer, AttackRow, Countermeasure, Evidence, Report, Severity
 from remanence.auditing.threats import threats_asked, threats_not_asked
+from remanence.auditing.tradeoff import tradeoff
 from remanence.auditing.words import SCALE, evidence_words, fraction_or_number, interval_words, not_run, ranked
 from remanence.experiments.words import number, score
 from remanence.report.attacks import Shown, parse_call
 from remanence.report.document import environment, page_parts
-from remanence.report.figures import interval, rendered
+from remanence.report.figures import Rendered, interval, rendered
 from remanence.report.pictures import png
 
 if TYPE_CHECKING:
@@ -126,10 +127,18 @@ def render_report(report: Report) -> str:
             columns=[_evidence(row) for row in answer.evidence if row.group == "other"],
             figures=[rendered(figure) for figure in answer.figures],
             details=[_detail(row, examples.get(row.name)) for row in ranked(answer.attacks)],
+            helps=answer.countermeasures,
+            tradeoffs=_tradeoffs(answer.countermeasures),
             questions=questions(answer),
             interval_words=interval_words,
         )
     )
+
+
+def _tradeoffs(rows: Sequence[Countermeasure]) -> list[Rendered]:
+    """Leakage against accuracy, by each measure of leakage that there is; the table beside them has the values."""
+    figures = [tradeoff(rows, by=by) for by in ("found", "membership")]
+    return [replace(rendered(figure), rows=[]) for figure in figures if figure.series]
 
 
 def _gallery(attack: str, examples: Examples, pictures: int, columns: int) -> Gallery:

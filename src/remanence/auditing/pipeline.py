@@ -23,6 +23,7 @@ from remanence.auditing.advice import advice
 from remanence.auditing.applicability import applicable
 from remanence.auditing.attempts import attempt, count_found, minutes
 from remanence.auditing.columns import column_evidence, encoding_checks
+from remanence.auditing.countermeasures import countermeasures_for
 from remanence.auditing.digests import digest_data, digest_params
 from remanence.auditing.evidence import gather_evidence
 from remanence.auditing.preflight import preflight
@@ -69,14 +70,17 @@ def audit(
     digests: Digests | None = None,
     store: Path | None = None,
     caveats: Sequence[Caveat] = (),
+    defenses: bool = False,
 ) -> Report:
     """Run every attack that applies to `release` and say which of the `truth`, its private records, come back.
 
     `held_out` are records of the same kind that the model never saw; the more there are, the finer the levels of
     chance. `attacks` names the only ones to run. `budget` is in seconds. Searches that an interrupted audit left in
-    `store` are resumed. `caveats` are added to those of the attacks.
+    `store` are resumed. `caveats` are added to those of the attacks. With `defenses` half of the budget goes to
+    stand-ins that are trained again with each countermeasure, see `remanence.auditing.countermeasures`.
     """
-    start = perf_counter()
+    start, total = perf_counter(), budget
+    budget = budget / 2 if defenses else budget
     release = covering(_in_evaluation_mode(release), truth, held_out)
     private, others = as_data(truth, release, "truth"), as_data(held_out, release, "held_out")
     ready = preflight(release, private, others)
@@ -110,6 +114,18 @@ def audit(
     evidence += column_evidence(release, private, others, findings, rows)
     step = severity(rows, evidence)
     estimates = tuple(Estimate(name=each.name, seconds=each.seconds) for each in asked if each.status != "refused")
+    helps = (
+        countermeasures_for(
+            release,
+            private,
+            others,
+            attacks=attacks,
+            budget=start + total - perf_counter(),
+            seed=derive_seed(seed, "countermeasures"),
+        )
+        if defenses
+        else ()
+    )
     answer = Answer(
         schema=SCHEMA,
         command=command,
@@ -126,12 +142,13 @@ def audit(
         advice=advice(type(release).__name__, step, rows),
         caveats=(*caveats, *_caveats(findings)),
         figures=figures,
-        budget=budget,
+        budget=total,
         seconds=perf_counter() - start,
         seed=seed,
         versions={"remanence": version(), "torch": torch.__version__, "python": platform.python_version()},
         records=len(private),
         held_out=len(others),
+        countermeasures=helps,
     )
     identified = {row.name: found for row, found in counted if found is not None}
     return Report(answer=answer, findings=findings, truth=private, identified=identified)

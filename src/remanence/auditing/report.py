@@ -13,6 +13,7 @@ from remanence.errors import BadInput
 from remanence.experiments.codec import encode, json_schema
 from remanence.experiments.finding import Finding
 from remanence.experiments.outcome import Figure
+from remanence.metrics import Interval
 from remanence.types import Caveat
 
 if TYPE_CHECKING:
@@ -128,6 +129,29 @@ class Digests:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class Countermeasure:
+    """A stand-in that was trained with one countermeasure: how accurate it is and what leaks from it.
+
+    The first of a list is the baseline, without any. Where differential privacy applies, no attack finds a larger
+    fraction of the records than `bound`, nor does a membership test at a false-positive rate of 1 %.
+    """
+
+    name: str
+    setting: str
+    status: Status
+    reason: str | None = None  # why it did not run, or what limits it
+    accuracy: Interval | None = None  # on the held-out records
+    attack: AttackRow | None = None  # the one that was strongest on the baseline, of those that apply
+    tpr: Evidence | None = None  # of the membership test with the largest AUC
+    auc: Evidence | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    bound: float | None = None
+    seconds: float = 0.0
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Answer:
     """The answer of an audit, as `--json` prints it and `report.json` holds it."""
 
@@ -152,6 +176,7 @@ class Answer:
     versions: dict[str, str]
     records: int
     held_out: int
+    countermeasures: tuple[Countermeasure, ...] = ()  # on request
 
 
 @final
