@@ -117,7 +117,9 @@ class _Attacks:
     reason: str | None  # why none ran
 
 
-def _attacked(owner: Owner, baseline: StandIn, names: Sequence[str] | None, seconds: float, max_seconds: float) -> _Attacks:
+def _attacked(
+    owner: Owner, baseline: StandIn, names: Sequence[str] | None, seconds: float, max_seconds: float
+) -> _Attacks:
     """Every attack that applies to the baseline, all in so many `seconds` and each in at most `max_seconds`."""
     end = perf_counter() + seconds
     asked = [each for each in _asked(owner, baseline, names, seconds) if each.status != "refused"]
