@@ -13,7 +13,7 @@ from remanence.models import Unsupported, first_linear
 from remanence.models.operations import Flatten, Normalisation
 from remanence.types import Data, Params, concat
 
-_FEW = 8  # records whose own gradients are compared
+_FEW = 4  # records whose own gradients are compared
 _STATIONARY = 0.9  # cosine of minus the gradient with the weights
 _LINEAR = 0.8  # as in diagnostics/linearity.py
 

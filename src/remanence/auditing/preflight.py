@@ -24,7 +24,7 @@ from remanence.types import Data, Params
 
 SECONDS = 10.0
 _MAX_RECORDS, _MIN_RECORDS = 1000, 32
-_PASSES = 40  # forward passes over the records that all checks together take
+_PASSES = 60  # forward passes over the records that all checks together take
 
 
 def preflight(release: Any, private: Data, held_out: Data, *, seconds: float = SECONDS) -> PreflightSummary:

@@ -14,9 +14,10 @@ from typing import Any, final
 
 import torch
 
-from remanence.auditing.applicability import WEIGHTS, Applicability, applicable
+from remanence.auditing.applicability import WEIGHTS, applicable
 from remanence.auditing.attempts import Attempt, attempt
 from remanence.auditing.outputs import endpoints, logits_of, losses, released_loss
+from remanence.auditing.report import AttackRow
 from remanence.auditing.resuming import Steps
 from remanence.engine import loss_gradient, train
 from remanence.errors import BadInput
@@ -38,6 +39,7 @@ class StandIn:
 
     label: str
     about: str
+    attacks: tuple[str, ...]  # the strongest on such a release
     release: Gradient | FineTuned
     truth: Data
 
@@ -50,22 +52,25 @@ def shows_weights_alone(release: Any, tried: Sequence[Attempt]) -> bool:
 def attack_stand_ins(
     release: Any, private: Data, others: Data, deadline: float, steps: Steps, seed: int
 ) -> list[Attempt]:
-    """What ran on stand-ins before the `deadline`, each attack within an equal part of the time that is left."""
-    waiting = list[tuple[StandIn, Applicability]]()
-    with suppress(BadInput, RuntimeError, OutOfTime), time_limit(max(deadline - perf_counter(), 0.0)):
-        for each in stand_ins(release, private, seed=derive_seed(seed, "stand-in")):
-            asked = applicable(each.release, records=len(each.truth), seed=seed)
-            waiting += [(each, one) for one in asked if one.status != "refused"]
+    """What ran on stand-ins before the `deadline`, which the first has half of the time to."""
     tried = list[Attempt]()
-    for position, (each, one) in enumerate(waiting):
-        allowed = (deadline - perf_counter()) / (len(waiting) - position)
-        found = attempt(one, each.truth, others, allowed, steps, seed)
-        if found.finding is not None:
-            reason = "; ".join(filter(None, (each.about, found.row.reason)))
-            row = replace(found.row, name=f"{one.name} ({each.label})", subject="stand-in", reason=reason)
-            tried.append(replace(found, row=row))
-            say(f"{row.name}: ran on a stand-in")
+    with suppress(BadInput, RuntimeError, OutOfTime), time_limit(max(deadline - perf_counter(), 0.0)):
+        for position, each in enumerate(stand_ins(release, private, seed=derive_seed(seed, "stand-in"))):
+            asked = applicable(each.release, records=len(each.truth), attacks=each.attacks, seed=seed)
+            waiting = [one for one in asked if one.status != "refused"]
+            end = deadline if position else (perf_counter() + deadline) / 2
+            for done, one in enumerate(waiting):
+                allowed = (end - perf_counter()) / (len(waiting) - done)
+                found = attempt(one, each.truth, others, allowed, steps, seed)
+                if found.finding is not None:
+                    tried.append(replace(found, row=_labelled(found.row, each)))
+                    say(f"{tried[-1].row.name}: ran on a stand-in")
     return tried
+
+
+def _labelled(row: AttackRow, stand_in: "StandIn") -> AttackRow:
+    reason = "; ".join(filter(None, (stand_in.about, row.reason)))
+    return replace(row, name=f"{row.name} ({stand_in.label})", subject="stand-in", reason=reason)
 
 
 def stand_ins(release: Any, private: Data, *, seed: int) -> Iterator[StandIn]:
@@ -81,6 +86,7 @@ def stand_ins(release: Any, private: Data, *, seed: int) -> Iterator[StandIn]:
     yield StandIn(
         label=f"gradient of {len(truth)} records",
         about=f"a stand-in of the same architecture at {begins}: one gradient of {len(truth)} private records",
+        attacks=("FirstLayer", "GradientMatching"),
         release=Gradient(
             model=release.model,
             at=initial,
@@ -100,6 +106,7 @@ def stand_ins(release: Any, private: Data, *, seed: int) -> Iterator[StandIn]:
                 f"a stand-in of the same architecture: {training.epochs} epochs on {len(truth)} private records from "
                 f"{begins}, which the attacker has"
             ),
+            attacks=("SimuDy",),
             release=FineTuned(
                 model=release.model,
                 final=final_params,
