@@ -123,13 +123,23 @@ def test_one_record_is_not_found_by_chance_in_a_small_pool(digits: Data) -> None
 
 
 def test_unusable_records_are_refused(digits: Data) -> None:
-    found, truth = Reconstruction(x=digits.x[:10]), digits.take(slice(0, 10))
+    found, truth = Reconstruction(x=digits.x[:30]), digits.take(slice(0, 30))
     with refused("too-few", "unrelated"):
-        evaluate(found, truth, unrelated=digits.take(slice(10, 15)))
+        evaluate(found, truth, unrelated=digits.take(slice(30, 32)))
     with refused("empty", "truth"):
         evaluate(found, digits.take(slice(0, 0)), unrelated=digits)
     with refused("conflict"):
         evaluate(found, truth, unrelated=digits.take(slice(5, 500)))
+
+
+def test_fewer_held_out_records_than_candidates_keep_the_level(digits: Data) -> None:
+    shuffled = digits.take(torch.randperm(len(digits), generator=torch.Generator().manual_seed(0)))
+    truth, pool, others = (shuffled.take(slice(a, b)) for a, b in ((0, 300), (300, 500), (500, 800)))
+    null = evaluate(Reconstruction(x=others.x), truth, unrelated=pool, metrics=(SSIM,))
+    assert null.fraction_found.value <= 0.02
+    leak = torch.cat([truth.x[:150], others.x[150:]])
+    found = evaluate(Reconstruction(x=leak), truth, unrelated=pool, metrics=(SSIM,)).found
+    assert found[:150].double().mean() > 0.95
 
 
 def test_a_diverged_candidate_is_not_found_and_spoils_nothing(digits: Data) -> None:

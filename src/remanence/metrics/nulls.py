@@ -17,6 +17,7 @@ from remanence.metrics.matching import NONE, Matching
 from remanence.metrics.pixel import MSE
 from remanence.types import Data
 
+MIN_POOL = 0.1  # of the records that are compared, that must have been held out
 NULL_SCORES, MAX_SAMPLES = 2000, 200  # sampling is repeated until there are enough scores for a level of 0.1 %
 Values: TypeAlias = dict[str, Tensor]
 
@@ -58,8 +59,11 @@ def unrelated_images(
 ) -> Null:
     """Null (b): unrelated records against the truth."""
     labels = truth.y[torch.arange(count, device=truth.y.device) % len(truth)]
-    every = torch.arange(len(truth), device=truth.x.device)
-    trials = ((sampled, every) for sampled in _samples(labels, unrelated, seed))
+    compared = max(1, len(truth) * min(count, len(unrelated)) // count)  # fewer where fewer can stand in for all
+    trials = (
+        (sampled, _subset(len(truth), compared, seed + i).to(sampled))
+        for i, sampled in enumerate(_samples(labels, unrelated, seed))
+    )
     meaning = "unrelated records of the same classes, as many as there are reconstructions, in their place"
     return _pooled(meaning, unrelated.x, truth.x, trials, matching, metrics)
 
@@ -111,16 +115,25 @@ def _pooled(
 
 
 def _samples(labels: Tensor, pool: Data, seed: int) -> Iterator[Tensor]:
-    """Indices of samples from `pool` without replacement, record i of the label `labels[i]` as far as there are any."""
-    if len(pool) < len(labels):
+    """Indices of samples from `pool` without replacement, record i of the label `labels[i]` as far as there are any; a
+    smaller pool is sampled whole, with the labels of random records."""
+    if len(pool) < MIN_POOL * len(labels):
         message = (
-            f"`unrelated` must hold at least as many records as are compared, {len(labels)}, got {len(pool)}: "
-            "hold more records out"
+            f"`unrelated` must hold at least {MIN_POOL:.0%} as many records as are compared, {len(labels)}, got "
+            f"{len(pool)}: hold more records out"
         )
         raise BadInput(message, code="too-few", argument="unrelated")
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(MAX_SAMPLES):
-        yield _sample(labels.cpu(), pool.y.cpu(), generator).to(pool.x.device)
+    generator, labels = torch.Generator().manual_seed(seed), labels.cpu()
+    for i in range(MAX_SAMPLES):
+        some = labels[_subset(len(labels), len(pool), seed + i)] if len(pool) < len(labels) else labels
+        yield _sample(some, pool.y.cpu(), generator).to(pool.x.device)
+
+
+def _subset(total: int, size: int, seed: int) -> Tensor:
+    """Indices of `size` random ones of `total`, in order; all of them where there are no more."""
+    if size >= total:
+        return torch.arange(total)
+    return torch.randperm(total, generator=torch.Generator().manual_seed(seed))[:size].sort().values
 
 
 def _sample(labels: Tensor, pool: Tensor, generator: torch.Generator) -> Tensor:
