@@ -58,7 +58,7 @@ def attempt(one: Applicability, private: Data, others: Data, allowed: float, ste
         return Attempt(row=replace(row, status="skipped", reason=text, seconds=perf_counter() - start))
     except BadInput as refusal:
         return Attempt(row=replace(row, reason=str(refusal), seconds=perf_counter() - start))
-    except Exception as fault:  # noqa: BLE001 - one attack that fails is a row, and the audit goes on
+    except Exception as fault:
         reason = f"{type(fault).__name__}: {str(fault).partition(chr(10))[0]}"
         return Attempt(row=replace(row, status="failed", reason=reason, seconds=perf_counter() - start))
     return Attempt(row=replace(row, status="ran", seconds=perf_counter() - start), finding=finding)
