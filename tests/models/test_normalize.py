@@ -54,6 +54,20 @@ def test_records_enter_normalised_and_come_back(x: torch.Tensor, mean: object, s
         torch.testing.assert_close(entering.records(params, inputs.flatten(1)), x)
 
 
+def test_two_normalisations_are_one() -> None:
+    inner, x = (
+        mlp((5,), 3, hidden=(4,), activation=nn.ReLU),
+        torch.rand(6, 5, generator=torch.Generator().manual_seed(0)),
+    )
+    low, high = torch.linspace(-3, 1, 5), torch.linspace(2, 9, 5)
+    params = initial_params(inner, seed=0)
+    raw = normalized(normalized(inner, 0.5, 2.0), -low / (high - low), 1 / (high - low))
+    found = apply(raw, normalized_params(raw, params), x)
+    torch.testing.assert_close(found, apply(inner, params, (x * (high - low) + low - 0.5) / 2.0))
+    assert isinstance(parse(raw, (5,)), MLP)
+    assert raw[-1] is inner
+
+
 def test_a_model_keeps_its_mode() -> None:
     inner = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(432, 3))
     assert normalized(inner, 0.0, 1.0).training

@@ -95,10 +95,22 @@ def broadcast_shape(constants: Sequence[int], record: Sequence[int]) -> tuple[in
 def normalized(model: nn.Module, mean: Constants, std: Constants) -> nn.Sequential:
     """`model` after `Normalize(mean, std)`: a network of records in [0, 1], as they are before the normalisation.
 
-    The parameters of `model` have their names after the prefix ``model.``: see `normalized_params`.
+    The parameters of `model` have their names after the prefix ``model.``: see `normalized_params`. Of a network that
+    this function made, the two normalisations become one.
     """
-    wrapped = nn.Sequential(OrderedDict([(_NORMALIZE, Normalize(mean, std)), (_MODEL, model)]))
-    return wrapped.train(model.training)
+    first, inner = Normalize(mean, std), model
+    if isinstance(model, nn.Sequential) and [name for name, _ in model.named_children()] == [_NORMALIZE, _MODEL]:
+        second = model.get_submodule(_NORMALIZE)
+        if isinstance(second, Normalize) and _alike(first, second):
+            first = Normalize(first.mean + first.std * second.mean, first.std * second.std)
+            inner = model.get_submodule(_MODEL)
+    return nn.Sequential(OrderedDict([(_NORMALIZE, first), (_MODEL, inner)])).train(model.training)
+
+
+def _alike(one: Normalize, other: Normalize) -> bool:
+    """Whether numbers are for the same values: for all of them, or for as many."""
+    sizes = {each.numel() for each in (one.mean, one.std, other.mean, other.std)} - {1}
+    return len(sizes) < 2
 
 
 def normalized_params(wrapped: nn.Sequential, params: Params) -> Params:
