@@ -6,10 +6,14 @@ of a step is known.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import prod
 from time import perf_counter
 from typing import Any, Literal, final
+
+import torch
+from torch.nn.modules.dropout import _DropoutNd
 
 from remanence.attacks import (
     GLM,
@@ -18,7 +22,6 @@ from remanence.attacks import (
     Differencing,
     FirstLayer,
     GradientMatching,
-    KKTRun,
     Linearised,
     Mnemonist,
     RecoNN,
@@ -28,10 +31,9 @@ from remanence.attacks import (
     Stein,
     with_search,
 )
-from remanence.auditing.presets import RECONSTRUCTOR
+from remanence.auditing.attack_settings import kkt, reconstructor, stationarity
+from remanence.auditing.refusal_words import missing_knowledge, refusal_words
 from remanence.errors import BadInput, unknown_name
-from remanence.models.operations import Normalisation
-from remanence.models.structure import FirstLinear, first_linear
 from remanence.progress import OutOfTime, time_limit, track
 from remanence.releases import (
     Gradient,
@@ -88,23 +90,15 @@ _KINDS = (  # cheapest first, as far as that can be said without a release
     _Kind(attack=Differencing, needs=KnowsFixed, knowledge=OTHERS, settings=lambda release, n: Differencing()),
     _Kind(attack=GLM, needs=KnowsFixed, knowledge=OTHERS, settings=lambda release, n: GLM()),
     _Kind(attack=GradientMatching, needs=KnowsUpdate, knowledge=UPDATE, settings=lambda release, n: GradientMatching()),
-    _Kind(
-        attack=Stationarity,
-        needs=KnowsFinal,
-        knowledge=WEIGHTS,
-        settings=lambda release, n: Stationarity(candidates=n, loss=_loss(release)),
-    ),
-    _Kind(
-        attack=KKT,
-        needs=KnowsFinal,
-        knowledge=WEIGHTS,
-        settings=lambda release, n: KKT(candidates=2 * n, runs=(KKTRun(),)),
-    ),
+    _Kind(attack=Stationarity, needs=KnowsFinal, knowledge=WEIGHTS, settings=stationarity),
+    _Kind(attack=KKT, needs=KnowsFinal, knowledge=WEIGHTS, settings=kkt),
     _Kind(attack=Linearised, needs=KnowsTraining, knowledge=BASE, settings=lambda release, n: Linearised(candidates=n)),
     _Kind(attack=SimuDy, needs=KnowsTraining, knowledge=BASE, settings=lambda release, n: SimuDy(candidates=n)),
-    _Kind(attack=RecoNN, needs=KnowsFixed, knowledge=OTHERS, settings=lambda release, n: _reconstructor(release)),
+    _Kind(attack=RecoNN, needs=KnowsFixed, knowledge=OTHERS, settings=reconstructor),
     _Kind(attack=Mnemonist, needs=KnowsAllButOne, knowledge=OTHERS, settings=lambda release, n: Mnemonist()),
 )
+
+_SIMULATING = (Linearised, SimuDy, RecoNN, Mnemonist)  # train networks as the release says that its own was trained
 
 
 def applicable(
@@ -114,7 +108,7 @@ def applicable(
 
     Those that apply come first, the cheapest of them first. `attacks` names the only ones that are asked.
     """
-    n = records or getattr(release, "batch_size", None) or 1
+    n, release = records or getattr(release, "batch_size", None) or 1, in_evaluation_mode(release)
     names = [kind.attack.__name__ for kind in _KINDS]
     if unknown := [name for name in attacks or () if name not in names]:
         raise unknown_name("attack", unknown[0], names, argument="attacks")
@@ -134,6 +128,10 @@ def _asked(kind: _Kind, release: Any, n: int, seed: int) -> Applicability:
         shown, weaker = _as_gradient(release), "several local steps are taken for one"
         weaker = None if release.training.epochs == 1 else weaker
     refused = Applicability(name=name, status="refused", reason=None, knowledge=kind.knowledge)
+    if (missing := missing_knowledge(shown, kind.needs)) is not None:
+        return replace(refused, reason=missing)
+    if kind.attack in _SIMULATING:
+        shown, weaker = _in_evaluation(shown)
     try:
         require(shown, kind.needs, by=name)
         if n * prod(release.shape) > _MAX_UNKNOWNS:
@@ -141,7 +139,7 @@ def _asked(kind: _Kind, release: Any, n: int, seed: int) -> Applicability:
         attack = kind.settings(shown, n)
         seconds, found = (None, None) if isinstance(attack, ShadowAttack) else _probe(attack, shown, seed)
     except BadInput as refusal:
-        return replace(refused, reason=str(refusal))
+        return replace(refused, reason=refusal_words(name, refusal, shown))
     except Exception as fault:
         return replace(refused, reason=f"it failed: {type(fault).__name__}: {str(fault).partition(chr(10))[0]}")
     return replace(
@@ -180,6 +178,26 @@ def _timed(attack: Attack[Any], release: Any, seed: int) -> float:
     return perf_counter() - start
 
 
+def in_evaluation_mode(release: Any) -> Any:
+    """The release with its model in evaluation mode, as a published model is used; the caller's is left alone."""
+    if not release.model.training:
+        return release
+    return replace(release, model=deepcopy(release.model).eval())
+
+
+def _in_evaluation(release: Any) -> tuple[Any, str | None]:
+    """A release whose training can be simulated by a network in evaluation mode, and what that leaves out."""
+    reasons = list[str]()
+    if any(isinstance(layer, _DropoutNd) and layer.p > 0 for layer in release.model.modules()):
+        reasons.append("dropout, of which nobody knows what it dropped, is left out of the simulated training")
+    if (initial := getattr(release, "initial", None)) is not None:
+        final, buffers = release.final, [name for name, _ in release.model.named_buffers() if name in initial]
+        if any(not torch.equal(initial[name], final[name]) for name in buffers if final[name].is_floating_point()):
+            reasons.append("BatchNorm statistics, which moved, are in the simulated training those of the end")
+            release = replace(release, initial=initial | {name: final[name] for name in buffers})
+    return release, "; ".join(reasons) or None
+
+
 def _as_gradient(release: LocalUpdate) -> Gradient:
     return Gradient(
         model=release.model,
@@ -190,32 +208,3 @@ def _as_gradient(release: LocalUpdate) -> Gradient:
         shape=release.shape,
         loss=release.loss,
     )
-
-
-def _reconstructor(release: Any) -> RecoNN:
-    """RecoNN, with a dense head where records are normalised before the first layer, whose rows a gated head adds."""
-    first = first_linear(release.model, release.shape)
-    normalised = isinstance(first, FirstLinear) and any(isinstance(each, Normalisation) for each in first.before)
-    return replace(RECONSTRUCTOR, head="dense") if normalised else RECONSTRUCTOR
-
-
-def _loss(release: Any) -> Any:
-    """The loss that the release tells, or the one that its outputs suggest."""
-    from remanence.training import CrossEntropy, Logistic
-
-    if isinstance(release, KnowsTraining | KnowsFixed):
-        return release.training.loss
-    return CrossEntropy() if outputs(release) > 1 else Logistic()
-
-
-def outputs(release: Any) -> int:
-    """The number of outputs of the model for one record."""
-    import torch
-
-    from remanence.models import apply
-
-    params = release.final if isinstance(release, KnowsFinal) else release.at
-    like = next(p for p in params.values() if p.is_floating_point())
-    with torch.no_grad():
-        logits = apply(release.model, params, like.new_zeros(2, *release.shape))
-    return int(logits.shape[-1]) if logits.ndim > 1 else 1

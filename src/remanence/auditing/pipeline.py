@@ -10,7 +10,6 @@ what is left of the budget. An attack that is refused or fails is a row, and the
 
 import platform
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any, TypeAlias
 import torch
 
 from remanence.auditing.advice import advice
-from remanence.auditing.applicability import applicable
+from remanence.auditing.applicability import applicable, in_evaluation_mode
 from remanence.auditing.attempts import attempt, count_found, minutes
 from remanence.auditing.columns import column_evidence, encoding_checks
 from remanence.auditing.countermeasures import countermeasures_for
@@ -81,7 +80,7 @@ def audit(
     """
     start, total = perf_counter(), budget
     budget = budget / 2 if defenses else budget
-    release = covering(_in_evaluation_mode(release), truth, held_out)
+    release = covering(in_evaluation_mode(release), truth, held_out)
     private, others = as_data(truth, release, "truth"), as_data(held_out, release, "held_out")
     ready = preflight(release, private, others)
     ready = replace(ready, checks=(*ready.checks, *encoding_checks(private)))
@@ -203,13 +202,6 @@ def _digests(release: Any, private: Data, others: Data) -> Digests:
         data=digest_data(private),
         held_out=digest_data(others),
     )
-
-
-def _in_evaluation_mode(release: Any) -> Any:
-    """The release with its model in evaluation mode, as a published model is used; the caller's is left alone."""
-    if not release.model.training:
-        return release
-    return replace(release, model=deepcopy(release.model).eval())
 
 
 def _line(row: AttackRow, seconds: float) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, final
 
 from torch import nn
 
-from remanence.auditing.applicability import outputs
+from remanence.auditing.attack_settings import outputs
 from remanence.auditing.digests import digest_data, digest_file
 from remanence.auditing.models import load_model
 from remanence.auditing.pipeline import BUDGET, audit

@@ -11,7 +11,7 @@ from typing import Any, final
 
 from torch import nn
 
-from remanence.auditing.applicability import outputs
+from remanence.auditing.attack_settings import outputs
 from remanence.auditing.outputs import is_correct, logits_of
 from remanence.auditing.stand_in import new_weights
 from remanence.auditing.variants import Variant

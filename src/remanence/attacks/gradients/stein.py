@@ -36,7 +36,7 @@ from remanence.attacks.gradients.tensor.refinement import InSpan, row_space
 from remanence.attacks.gradients.tensor.wide_layer import WideLayer
 from remanence.errors import BadInput, check_min, unknown_name
 from remanence.models import apply
-from remanence.progress import track
+from remanence.progress import SOON, track
 from remanence.releases import KnowsGradient, require
 from remanence.seeds import derive_seed
 from remanence.types import Reconstruction, float_like
@@ -151,18 +151,20 @@ class Stein:
             inputs=records @ span.T, objective=_relative_residual(equations, records, subset.residuals_for(records))
         )
         rounds = 1 + self.reseeds if self.refine else 0
-        for _ in track(range(rounds), total=rounds, label="refinements", may_stop=True):
+        for index in track(range(rounds), total=rounds, label="refinements", may_stop=True):
+            if index:
+                records = subset.reseeded(found.inputs @ span, span)
             found = min(found, self._refined(equations, records, span), key=lambda each: each.objective)
             if found.objective < equations.layer.rounding or len(directions) == 1:
                 break
-            records = subset.reseeded(found.inputs @ span, span)
         return found
 
     def _refined(self, equations: InSpan, records: Tensor, span: Tensor) -> "_Found":
         """Solve on a subset of the rows, then on more of them, selected in two manners, and under noise on all."""
         records, residuals = equations.subset(len(records)).solve(records, steps=_STEPS)
         objective = _relative_residual(equations, records, residuals)
-        for select in (equations.clearest, equations.likeliest) * _SELECTIONS:
+        selections = (equations.clearest, equations.likeliest) * _SELECTIONS
+        for select in track(selections, total=len(selections), label="more rows", after=SOON, may_stop=True):
             if objective < equations.layer.rounding:
                 break
             records, residuals = select(records, residuals).solve(records, steps=_LAST_STEPS)

@@ -82,8 +82,11 @@ class KKT:
         return Reconstruction(x=x, y=objective.labels, objective=float(found.value[index]))
 
     def images(self, release: KnowsFinal, x: Tensor) -> Tensor:
-        """Candidates (n, pixels) as the paper scores them, (n, *shape): with the mean, each rescaled to [0, 1]."""
+        """Candidates (n, pixels) as the paper scores them, (n, *shape): with the mean, each rescaled to [0, 1]; rows of
+        a table, whose values have no common scale, are clamped."""
         x = self.preprocessing.records(release, x.to(float_like(release.final)))
+        if x.ndim == 2:
+            return x.clamp(0, 1)
         low, high = (v.view(-1, *[1] * (x.ndim - 1)) for v in torch.aminmax(x.flatten(1), dim=1))
         return (x - low) / (high - low).clamp_min(torch.finfo(x.dtype).tiny)
 

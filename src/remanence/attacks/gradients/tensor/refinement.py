@@ -15,6 +15,7 @@ from torch import Tensor
 
 from remanence.attacks.gradients.tensor.decomposition import lstsq_qr
 from remanence.attacks.gradients.tensor.wide_layer import WideLayer
+from remanence.progress import SOON, track
 
 _MIN_ROWS, _OVERDETERMINED = 400, 8  # rows at least, and equations for each unknown
 _LENGTHS = 41  # tried for each direction
@@ -146,7 +147,7 @@ class InSpan:
         """Records and residuals (b, r) that explain the gradient, by Levenberg-Marquardt steps from an estimate."""
         residuals, damping = self.residuals_for(records), 1e-3
         misfit = self.misfit(records, residuals)
-        for _ in range(steps):
+        for _ in track(range(steps), total=steps, label="equations of the gradient", after=SOON, may_stop=True):
             proposed = self._step(records, residuals, misfit, damping)
             found = self.misfit(*proposed)
             ratio = float(found.norm() / misfit.norm())
