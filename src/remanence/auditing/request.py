@@ -50,6 +50,7 @@ class Request:
     recipe: str | None = None
     local: str | None = None
     attacks: tuple[str, ...] | None = None
+    defenses: bool = False
     budget: float = BUDGET
     seed: int = 0
     device: str = "cpu"
@@ -83,6 +84,7 @@ def run_request(request: Request, *, command: str, store: Path | None = None) ->
         digests=_digests(request, private, others),
         store=store,
         caveats=caveats,
+        defenses=request.defenses,
     )
 
 
@@ -292,6 +294,7 @@ held_out = "others.npz"         # records of the same kind that it never saw; so
 
 budget = "15m"
 # attacks = ["Stationarity"]    # only these
+# defenses = true               # what would help: stand-ins trained with DP, weight decay, early stopping, ...
 # seed = 0
 # device = "cpu"
 

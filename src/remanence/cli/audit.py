@@ -70,6 +70,9 @@ Normalize = Annotated[
     typer.Option("--normalize", metavar="NUMBERS", help="Means, then standard deviations, e.g. 0.1307,0.3081."),
 ]
 Budget = Annotated[str, typer.Option("--budget", metavar="TIME", help="How long it may take: 90s, 15m, 1h.")]
+Defenses = Annotated[
+    bool, typer.Option("--defenses", help="Train stand-ins with defenses: what each saves, and what it costs.")
+]
 FailIf = Annotated[
     list[str] | None,
     typer.Option(
@@ -120,6 +123,7 @@ def model(
     normalize: Normalize = None,
     budget: Budget = "15m",
     attack: Attacks = None,
+    defenses: Defenses = False,
     fail_if: FailIf = None,
     compare: Compare = None,
     junit: JUnit = None,
@@ -150,6 +154,7 @@ def model(
         label=label,
         normalize=numbers(normalize, argument="--normalize") if normalize else None,
         attacks=tuple(attack) if attack else None,
+        defenses=defenses,
         budget=seconds(budget, argument="--budget"),
         seed=seed,
         device=device,
@@ -177,6 +182,7 @@ def update(
     normalize: Normalize = None,
     budget: Budget = "15m",
     attack: Attacks = None,
+    defenses: Defenses = False,
     fail_if: FailIf = None,
     compare: Compare = None,
     junit: JUnit = None,
@@ -206,6 +212,7 @@ def update(
         label=label,
         normalize=numbers(normalize, argument="--normalize") if normalize else None,
         attacks=tuple(attack) if attack else None,
+        defenses=defenses,
         budget=seconds(budget, argument="--budget"),
         seed=seed,
         device=device,
