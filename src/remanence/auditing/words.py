@@ -33,7 +33,8 @@ def lines_of(answer: Answer) -> list[str]:
 
 
 def _line(name: str, text: str) -> str:
-    return f"{name:<{_NAME}}{_fitting(text, WIDTH - _NAME)}"
+    start = f"{name:<{_NAME - 1}} "  # a long name keeps its distance
+    return f"{start}{_fitting(text, WIDTH - len(start))}"
 
 
 def _fitting(text: str, width: int) -> str:
