@@ -116,13 +116,21 @@ def changed_by(optimizers: Sequence[torch.optim.Optimizer]) -> list[Tensor]:
 @contextmanager
 def precision(*, tf32: bool) -> Iterator[None]:
     """A context in which matrix products and convolutions on a CUDA device are computed in TF32, or in full float32."""
-    cudnn: Any = torch.backends.cudnn  # its `conv` is created at import, where a type checker cannot see it
-    backends = (torch.backends.cuda.matmul, cudnn.conv)
-    before = [backend.fp32_precision for backend in backends]
+    backends, name, (full, fast) = _precision_settings()
+    before = [getattr(backend, name) for backend in backends]
     try:
         for backend in backends:
-            backend.fp32_precision = "tf32" if tf32 else "ieee"
+            setattr(backend, name, fast if tf32 else full)
         yield
     finally:
         for backend, value in zip(backends, before, strict=True):
-            backend.fp32_precision = value
+            setattr(backend, name, value)
+
+
+def _precision_settings() -> tuple[tuple[Any, Any], str, tuple[Any, Any]]:
+    """Where torch keeps the precision of matrix products and of convolutions: the objects, the attribute's name, its
+    values for float32 and for TF32. Before torch 2.9 it is a switch; later versions refuse a mix of both forms."""
+    cudnn: Any = torch.backends.cudnn  # its `conv` is created at import, where a type checker cannot see it
+    if hasattr(cudnn, "conv"):
+        return (torch.backends.cuda.matmul, cudnn.conv), "fp32_precision", ("ieee", "tf32")
+    return (torch.backends.cuda.matmul, cudnn), "allow_tf32", (False, True)
