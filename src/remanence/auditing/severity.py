@@ -81,7 +81,8 @@ def verdict(attacks: Sequence[AttackRow], evidence: Sequence[Evidence], step: Se
 def _of_attacks(ran: Sequence[AttackRow], step: Severity) -> str:
     if not ran:
         return "No attack could run on this release, which is no proof that nothing leaks."
-    best = max(ran, key=lambda row: (row.found or 0, row.exact or 0))
+    leaking = [row for row in ran if leaks(row, len(ran))]
+    best = max(leaking or ran, key=lambda row: (row.found or 0, row.exact or 0))
     tried = f"{len(ran)} attack{'s' if len(ran) > 1 else ''} that ran"
     if step in ("some-records", "many-records"):
         were = "was" if best.found == 1 else "were"
@@ -91,8 +92,8 @@ def _of_attacks(ran: Sequence[AttackRow], step: Severity) -> str:
         )
     if best.found:
         return (
-            f"{best.found} of {best.records} records came back closer than held-out ones by {best.name}, no more than "
-            f"chance explains ({tried})."
+            f"{best.found} of {best.records} records came back closer than held-out ones by {best.name}, too few to tell "
+            f"them from chance ({tried})."
         )
     return f"No record was found by the {tried}; a stronger or longer attack may find some."
 
