@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,8 @@ import torch
 from hostile_files import ORDERED, REBUILD, TEN_GB, name, op, refused, state, tensor, tensor_again, write_zip
 from torch import Tensor, nn
 
-from remanence.releases.loading import load_weights
+from remanence.errors import BadModelFile
+from remanence.releases.loading import load_checkpoint, load_weights
 
 
 def test_torch_reads_what_the_assembler_writes(tmp_path: Path) -> None:
@@ -71,6 +73,26 @@ def test_a_payload_is_refused_and_not_run(case: str, tmp_path: Path) -> None:
     refused(
         write_zip(tmp_path / "hidden.pt", state("w", tensor(), "x", stream.removesuffix(b"."))), "unsafe-file", word
     )
+    assert not marker.exists()
+
+
+def first(dicts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return next(iter(dicts.values()))
+
+
+UNREAD = ("newobj of an allowed class", "storage called", "odd escapes", "script module")  # names of no program
+
+
+@pytest.mark.parametrize("case", payloads(Path("marker")))
+def test_a_payload_beside_the_weights_of_a_checkpoint_is_not_run(case: str, tmp_path: Path) -> None:
+    marker, path = tmp_path / "marker", tmp_path / "checkpoint.pt"
+    stream = payloads(marker)[case][0].removesuffix(b".").removeprefix(b"\x80\x02")
+    write_zip(path, state("state_dict", state("w", tensor())[2:-1], "x", stream))
+    if case in UNREAD:
+        assert list(load_checkpoint(path, choose=first)) == ["w"]
+    else:
+        with pytest.raises(BadModelFile):
+            load_checkpoint(path, choose=first)
     assert not marker.exists()
 
 
@@ -172,3 +194,30 @@ ZIP_LIES: dict[str, tuple[bytes, str]] = {
 def test_a_torch_zip_whose_pickle_lies_is_refused(case: str, tmp_path: Path) -> None:
     stream, code = ZIP_LIES[case]
     refused(write_zip(tmp_path / "lie.pt", stream, {"data/big": bytes(4096)}), code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ZIP_LIES)
+def test_a_checkpoint_whose_pickle_lies_is_refused_as_soon(case: str, tmp_path: Path) -> None:
+    path = write_zip(tmp_path / "lie.pt", ZIP_LIES[case][0], {"data/big": bytes(4096)})
+    start = time.thread_time()
+    with pytest.raises(BadModelFile):
+        load_checkpoint(path, choose=first)
+    assert time.thread_time() - start < 2
+
+
+def test_dicts_that_name_each_other_are_looked_at_once(tmp_path: Path) -> None:
+    """A thousand times the same dict of a thousand times the same dict, and a tensor at the end."""
+    again = b"".join(op(f"k{i}") + b"h\x01" for i in range(1000))
+    inner = b"}q\x01(" + op("w") + tensor() + b"u"
+    middle = b"}q\x02(" + op("inner") + inner + again + b"u"
+    outer = b"".join(op(f"m{i}") + b"h\x02" for i in range(1000))
+    stream = b"\x80\x02}q\x03(" + op("middle") + middle + outer + op("itself") + b"h\x03u."
+    found: list[str] = []
+
+    def choose(dicts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        found.extend(dicts)
+        return first(dicts)
+
+    assert list(load_checkpoint(write_zip(tmp_path / "loops.pt", stream), choose=choose)) == ["w"]
+    assert found == ["middle.inner"]

@@ -1,5 +1,6 @@
 """The settings of attacks in an audit: those that give the most within minutes on two cores."""
 
+from contextlib import suppress
 from dataclasses import replace
 from math import exp, log
 from typing import Any, cast
@@ -9,14 +10,18 @@ import torch
 from remanence.attacks import KKT, KKTRun, Preprocessing, RecoNN, Stationarity, with_search
 from remanence.attacks.weights.residual import layers_of
 from remanence.auditing.presets import RECONSTRUCTOR
+from remanence.errors import Diverged
 from remanence.models import apply, input_normalisation
 from remanence.models.operations import Normalisation
+from remanence.progress import time_limit
 from remanence.releases import KnowsFinal, KnowsFixed, KnowsTraining
 from remanence.training import CrossEntropy, Logistic
 from remanence.training.losses import KnownLoss
 from remanence.types import Params
 
 _KKT_STEPS = 10_000  # a fifth of the authors': on small nets 5,000 found what 15,000 did
+_KKT_FACTORS = (1.0, 0.1, 0.01, 0.001)  # of the learning rates
+_KKT_TRIED, _KKT_SECONDS = 101, 3.0  # steps after which a search is first checked, and the time for them
 _KKT_NORM = 3.0  # geometric mean of the layers' norms, for which the authors' learning rates were made
 
 
@@ -26,16 +31,21 @@ def stationarity(release: Any, records: int) -> Stationarity:
 
 def kkt(release: Any, records: int) -> KKT:
     """Twice as many candidates as records. The authors' learning rates diverge on weights that are much longer than
-    theirs: weights are scaled where only their direction counts, otherwise the learning rates are."""
+    theirs: weights are scaled where only their direction counts, otherwise the learning rates are, until a short search
+    does not diverge."""
     attack = with_search(KKT(candidates=2 * records), steps=_KKT_STEPS)
     layers = layers_of(release.model, release.final, release.shape)
-    norm = _norm(release.final)
-    if norm <= _KKT_NORM:
-        return attack
-    if layers is not None and all(layer.bias is None for layer in layers[1:]):
+    homogeneous = layers is not None and all(layer.bias is None for layer in layers[1:])
+    if homogeneous and _norm(release.final) > _KKT_NORM:
         return replace(attack, preprocessing=Preprocessing(norm=_KKT_NORM))
-    factor, usual = (_KKT_NORM / norm) ** 2, KKTRun()
-    return replace(attack, runs=(KKTRun(lr=factor * usual.lr, multiplier_lr=factor * usual.multiplier_lr),))
+    usual = KKTRun()
+    for factor in _KKT_FACTORS:
+        run = replace(usual, lr=factor * usual.lr, multiplier_lr=factor * usual.multiplier_lr)
+        attack = replace(attack, runs=(run,))
+        with suppress(Diverged), time_limit(_KKT_SECONDS):
+            with_search(attack, steps=_KKT_TRIED).run(release, seed=0)
+            break
+    return attack
 
 
 def reconstructor(release: Any, records: int) -> RecoNN:

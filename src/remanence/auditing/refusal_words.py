@@ -1,11 +1,13 @@
 """Why an attack does not apply to a release, in plain words: the one thing that is missing, and how to give it."""
 
+from dataclasses import replace
 from typing import Any
 
 from remanence.errors import BadInput
 from remanence.models.structure import CNN, MLP, Unsupported, parse
 from remanence.releases import KnowsFinal, KnowsUpdate
 
+_INNER = "model."  # what `normalized` puts before the names of the user's layers
 _LONGEST = 110  # characters of a description of a network
 
 # What a release must show, in the order in which it is asked for, and what to say where it does not.
@@ -45,11 +47,11 @@ def network_words(release: KnowsFinal | KnowsUpdate) -> str:
     """The network of a release in a few words."""
     match parse(release.model, release.shape):
         case CNN() as net:
-            kind, said = "a CNN", str(net).partition(": ")[2]
-        case MLP(layers=(_,)) as net:
-            kind, said = "a linear model", str(net).partition(": ")[2]
+            kind, said = "a CNN", str(replace(net, norm=None))
         case MLP() as net:
-            kind, said = "a fully connected net", str(net).partition(": ")[2]
+            kind = "a fully connected net" if len(net.layers) > 1 else "a linear model"
+            said = str(replace(net, record_norm=None, flat_norm=None))
         case Unsupported(reason=reason):
-            kind, said = "a net that is not recognised", reason
+            kind, said = "a net that is not recognised", f": {reason}"
+    said = said.partition(": ")[2].replace(f" {_INNER}", " ").removeprefix(_INNER)
     return f"{kind}: {said if len(said) <= _LONGEST else said[:_LONGEST].rpartition(',')[0] + ', ...'}"
