@@ -13,7 +13,7 @@ from functools import partial
 from torch import nn
 
 from remanence.attacks import L2, GradientMatching, Search, SimuDy, Stationarity, TotalVariation, with_search
-from remanence.auditing.presets import attack_experiments
+from remanence.auditing.demo_models.presets import attack_experiments
 from remanence.data import Split, distinct, load
 from remanence.experiments import Experiment, Scale, Victims
 from remanence.models import centred_mlp, mlp, torch_params

@@ -9,7 +9,7 @@ from torch.func import functional_call
 
 from remanence import SGD, Adam, FineTuned, LocalUpdate, Training
 from remanence.attacks import FirstLayer, GradientMatching, Linearised, SimuDy, Simulation, Whitening, with_search
-from remanence.auditing.updates import update_release
+from remanence.auditing.inputs.updates import update_release
 from remanence.engine import updated_names
 from remanence.models import initial_params
 from remanence.releases import Gradient

@@ -9,7 +9,7 @@ from gradients import release_of
 
 from remanence.attacks import FirstLayer
 from remanence.auditing import AttackRow, Evidence, Report
-from remanence.auditing.report import SCHEMA, Answer, Check, Digests, Estimate, PreflightSummary, Released
+from remanence.auditing.answer.report import SCHEMA, Answer, Check, Digests, Estimate, PreflightSummary, Released
 from remanence.data import load
 from remanence.experiments.finding import attack_cases
 from remanence.experiments.outcome import Figure, Series

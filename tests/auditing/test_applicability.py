@@ -10,7 +10,7 @@ from torch import nn
 
 from remanence import SGD, Adam, Data, FineTuned, FineTunedUnknownRecipe, Gradient, Training, WeightsOnly, applicable
 from remanence.attacks import KKT, Stein
-from remanence.auditing.applicability import Applicability
+from remanence.auditing.attempts.applicability import Applicability
 from remanence.engine import loss_gradient
 from remanence.models import centred_mlp, initial_params, mlp, torch_params
 from remanence.progress import time_limit

@@ -13,7 +13,7 @@ from sklearn.preprocessing import MinMaxScaler
 from torch import nn
 
 from remanence import CrossEntropy, Data, Gradient, Report, audit, from_sklearn, split
-from remanence.auditing.columns import encoding_checks, impute
+from remanence.auditing.evidence.columns import encoding_checks, impute
 from remanence.columns import Column, Columns
 from remanence.data import from_csv
 from remanence.engine import loss_gradient

@@ -14,11 +14,11 @@ from sklearn.datasets import load_breast_cancer
 from torch import nn
 
 from remanence.auditing import Report, audit
-from remanence.auditing.countermeasures import countermeasures, countermeasures_for
-from remanence.auditing.report import Countermeasure
-from remanence.auditing.saved import dump_answer, parse_answer
-from remanence.auditing.tradeoff import tradeoff
-from remanence.auditing.variants import variants
+from remanence.auditing.answer.report import Countermeasure
+from remanence.auditing.answer.saved import dump_answer, parse_answer
+from remanence.auditing.answer.tradeoff import tradeoff
+from remanence.auditing.countermeasures.comparison import countermeasures, countermeasures_for
+from remanence.auditing.countermeasures.variants import variants
 from remanence.data import load
 from remanence.engine import train
 from remanence.models import initial_params, mlp

@@ -6,8 +6,8 @@ import pytest
 import torch
 from auditing.nets import SmallCNN, as_images, fitted, published, seeded, small_mlp, weights
 
-from remanence.auditing.evidence import gather_evidence
-from remanence.auditing.report import Evidence
+from remanence.auditing.answer.report import Evidence
+from remanence.auditing.evidence.membership import gather_evidence
 from remanence.data import Split, split
 from remanence.engine import train
 from remanence.models import initial_params

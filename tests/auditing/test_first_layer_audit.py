@@ -4,8 +4,8 @@ from functools import partial
 
 import torch
 
-from remanence.auditing.first_layer import span_experiment
-from remanence.auditing.presets import audit_experiments
+from remanence.auditing.demo_models.first_layer import span_experiment
+from remanence.auditing.demo_models.presets import audit_experiments
 from remanence.data import load, split
 from remanence.experiments import run_experiment
 from remanence.types import Data

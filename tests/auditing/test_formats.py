@@ -9,12 +9,12 @@ import pytest
 from made_report import RAN, REFUSED, made_answer, null_answer
 
 from remanence.auditing import Report
-from remanence.auditing.applicability import _KINDS
-from remanence.auditing.documentation import REFERENCES
-from remanence.auditing.formats import model_card, to_junit, to_sarif, to_summary
-from remanence.auditing.gate import failures
-from remanence.auditing.record import dump_record, record_schema
-from remanence.auditing.threats import threats_not_asked
+from remanence.auditing.answer.documentation import REFERENCES
+from remanence.auditing.answer.formats import model_card, to_junit, to_sarif, to_summary
+from remanence.auditing.answer.gate import failures
+from remanence.auditing.answer.record import dump_record, record_schema
+from remanence.auditing.answer.threats import threats_not_asked
+from remanence.auditing.attempts.applicability import _KINDS
 
 CONDITIONS = ["found>0", "severity>=many-records", "exact>100"]
 SARIF = {  # what SARIF 2.1.0 requires of the objects that are used here

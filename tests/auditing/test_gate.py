@@ -8,7 +8,7 @@ from made_report import AUC, RAN, REFUSED, TPR, made_answer, null_answer
 from refusals import refused
 
 from remanence.auditing import Report
-from remanence.auditing.gate import compare, failures
+from remanence.auditing.answer.gate import compare, failures
 
 LEAKY, QUIET = Report(answer=made_answer()), Report(answer=null_answer())
 

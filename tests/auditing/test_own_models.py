@@ -14,7 +14,7 @@ from refusals import refused
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from remanence.auditing.models import load_model, load_release_weights
+from remanence.auditing.inputs.models import load_model, load_release_weights
 from remanence.errors import BadModelFile
 
 SOURCE = """

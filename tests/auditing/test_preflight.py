@@ -7,8 +7,8 @@ import torch
 from auditing.nets import SmallCNN, as_images, fitted, published, seeded, small_mlp, weights
 from torch import nn
 
-from remanence.auditing.preflight import preflight
-from remanence.auditing.report import PreflightSummary
+from remanence.auditing.answer.report import PreflightSummary
+from remanence.auditing.checks.preflight import preflight
 from remanence.data import Split, split
 from remanence.releases import FineTuned, WeightsOnly, gradient_at_initial, train_victim
 from remanence.training import SGD, Training

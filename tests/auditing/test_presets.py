@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from remanence.auditing.presets import attack_experiments
+from remanence.auditing.demo_models.presets import attack_experiments
 from remanence.data import load
 
 BATCH, CHOSEN, INFORMED = (

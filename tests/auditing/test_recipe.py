@@ -7,7 +7,7 @@ import torch
 from refusals import refused
 
 from remanence import SGD, Adam, AdamW, CrossEntropy, Logistic, RMSProp, SquaredError, Training
-from remanence.auditing.recipe import load_recipe, recipe_from
+from remanence.auditing.inputs.recipe import load_recipe, recipe_from
 
 
 @pytest.mark.parametrize(

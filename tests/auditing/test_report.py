@@ -15,9 +15,9 @@ from refusals import refused
 from safetensors.torch import load_file
 
 from remanence.auditing import AttackRow, Report, audit
-from remanence.auditing.gate import failures
-from remanence.auditing.record import record_schema
-from remanence.auditing.report import SEVERITIES, Severity, schema
+from remanence.auditing.answer.gate import failures
+from remanence.auditing.answer.record import record_schema
+from remanence.auditing.answer.report import SEVERITIES, Severity, schema
 from remanence.data import load
 
 REPORT = Report(answer=made_answer())

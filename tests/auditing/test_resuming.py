@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from remanence import Gradient, audit, load
-from remanence.auditing.resuming import Steps
+from remanence.auditing.attempts.resuming import Steps
 from remanence.engine import loss_gradient
 from remanence.models import mlp, torch_params
 from remanence.training import CrossEntropy
@@ -39,7 +39,7 @@ def test_a_repeated_audit_takes_its_searches_from_the_store(tmp_path: Path, monk
     first = audited()
     assert list(tmp_path.glob("search-*.safetensors"))
     monkeypatch.setattr("remanence.search.solver.Stack.step", _must_not_run)
-    monkeypatch.setattr("remanence.auditing.applicability._probe", lambda *_: (1.0, None))
+    monkeypatch.setattr("remanence.auditing.attempts.applicability._probe", lambda *_: (1.0, None))
     assert torch.equal(audited(), first)
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from remanence.auditing.report import AttackRow, Evidence, Severity
-from remanence.auditing.severity import leaks, severity, verdict
+from remanence.auditing.answer.report import AttackRow, Evidence, Severity
+from remanence.auditing.answer.severity import leaks, severity, verdict
 
 RAN = AttackRow(name="KKT", status="ran", records=100, found=0, chance=1.0, exact=0, level=0.01, p=0.5)
 REFUSED = AttackRow(name="GLM", status="refused", reason="it needs more")

@@ -19,8 +19,8 @@ from sklearn.svm import LinearSVC
 
 from remanence import AllButOneUnknownInit, Data, WeightsOnly, audit, from_sklearn
 from remanence.attacks import GLM, Differencing
-from remanence.auditing.records import as_data
-from remanence.auditing.sklearn import covering
+from remanence.auditing.inputs.records import as_data
+from remanence.auditing.inputs.sklearn import covering
 from remanence.models import apply
 
 CANCER = load_breast_cancer(return_X_y=True)

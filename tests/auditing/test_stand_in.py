@@ -8,11 +8,11 @@ import torch
 from auditing.nets import SmallCNN, as_images, fitted, published, seeded, small_mlp, weights
 from torch import nn
 
-from remanence.auditing.attempts import count_found
-from remanence.auditing.outputs import losses
-from remanence.auditing.resuming import Steps
-from remanence.auditing.severity import severity
-from remanence.auditing.stand_in import RECORDS, attack_stand_ins, new_weights, stand_ins
+from remanence.auditing.answer.severity import severity
+from remanence.auditing.attempts.resuming import Steps
+from remanence.auditing.attempts.running import count_found
+from remanence.auditing.attempts.stand_in import RECORDS, attack_stand_ins, new_weights, stand_ins
+from remanence.auditing.checks.outputs import losses
 from remanence.data import Split, split
 from remanence.models import normalized
 from remanence.releases import FineTuned, Gradient, WeightsOnly, gradient_at_initial, train_victim

@@ -8,7 +8,7 @@ from refusals import refused
 from torch import nn
 
 from remanence import SGD, Adam, Data, Gradient, LocalUpdate, Training
-from remanence.auditing.updates import UpdateRelease, update_release
+from remanence.auditing.inputs.updates import UpdateRelease, update_release
 from remanence.engine import loss_gradient, train
 from remanence.models import initial_params, mlp
 from remanence.types import Params

@@ -8,7 +8,7 @@ import pytest
 from command_line import Call, Said, ended
 from tiny_experiments import tiny_experiment
 
-from remanence.auditing import presets
+from remanence.auditing.demo_models import presets
 from remanence.cli import main
 from remanence_recipes import RECIPES
 

@@ -11,7 +11,7 @@ from command_line import Call, assert_refused
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from remanence.auditing.report import schema
+from remanence.auditing.answer.report import schema
 from remanence.data import load
 
 NET = """

@@ -13,7 +13,7 @@ from tiny_experiments import tiny_experiment
 
 import remanence.data
 import remanence.experiments.folder
-from remanence.auditing import presets
+from remanence.auditing.demo_models import presets
 from remanence.experiments.folder import read_run
 
 

@@ -18,16 +18,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from remanence.auditing.advice import advice
-from remanence.auditing.applicability import applicable, in_evaluation_mode
-from remanence.auditing.attempts import attempt, count_found, minutes
-from remanence.auditing.columns import column_evidence, encoding_checks
-from remanence.auditing.countermeasures import countermeasures_for
-from remanence.auditing.digests import digest_data, digest_params
-from remanence.auditing.evidence import gather_evidence
-from remanence.auditing.preflight import preflight
-from remanence.auditing.records import as_data
-from remanence.auditing.report import (
+from remanence.auditing.answer.advice import advice
+from remanence.auditing.answer.report import (
     SCHEMA,
     Answer,
     AttackRow,
@@ -36,11 +28,19 @@ from remanence.auditing.report import (
     Released,
     Report,
 )
-from remanence.auditing.resuming import Steps
-from remanence.auditing.severity import severity, verdict
-from remanence.auditing.sklearn import covering
-from remanence.auditing.stand_in import attack_stand_ins, shows_weights_alone
-from remanence.auditing.threats import threats_not_asked
+from remanence.auditing.answer.severity import severity, verdict
+from remanence.auditing.answer.threats import threats_not_asked
+from remanence.auditing.attempts.applicability import applicable, in_evaluation_mode
+from remanence.auditing.attempts.resuming import Steps
+from remanence.auditing.attempts.running import attempt, count_found, minutes
+from remanence.auditing.attempts.stand_in import attack_stand_ins, shows_weights_alone
+from remanence.auditing.checks.preflight import preflight
+from remanence.auditing.countermeasures.comparison import countermeasures_for
+from remanence.auditing.evidence.columns import column_evidence, encoding_checks
+from remanence.auditing.evidence.membership import gather_evidence
+from remanence.auditing.inputs.digests import digest_data, digest_params
+from remanence.auditing.inputs.records import as_data
+from remanence.auditing.inputs.sklearn import covering
 from remanence.errors import BadInput
 from remanence.experiments import checks
 from remanence.experiments.finding import Finding
@@ -76,7 +76,7 @@ def audit(
     `held_out` are records of the same kind that the model never saw; the more there are, the finer the levels of
     chance. `attacks` names the only ones to run. `budget` is in seconds. Searches that an interrupted audit left in
     `store` are resumed. `caveats` are added to those of the attacks. With `defenses` half of the budget goes to
-    stand-ins that are trained again with each countermeasure, see `remanence.auditing.countermeasures`.
+    stand-ins that are trained again with each countermeasure, see `remanence.auditing.countermeasures.comparison`.
     """
     start, total = perf_counter(), budget
     budget = budget / 2 if defenses else budget

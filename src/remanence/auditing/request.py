@@ -9,16 +9,16 @@ from typing import Any, Literal, TypeAlias, final
 
 from torch import nn
 
-from remanence.auditing.attack_settings import outputs
-from remanence.auditing.digests import digest_data, digest_file
-from remanence.auditing.models import load_model
+from remanence.auditing.answer.report import Digests, Report
+from remanence.auditing.attempts.settings import outputs
+from remanence.auditing.inputs.digests import digest_data, digest_file
+from remanence.auditing.inputs.models import load_model
+from remanence.auditing.inputs.recipe import load_recipe
+from remanence.auditing.inputs.records import as_data
+from remanence.auditing.inputs.sources import load_records, raw_units
+from remanence.auditing.inputs.updates import update_release
+from remanence.auditing.inputs.weights import load_release_weights
 from remanence.auditing.pipeline import BUDGET, audit
-from remanence.auditing.recipe import load_recipe
-from remanence.auditing.records import as_data
-from remanence.auditing.report import Digests, Report
-from remanence.auditing.sources import load_records, raw_units
-from remanence.auditing.updates import update_release
-from remanence.auditing.weights import load_release_weights
 from remanence.errors import BadInput, unknown_name
 from remanence.models import normalized, normalized_params
 from remanence.progress import say

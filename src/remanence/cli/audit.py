@@ -283,7 +283,7 @@ def data(
     as_json: Json = False,
 ) -> None:
     """Train small models on your records and attack them. It answers before you have a model of your own."""
-    from remanence.auditing.presets import audit_experiments
+    from remanence.auditing.demo_models.presets import audit_experiments
     from remanence.data import load
     from remanence.experiments.run import Job
 
@@ -334,8 +334,8 @@ def _wanted(
 
 def _audited(request: "Request", wanted: "Wanted", *, force: bool, as_json: bool) -> None:
     """Carry the request out, write what is wanted, print the answer; exit code 3 where a gate is not passed."""
-    from remanence.auditing.gate import compare, failures, parse_condition
-    from remanence.auditing.report import Report
+    from remanence.auditing.answer.gate import compare, failures, parse_condition
+    from remanence.auditing.answer.report import Report
     from remanence.auditing.request import run_request
     from remanence.experiments.folder import check_writable
 
@@ -362,7 +362,7 @@ def _audited(request: "Request", wanted: "Wanted", *, force: bool, as_json: bool
 
 
 def _write_formats(report: "Report", wanted: "Wanted", failed: list[str], worse: list[str]) -> None:
-    from remanence.auditing.formats import to_junit, to_sarif, to_summary
+    from remanence.auditing.answer.formats import to_junit, to_sarif, to_summary
 
     answer, every = report.answer, [*failed, *worse]
     if wanted.junit:

@@ -117,7 +117,7 @@ def report(
     FOLDER is the folder of a run, as demo, audit and run write it.
     """
     from remanence.auditing import Report
-    from remanence.auditing.saved import ANSWER
+    from remanence.auditing.answer.saved import ANSWER
     from remanence.experiments.folder import check_writable, read_run, replace_file
     from remanence.report import render
 

@@ -20,8 +20,8 @@ def show_schema(
     of_record: Annotated[bool, typer.Option("--record", help="The schema of an audit's record.json.")] = False,
 ) -> None:
     """Print the JSON schema of results.json, or of a file of an audit."""
-    from remanence.auditing.record import record_schema
-    from remanence.auditing.report import schema as audit_schema
+    from remanence.auditing.answer.record import record_schema
+    from remanence.auditing.answer.report import schema as audit_schema
     from remanence.experiments.results import schema
 
     if of_audit and of_record:

@@ -1,0 +1,295 @@
+"""The report of an audit: what was released, what was tried, what came back, and how bad that is.
+
+`Answer` is what is written as JSON, with the schema that follows from its fields; `Report` adds what the page shows of
+single records. Counts of records (`found`, `low`, `high`, `chance`) are all in records, not fractions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
+
+from remanence.errors import BadInput
+from remanence.experiments.codec import encode, json_schema
+from remanence.experiments.finding import Finding
+from remanence.experiments.outcome import Figure
+from remanence.metrics import Interval
+from remanence.types import Caveat
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from torch import Tensor
+
+    from remanence.auditing.answer.examples import Examples
+    from remanence.types import Data
+
+SCHEMA = 1
+Status: TypeAlias = Literal["ran", "refused", "failed", "skipped"]
+Severity: TypeAlias = Literal["inconclusive", "none-found", "membership", "some-records", "many-records"]
+SEVERITIES: tuple[Severity, ...] = ("inconclusive", "none-found", "membership", "some-records", "many-records")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AttackRow:
+    """One attack of an audit, whether it ran or not; `reason` says why not, or what makes it weaker than usual.
+
+    `found` counts the records that are identified at the level of the audit, with its 95 % interval from `low` to
+    `high`; `chance` is the number that would be counted without a leak.
+    """
+
+    name: str
+    status: Status
+    reason: str | None = None
+    knowledge: str = ""  # what this attack was shown, a rung of the ladder of knowledge
+    records: int | None = None
+    found: int | None = None
+    low: float | None = None
+    high: float | None = None
+    chance: float | None = None
+    exact: int | None = None  # of those found: copies, far nearer to their record than any held-out record is
+    level: float | None = None  # the false-positive rate per record, corrected for the number of attacks
+    p: float | None = None  # of all records together: that held-out ones score as well
+    seconds: float = 0.0
+    call: str | None = None  # the Python expression that makes the attack
+    subject: Literal["release", "stand-in"] = "release"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """One measurement without a reconstruction: membership, the span, labels. It never counts as found."""
+
+    name: str
+    value: float | None
+    low: float | None
+    high: float | None
+    chance: float | None
+    meaning: str
+    p: float | None = None  # of the value under chance
+    group: Literal["membership", "span", "labels", "other"] = "other"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One check of the preflight: `stop` ends the audit before any attack, with the way out."""
+
+    name: str
+    status: Literal["ok", "note", "warning", "stop"]
+    text: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What one attack is expected to take."""
+
+    name: str
+    seconds: float | None
+    bytes: float | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PreflightSummary:
+    """What was looked at before any attack: checks in words, numbers by name, an estimate for each attack."""
+
+    checks: tuple[Check, ...]
+    numbers: dict[str, float | None]
+    updated_layers: tuple[str, ...]  # whose weights training changed, where the base is known
+    estimates: tuple[Estimate, ...]
+    seconds: float
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Released:
+    """What was released, in words."""
+
+    kind: str
+    model: str
+    parameters: int
+    shape: tuple[int, ...]
+    num_classes: int
+    shows: dict[str, str]
+    withholds: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Digests:
+    """SHA-256 of the files, or of the arrays where no files were given."""
+
+    model: str
+    base: str | None
+    data: str
+    held_out: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Countermeasure:
+    """A stand-in that was trained with one countermeasure: how accurate it is and what leaks from it.
+
+    The first of a list is the baseline, without any. Where differential privacy applies, no attack finds a larger
+    fraction of the records than `bound`, nor does a membership test at a false-positive rate of 1 %.
+    """
+
+    name: str
+    setting: str
+    status: Status
+    reason: str | None = None  # why it did not run, or what limits it
+    accuracy: Interval | None = None  # on the held-out records
+    attack: AttackRow | None = None  # the one that was strongest on the baseline, of those that apply
+    tpr: Evidence | None = None  # of the membership test with the largest AUC
+    auc: Evidence | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    bound: float | None = None
+    seconds: float = 0.0
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The answer of an audit, as `--json` prints it and `report.json` holds it."""
+
+    schema: int
+    command: str
+    date: str
+    release: Released
+    digests: Digests
+    preflight: PreflightSummary
+    attacks: tuple[AttackRow, ...]
+    evidence: tuple[Evidence, ...]
+    verdict: str
+    severity: Severity
+    not_tested: tuple[str, ...]
+    correction: str  # for several attacks
+    advice: tuple[str, ...]
+    caveats: tuple[Caveat, ...]
+    figures: tuple[Figure, ...]
+    budget: float  # seconds
+    seconds: float
+    seed: int
+    versions: dict[str, str]
+    records: int
+    held_out: int
+    countermeasures: tuple[Countermeasure, ...] = ()  # on request
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Report:
+    """The answer, and what it was read from: the findings of the attacks, by name, and the records.
+
+    `print(report)` says it in ten lines, a notebook shows a table, `report.save(folder)` writes the page.
+    """
+
+    answer: Answer
+    findings: Mapping[str, Finding] = field(default_factory=dict)
+    truth: "Data | None" = None
+    identified: Mapping[str, "Tensor"] = field(default_factory=dict)  # of each finding: which records count as found
+    stored: Mapping[str, "Examples"] = field(default_factory=dict)  # of a report that was loaded
+
+    @property
+    def attacks(self) -> tuple[AttackRow, ...]:
+        """One row for each attack, refused ones included."""
+        return self.answer.attacks
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Membership, span and labels."""
+        return self.answer.evidence
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a sentence."""
+        return self.answer.verdict
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is, on the scale of docs/severity.md."""
+        return self.answer.severity
+
+    @property
+    def worst(self) -> AttackRow | None:
+        """The attack that found the most records of the release, None where none ran."""
+        ran = [row for row in self.attacks if row.status == "ran" and row.subject == "release"]
+        return max(ran, key=lambda row: (row.found or 0, row.exact or 0)) if ran else None
+
+    @property
+    def examples(self) -> Mapping[str, "Examples"]:
+        """The worst records of each attack that ran, by its name: truth, reconstruction, look-alike."""
+        from remanence.auditing.answer.examples import examples_of
+
+        if self.stored or self.truth is None:
+            return self.stored
+        private, scored = self.truth, self.identified
+        return {
+            name: examples_of(finding, scored.get(name, finding.scores.found).cpu(), private)
+            for name, finding in self.findings.items()
+        }
+
+    def __str__(self) -> str:
+        from remanence.auditing.answer.words import lines_of
+
+        return "\n".join(lines_of(self.answer))
+
+    def __repr__(self) -> str:
+        ran = sum(row.status == "ran" for row in self.attacks)
+        return f"Report({self.severity}: {ran} of {len(self.attacks)} attacks ran on a {self.answer.release.kind})"
+
+    def _repr_html_(self) -> str:
+        from remanence.auditing.answer.page import render_table
+
+        return render_table(self.answer)
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as JSON values."""
+        answer: dict[str, Any] = encode(self.answer)
+        return answer
+
+    def to_frame(self) -> "DataFrame":
+        """One row for each attack, as a pandas frame with the fields of `AttackRow` as columns."""
+        try:
+            import pandas
+        except ImportError:
+            message = "`to_frame` needs pandas: install it (`pip install pandas`), or use `report.attacks`"
+            raise BadInput(message, code="missing-package", argument="pandas") from None
+        return pandas.DataFrame(
+            [encode(row) for row in self.attacks], columns=[each.name for each in fields(AttackRow)]
+        )
+
+    def to_html(self, *, redact: bool = False) -> str:
+        """The page, self-contained. With `redact` it shows no picture, no values and no line about a single record."""
+        from remanence.auditing.answer.page import render_report
+        from remanence.auditing.answer.saved import redacted
+
+        return render_report(redacted(self) if redact else self)
+
+    def model_card(self) -> str:
+        """A paragraph for the model card, in Markdown."""
+        from remanence.auditing.answer.formats import model_card
+
+        return model_card(self.answer)
+
+    def save(self, folder: Path | str, *, redact: bool = False) -> Path:
+        """Write `report.json`, `record.json`, `report.html` and, unless redacted, `images.safetensors`."""
+        from remanence.auditing.answer.saved import save_report
+
+        save_report(self, Path(folder), redact=redact)
+        return Path(folder)
+
+    @classmethod
+    def load(cls, folder: Path | str) -> "Report":
+        """The report that `save` wrote into `folder`, without its findings."""
+        from remanence.auditing.answer.saved import load_report
+
+        return load_report(Path(folder))
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of an answer."""
+    return {"title": "remanence audit", **json_schema(Answer)}

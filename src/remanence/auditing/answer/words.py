@@ -1,0 +1,110 @@
+"""An answer in plain text: the ten lines that `print(report)` shows, and what the page says in the same words."""
+
+from collections.abc import Sequence
+from textwrap import shorten, wrap
+from typing import Final
+
+from remanence.auditing.answer.report import SEVERITIES, Answer, AttackRow, Evidence, Severity
+from remanence.experiments.words import number, percent, score
+
+WIDTH: Final = 100  # columns
+LINES: Final = 10
+_NAME = 18  # columns of the first word of a line
+SCALE: Final[dict[Severity, str]] = {
+    "inconclusive": "too little could be tested to say anything",
+    "none-found": "nothing beyond chance was found by what was tested",
+    "membership": "who was in the data shows beyond chance, and no record was reconstructed",
+    "some-records": "records were reconstructed, fewer than one in ten",
+    "many-records": "one record in ten or more was reconstructed",
+}
+STATUS: Final = {"ran": "ran", "refused": "refused", "failed": "failed", "skipped": "skipped"}
+
+
+def lines_of(answer: Answer) -> list[str]:
+    """The answer in at most ten lines of at most a hundred columns."""
+    verdict = wrap(answer.verdict, WIDTH, max_lines=2, placeholder=" …")
+    after = [
+        _line("not run", not_run(answer.attacks)),
+        _line("evidence", _evidence_line(answer.evidence)),
+        _line("what to do", answer.advice[0] if answer.advice else "Keep this report with the release."),
+    ]
+    room = LINES - len(verdict) - 1 - len(after)
+    return [*verdict, _line("severity", _scale_line(answer.severity)), *_attack_lines(answer.attacks, room), *after]
+
+
+def _line(name: str, text: str) -> str:
+    start = f"{name:<{_NAME - 1}} "  # a long name keeps its distance
+    return f"{start}{_fitting(text, WIDTH - len(start))}"
+
+
+def _fitting(text: str, width: int) -> str:
+    return shorten(text, width, placeholder=" …") if len(text) > width else text
+
+
+def _scale_line(step: Severity) -> str:
+    scale = " < ".join(name.upper() if name == step else name for name in SEVERITIES if name != "inconclusive")
+    return f"INCONCLUSIVE, off the scale {scale}" if step == "inconclusive" else scale
+
+
+def _attack_lines(attacks: Sequence[AttackRow], room: int) -> list[str]:
+    ran = ranked(attacks)
+    if not ran:
+        return [_line("attacks", "none ran")]
+    shown = ran if len(ran) <= room else ran[: room - 1]
+    lines = [_line(row.name, attack_words(row)) for row in shown]
+    if more := ran[len(shown) :]:
+        lines.append(_line(f"{len(more)} more ran", f"found at most {max(row.found or 0 for row in more)}"))
+    return lines
+
+
+def ranked(attacks: Sequence[AttackRow]) -> list[AttackRow]:
+    """The attacks that ran, the one that found the most first; those on a stand-in last."""
+    ran = [row for row in attacks if row.status == "ran"]
+    return sorted(ran, key=lambda row: (row.subject != "release", -(row.found or 0), -(row.exact or 0)))
+
+
+def attack_words(row: AttackRow) -> str:
+    """What an attack that ran found, beside chance."""
+    found = f"{row.found} of {row.records} found, chance {score(row.chance)}, p {number(row.p)}, {_seconds(row)}"
+    return found + (", on a stand-in" if row.subject == "stand-in" else "")
+
+
+def interval_words(row: AttackRow) -> str:
+    """The 95 % interval of what was found, in records."""
+    return "" if row.low is None or row.high is None else f"{row.low:.1f} to {row.high:.1f}"
+
+
+def _seconds(row: AttackRow) -> str:
+    return f"{row.seconds:.1f} s" if row.seconds < 10 else f"{row.seconds:,.0f} s"
+
+
+def not_run(attacks: Sequence[AttackRow]) -> str:
+    """How many attacks were refused, skipped or failed, by their names."""
+    parts = []
+    for status in ("refused", "skipped", "failed"):
+        if names := [row.name for row in attacks if row.status == status]:
+            parts.append(f"{len(names)} {status} ({', '.join(names)})")
+    return "; ".join(parts) or "every attack ran"
+
+
+def _evidence_line(evidence: Sequence[Evidence]) -> str:
+    measured = sorted((row for row in evidence if row.value is not None), key=lambda r: 1.0 if r.p is None else r.p)
+    return "; ".join(evidence_words(row) for row in measured[:2]) or "none: this release shows nothing to measure it by"
+
+
+def evidence_words(row: Evidence) -> str:
+    """A measurement beside chance."""
+    if row.value is None:
+        return f"{row.name}: inconclusive"
+    chance = "" if row.chance is None else f" (chance {fraction_or_number(row.chance, row)})"
+    return f"{row.name} {fraction_or_number(row.value, row)}{chance}"
+
+
+def fraction_or_number(value: float | None, row: Evidence) -> str:
+    """A rate as a percentage, anything else as a number."""
+    rate = "AUC" not in row.name and row.value is not None and 0 <= row.value <= 1
+    return percent(value) if rate else score(value)
+
+
+def count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")

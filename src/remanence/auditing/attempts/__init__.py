@@ -1,0 +1,1 @@
+"""Attacks of an audit: which apply, with which settings, and how they run within the budget."""

@@ -1,0 +1,210 @@
+"""Which attacks apply to a release: each runs, runs in a weaker variant, or is refused with the one thing missing.
+
+An attack is asked by running it for a step or two, so that what refuses here is what would refuse later, and the time
+of a step is known.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from math import prod
+from time import perf_counter
+from typing import Any, Literal, final
+
+import torch
+from torch.nn.modules.dropout import _DropoutNd
+
+from remanence.attacks import (
+    GLM,
+    KKT,
+    Attack,
+    Differencing,
+    FirstLayer,
+    GradientMatching,
+    Linearised,
+    Mnemonist,
+    RecoNN,
+    ShadowAttack,
+    SimuDy,
+    Stationarity,
+    Stein,
+    with_search,
+)
+from remanence.auditing.attempts.refusals import missing_knowledge, refusal_words
+from remanence.auditing.attempts.settings import kkt, reconstructor, stationarity
+from remanence.errors import BadInput, unknown_name
+from remanence.progress import OutOfTime, time_limit, track
+from remanence.releases import (
+    Gradient,
+    KnowsAllButOne,
+    KnowsFinal,
+    KnowsFixed,
+    KnowsGradient,
+    KnowsTraining,
+    KnowsUpdate,
+    LocalUpdate,
+    require,
+)
+from remanence.types import Reconstruction
+
+_STEPS = 3  # of a search that is probed, and then probed again with more: the difference is the time of a step
+_WARMING = 10.0  # probes: a first run that takes no longer is timed once more
+_PROBE = 2.0  # seconds: an attack that does not search is stopped then, a search not probed again
+_MAX_UNKNOWNS = 2e8  # numbers that are searched for at once
+UPDATE, WEIGHTS, BASE, OTHERS = "an update", "the weights", "the weights and the base", "all records but one"
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Applicability:
+    """Whether one attack applies to a release; `attack` and `release` are what would run, None where it is refused."""
+
+    name: str
+    status: Literal["runs", "weaker", "refused"]
+    reason: str | None  # of a weaker variant or a refusal
+    knowledge: str
+    attack: Attack[Any] | ShadowAttack | None = None
+    release: Any = None
+    seconds: float | None = None  # an estimate; None: not known before it runs
+    reconstruction: Reconstruction | None = None  # where asking took as long as running
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.status}" + (f" ({self.reason})" if self.reason else "")
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Kind:
+    """An attack, the knowledge that it needs, and its settings for a release that withholds some number of records."""
+
+    attack: type
+    needs: type
+    knowledge: str
+    settings: Callable[[Any, int], Any]
+
+
+_KINDS = (  # cheapest first, as far as that can be said without a release
+    _Kind(attack=FirstLayer, needs=KnowsGradient, knowledge=UPDATE, settings=lambda release, n: FirstLayer()),
+    _Kind(attack=Stein, needs=KnowsGradient, knowledge=UPDATE, settings=lambda release, n: Stein()),
+    _Kind(attack=Differencing, needs=KnowsFixed, knowledge=OTHERS, settings=lambda release, n: Differencing()),
+    _Kind(attack=GLM, needs=KnowsFixed, knowledge=OTHERS, settings=lambda release, n: GLM()),
+    _Kind(attack=GradientMatching, needs=KnowsUpdate, knowledge=UPDATE, settings=lambda release, n: GradientMatching()),
+    _Kind(attack=Stationarity, needs=KnowsFinal, knowledge=WEIGHTS, settings=stationarity),
+    _Kind(attack=KKT, needs=KnowsFinal, knowledge=WEIGHTS, settings=kkt),
+    _Kind(attack=Linearised, needs=KnowsTraining, knowledge=BASE, settings=lambda release, n: Linearised(candidates=n)),
+    _Kind(attack=SimuDy, needs=KnowsTraining, knowledge=BASE, settings=lambda release, n: SimuDy(candidates=n)),
+    _Kind(attack=RecoNN, needs=KnowsFixed, knowledge=OTHERS, settings=reconstructor),
+    _Kind(attack=Mnemonist, needs=KnowsAllButOne, knowledge=OTHERS, settings=lambda release, n: Mnemonist()),
+)
+
+_SIMULATING = (Linearised, SimuDy, RecoNN, Mnemonist)  # train networks as the release says that its own was trained
+
+
+def applicable(
+    release: Any, *, records: int | None = None, attacks: Sequence[str] | None = None, seed: int = 0
+) -> tuple[Applicability, ...]:
+    """For every attack whether it applies to `release`, which withholds `records` records (default: its batch, or 1).
+
+    Those that apply come first, the cheapest of them first. `attacks` names the only ones that are asked.
+    """
+    n, release = records or getattr(release, "batch_size", None) or 1, in_evaluation_mode(release)
+    names = [kind.attack.__name__ for kind in _KINDS]
+    if unknown := [name for name in attacks or () if name not in names]:
+        raise unknown_name("attack", unknown[0], names, argument="attacks")
+    kinds = [kind for kind, name in zip(_KINDS, names, strict=True) if attacks is None or name in attacks]
+    asked = track(kinds, total=len(kinds), label="which attacks apply", after=1.0)
+    found = [_asked(kind, release, n, seed) for kind in asked]
+
+    def cheapest(each: Applicability) -> tuple[bool, bool, float]:
+        return each.status == "refused", each.seconds is None, each.seconds or 0.0
+
+    return tuple(sorted(found, key=cheapest))
+
+
+def _asked(kind: _Kind, release: Any, n: int, seed: int) -> Applicability:
+    name, shown, weaker = kind.attack.__name__, release, None
+    if kind.needs is KnowsGradient and isinstance(release, LocalUpdate):
+        shown, weaker = _as_gradient(release), "several local steps are taken for one"
+        weaker = None if release.training.epochs == 1 else weaker
+    refused = Applicability(name=name, status="refused", reason=None, knowledge=kind.knowledge)
+    if (missing := missing_knowledge(shown, kind.needs)) is not None:
+        return replace(refused, reason=missing)
+    if kind.attack in _SIMULATING:
+        shown, weaker = _in_evaluation(shown)
+    try:
+        require(shown, kind.needs, by=name)
+        if n * prod(release.shape) > _MAX_UNKNOWNS:
+            return replace(refused, reason=f"{n} records are too many to be searched for at once")
+        attack = kind.settings(shown, n)
+        seconds, found = (None, None) if isinstance(attack, ShadowAttack) else _probe(attack, shown, seed)
+    except BadInput as refusal:
+        return replace(refused, reason=refusal_words(name, refusal, shown))
+    except Exception as fault:
+        return replace(refused, reason=f"it failed: {type(fault).__name__}: {str(fault).partition(chr(10))[0]}")
+    return replace(
+        refused,
+        status="weaker" if weaker else "runs",
+        reason=weaker,
+        attack=attack,
+        release=shown,
+        seconds=seconds,
+        reconstruction=found,
+    )
+
+
+def _probe(attack: Any, release: Any, seed: int) -> tuple[float | None, Reconstruction | None]:
+    """The seconds that `attack` is expected to take, and its reconstruction where the probe was the whole of it."""
+    if not hasattr(attack, "search"):
+        start = perf_counter()
+        with suppress(OutOfTime), time_limit(_PROBE) as limit:
+            found = attack.run(release, seed=seed)
+            if not limit.reached:
+                return perf_counter() - start, found
+        return None, None
+    first = _timed(with_search(attack, steps=_STEPS), release, seed)
+    if first > _PROBE:
+        if first < _WARMING * _PROBE:  # the first run of a kind also imports and compiles
+            first = min(first, _timed(with_search(attack, steps=_STEPS), release, seed))
+        return first / _STEPS * attack.search.steps, None
+    more = round(min(max(_STEPS * _PROBE / first, 2 * _STEPS), 30 * _STEPS))
+    second = _timed(with_search(attack, steps=more), release, seed)
+    return first + max(second - first, 0.0) / (more - _STEPS) * attack.search.steps, None
+
+
+def _timed(attack: Attack[Any], release: Any, seed: int) -> float:
+    start = perf_counter()
+    attack.run(release, seed=seed)
+    return perf_counter() - start
+
+
+def in_evaluation_mode(release: Any) -> Any:
+    """The release with its model in evaluation mode, as a published model is used; the caller's is left alone."""
+    if not release.model.training:
+        return release
+    return replace(release, model=deepcopy(release.model).eval())
+
+
+def _in_evaluation(release: Any) -> tuple[Any, str | None]:
+    """A release whose training can be simulated by a network in evaluation mode, and what that leaves out."""
+    reasons = list[str]()
+    if any(isinstance(layer, _DropoutNd) and layer.p > 0 for layer in release.model.modules()):
+        reasons.append("dropout, of which nobody knows what it dropped, is left out of the simulated training")
+    if (initial := getattr(release, "initial", None)) is not None:
+        final, buffers = release.final, [name for name, _ in release.model.named_buffers() if name in initial]
+        if any(not torch.equal(initial[name], final[name]) for name in buffers if final[name].is_floating_point()):
+            reasons.append("BatchNorm statistics, which moved, are in the simulated training those of the end")
+            release = replace(release, initial=initial | {name: final[name] for name in buffers})
+    return release, "; ".join(reasons) or None
+
+
+def _as_gradient(release: LocalUpdate) -> Gradient:
+    return Gradient(
+        model=release.model,
+        at=release.at,
+        gradient=release.sent,
+        labels=release.labels,
+        batch_size=release.batch_size,
+        shape=release.shape,
+        loss=release.loss,
+    )

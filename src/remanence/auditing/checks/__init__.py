@@ -1,0 +1,1 @@
+"""The preflight: do the model, its weights and the records fit together?"""

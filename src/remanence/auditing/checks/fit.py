@@ -1,0 +1,152 @@
+"""How a model fits the records: accuracy and loss, sets that are swapped, labels from 1, updates of other records."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from remanence.auditing.answer.report import Check
+from remanence.auditing.checks.outputs import endpoints, is_correct, logits_of, losses_of, released_loss
+from remanence.auditing.checks.records import evenly
+from remanence.errors import BadInput
+from remanence.metrics.exchangeability import rank_sum_test
+from remanence.metrics.statistics import auc
+from remanence.releases import KnowsUpdate
+from remanence.training import SquaredError
+from remanence.types import Data, Params
+
+_MIN_RECORDS = 32  # with fewer an accuracy says little
+_MAX_CLASSES = 20  # targets of a squared error: with more it is a regression
+_LEVEL = 1e-4  # of a test that stops an audit
+_SWAPPED_AUC, _SWAPPED_LOSS = 0.35, 1.5
+_EXPLAINED, _UNEXPLAINED = 0.9, 0.5  # cosine of an update with that of the records
+
+
+def check_fit(
+    release: Any,
+    before: Params | None,
+    after: Params | None,
+    private: Data,
+    held_out: Data,
+    numbers: dict[str, float | None],
+) -> list[Check]:
+    """Accuracy and loss on both sets; whether they are swapped, the labels shifted, or the model knows neither."""
+    params = after if after is not None else before
+    assert params is not None
+    loss = released_loss(release)
+    logits = [logits_of(release.model, params, data.x) for data in (private, held_out)]
+    right = [is_correct(z, data.y, loss) for z, data in zip(logits, (private, held_out), strict=True)]
+    each = [losses_of(z, data.y, loss) for z, data in zip(logits, (private, held_out), strict=True)]
+    accuracy = [float(r.double().mean()) for r in right]
+    mean = [float(v.double().mean()) for v in each]
+    chance = float(torch.cat([private.y, held_out.y]).bincount().max()) / (len(private) + len(held_out))
+    numbers |= {
+        "private_accuracy": accuracy[0],
+        "held_out_accuracy": accuracy[1],
+        "private_loss": mean[0],
+        "held_out_loss": mean[1],
+        "commonest_class": chance,
+    }
+    where = "" if after is not None else " at the weights before the update"
+    said = f"private records {accuracy[0]:.0%}, loss {mean[0]:.3g}; held-out ones {accuracy[1]:.0%}, {mean[1]:.3g}"
+    if after is not None and (stop := _swapped(release, before, private, held_out, each)):
+        return [stop]
+    if shifted := _from_one(logits, private, held_out, right):
+        return [shifted]
+    if isinstance(loss, SquaredError) and len(loss.values) > _MAX_CLASSES:
+        text = f"Squared error{where}: private records {mean[0]:.3g}, held-out ones {mean[1]:.3g}."
+        return [Check(name="accuracy", status="ok", text=text)]
+    if after is not None and max(accuracy) <= chance + 0.05 and len(private) + len(held_out) >= _MIN_RECORDS:
+        text = (
+            f"The model is hardly better than naming the commonest class ({said}; commonest class {chance:.0%}): these "
+            "are not the weights, the labels or the preprocessing that belong together, or nothing was learnt."
+        )
+        return [Check(name="accuracy", status="warning", text=text)]
+    return [Check(name="accuracy", status="ok", text=f"Accuracy{where}: {said}.")]
+
+
+def _swapped(
+    release: Any, before: Params | None, private: Data, held_out: Data, each: Sequence[Tensor]
+) -> Check | None:
+    """A stop where held-out records fit far better than private ones; from a base, where training helped them more."""
+    ours, theirs = each
+    if before is not None and _same_names(before, endpoints(release)[1]):
+        loss = released_loss(release)
+        start = [losses_of(logits_of(release.model, before, d.x), d.y, loss) for d in (private, held_out)]
+        scores = [first - last for first, last in zip(start, each, strict=True)]
+    else:
+        scores = [-ours, -theirs]
+    area = auc(scores[0].double().cpu(), scores[1].double().cpu())
+    p = rank_sum_test(scores[1].cpu(), scores[0].cpu(), held_out.y.cpu(), private.y.cpu())
+    if area > _SWAPPED_AUC or p > _LEVEL or float(ours.mean()) < _SWAPPED_LOSS * float(theirs.mean()):
+        return None
+    text = (
+        f"The held-out records fit the model far better than the private ones (mean loss {float(theirs.mean()):.3g} "
+        f"and {float(ours.mean()):.3g}): the two are swapped. `--data` holds what was trained on, `--held-out` others."
+    )
+    return Check(name="held-out", status="stop", text=text)
+
+
+def _same_names(one: Params, other: Params | None) -> bool:
+    return other is not None and all(name in one and one[name].shape == p.shape for name, p in other.items())
+
+
+def _from_one(logits: Sequence[Tensor], private: Data, held_out: Data, right: Sequence[Tensor]) -> Check | None:
+    """A stop where labels begin at 1 and one less fits far better."""
+    from scipy.stats import binomtest
+
+    labels, every = torch.cat([private.y, held_out.y]), torch.cat(list(logits))
+    if int(labels.min()) != 1 or every.shape[1] == 1:
+        return None
+    stated, shifted = torch.cat(list(right)), is_correct(every, labels - 1)
+    gained, lost = int((shifted & ~stated).sum()), int((stated & ~shifted).sum())
+    if gained <= 2 * lost or binomtest(gained, gained + lost, 0.5, alternative="greater").pvalue > _LEVEL:
+        return None
+    text = (
+        f"The labels count from 1: the model is right on {float(shifted.double().mean()):.0%} of the records if 1 is "
+        f"subtracted, as given on {float(stated.double().mean()):.0%}. Subtract 1."
+    )
+    return Check(name="labels", status="stop", text=text)
+
+
+def check_update(release: KnowsUpdate, private: Data, held_out: Data, numbers: dict[str, float | None]) -> list[Check]:
+    """Whether the private records cause the update, as far as it can be simulated."""
+    sent = torch.cat([g.flatten() for g in release.sent.values()])
+    if not bool(sent.isfinite().all()) or not bool(sent.any()):
+        text = "The update is zero or not finite: nothing was trained, or the training diverged. Give another."
+        return [Check(name="update", status="stop", text=text)]
+    checks = []
+    if release.batch_size is not None and release.batch_size != len(private):
+        text = f"The update is of {release.batch_size} records, and {len(private)} are given as private."
+        checks.append(Check(name="data", status="warning", text=text))
+    try:
+        ours, theirs = (_cosine(release, sent, data) for data in (private, evenly(held_out, len(private))))
+    except (BadInput, RuntimeError) as refusal:
+        return [*checks, Check(name="update", status="note", text=f"The update cannot be simulated: {refusal}")]
+    numbers |= {"update_cosine": ours, "update_cosine_held_out": theirs}
+    if theirs > max(ours, 0.0) + 0.3 and theirs > _UNEXPLAINED:
+        text = (
+            f"The held-out records explain the update (cosine {theirs:.2f}), the private ones do not ({ours:.2f}): the "
+            "two are swapped."
+        )
+        return [*checks, Check(name="held-out", status="stop", text=text)]
+    if ours < _EXPLAINED:
+        text = (
+            f"Simulated on the private records, the update has a cosine of {ours:.2f} with the one that was sent: the "
+            "weights before it, the records, their preprocessing or the local training are not quite those stated, "
+            "or a defense changed it."
+        )
+        return [*checks, Check(name="update", status="warning" if ours < _UNEXPLAINED else "note", text=text)]
+    return [
+        *checks,
+        Check(name="update", status="ok", text=f"The private records explain the update (cosine {ours:.2f})."),
+    ]
+
+
+def _cosine(release: KnowsUpdate, sent: Tensor, data: Data) -> float:
+    simulated = release.simulate(data.x, data.y)
+    flat = torch.cat([simulated[name].detach().flatten() for name in release.sent])
+    return float(
+        torch.dot(sent.double(), flat.double()) / (sent.double().norm() * flat.double().norm()).clamp_min(1e-300)
+    )

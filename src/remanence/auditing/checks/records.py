@@ -1,0 +1,85 @@
+"""Checks of the records: labels beside the outputs of the model, records that are in two sets, too few held out."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+
+from remanence.auditing.answer.report import Check
+from remanence.auditing.checks.outputs import released_loss
+from remanence.training import SquaredError
+from remanence.types import Data
+
+FEWEST = 99  # held-out records, for a false-positive rate of 1 %
+_IN_BOTH = 0.05  # of the records of a set: more stop an audit
+
+
+def check_labels(private: Data, held_out: Data, outputs: int, release: Any) -> list[Check]:
+    """Labels beside the outputs: out of their range, from 1, of one class only, without held-out ones of a class."""
+    loss, labels = released_loss(release), torch.cat([private.y, held_out.y])
+    classes = len(loss.values) if isinstance(loss, SquaredError) else max(outputs, 2)
+    if int(labels.max()) >= classes:
+        from_one = int(labels.min()) == 1 and int(labels.max()) == classes
+        advice = "they count from 1, subtract 1" if from_one else "give the labels that the model was trained with"
+        text = (
+            f"Labels go up to {int(labels.max())}, and the model tells {classes} classes, 0..{classes - 1}: {advice}."
+        )
+        return [Check(name="labels", status="stop", text=text)]
+    if len(labels.unique()) < 2:
+        text = f"All records are of class {int(labels[0])}: give records of two classes or more."
+        return [Check(name="labels", status="stop", text=text)]
+    alone = sorted(set(private.y.tolist()) - set(held_out.y.tolist()))
+    if alone:
+        count = int(sum((private.y == label).sum() for label in alone))
+        text = (
+            f"No record of class {', '.join(map(str, alone))} was held out: the {count} private records of it have "
+            "nothing to be compared with, and the rank test cannot list them. Hold out some."
+        )
+        return [Check(name="labels", status="warning", text=text)]
+    return [Check(name="labels", status="ok", text=f"{len(labels.unique())} classes, {outputs} outputs.")]
+
+
+def check_disjoint(release: Any, private: Data, held_out: Data, numbers: dict[str, float | None]) -> list[Check]:
+    """Records that are in two sets: a held-out record that was trained on is no measure of chance."""
+    checks = []
+    ours, theirs = _keys(private), _keys(held_out)
+    both = _shared(ours, theirs)
+    numbers["records_in_both_sets"] = both
+    if both:
+        status: Literal["warning", "stop"] = "stop" if both >= _IN_BOTH * len(private) else "warning"
+        text = (
+            f"{both} of {len(private)} private records are among the held-out ones too, which must never have been "
+            "trained on: leave them out of one of the two."
+        )
+        checks.append(Check(name="held-out", status=status, text=text))
+    fixed = getattr(release, "fixed", None)
+    if fixed is not None and len(fixed):
+        known = _keys(fixed.to(private.x.device, private.x.dtype))
+        for name, keys, count in (("data", ours, len(private)), ("held-out", theirs, len(held_out))):
+            if shared := _shared(keys, known):
+                status = "stop" if shared >= _IN_BOTH * count else "warning"
+                text = f"{shared} of {count} records of `{name}` are among those that the attacker has: leave them out."
+                checks.append(Check(name=name, status=status, text=text))
+    if len(held_out) < FEWEST:
+        text = (
+            f"{len(held_out)} held-out records are few: with {FEWEST} or more, records can be found at a "
+            "false-positive rate of 1 %; with more the levels of chance are finer."
+        )
+        checks.append(Check(name="held-out", status="warning", text=text))
+    return checks
+
+
+def _keys(data: Data) -> list[bytes]:
+    return [row.tobytes() for row in data.x.detach().cpu().flatten(1).numpy()]
+
+
+def _shared(keys: Sequence[bytes], others: Sequence[bytes]) -> int:
+    known = set(others)
+    return sum(key in known for key in keys)
+
+
+def evenly(data: Data, limit: int) -> Data:
+    """At most `limit` records, evenly over the set, which may be sorted by class."""
+    if len(data) <= limit:
+        return data
+    return data.take(torch.linspace(0, len(data) - 1, limit, device=data.x.device).round().long())

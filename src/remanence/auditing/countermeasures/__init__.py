@@ -1,0 +1,1 @@
+"""What would help: stand-ins retrained with defenses, leakage against accuracy."""

@@ -1,0 +1,291 @@
+"""Evidence without a reconstruction: membership, the span of the first layer, labels. It is never counted as found.
+
+Nothing here ends an audit: what a release does not allow is left out, or is a row without a value that says why. The
+p-value of a row compares private with held-out records of the same class, so that classes that are more frequent among
+the one than among the other make no evidence.
+"""
+
+from collections.abc import Callable, Iterator
+from time import perf_counter
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from remanence.attacks import infer_labels
+from remanence.auditing.answer.report import Evidence
+from remanence.auditing.checks.outputs import endpoints, losses, losses_of, released_loss
+from remanence.auditing.evidence.likelihood_ratio import likelihood_ratios
+from remanence.diagnostics import Span, estimate_span
+from remanence.errors import BadInput
+from remanence.experiments.outcome import Figure, Series
+from remanence.metrics.evaluation import FPR
+from remanence.metrics.exchangeability import rank_sum_test
+from remanence.metrics.statistics import auc, binomial_proportion, bootstrap_statistic, p_values, roc
+from remanence.models import FirstLinear, apply, first_linear
+from remanence.progress import OutOfTime, time_limit
+from remanence.releases import FineTunedUnknownRecipe, KnowsFinal, KnowsInitial, KnowsUpdate, WeightsOnly
+from remanence.seeds import derive_seed
+from remanence.types import Data
+
+Group: TypeAlias = Literal["membership", "span", "labels", "other"]
+Gathered: TypeAlias = tuple[tuple[Evidence, ...], tuple[Figure, ...]]
+SECONDS = 60.0
+_MAX_HELD_OUT = 2000
+_MAX_PRIVATE = 2000
+_MIN_SECONDS = 1.0
+_FEWEST = round(1 / FPR) - 1  # held-out records, with which a false-positive rate of 1 % can be stated
+
+
+class Scored(NamedTuple):
+    """Scores of private and held-out records, larger for members, and what they are."""
+
+    private: Tensor
+    held_out: Tensor
+    meaning: str
+    chosen: Tensor | None = None  # of the held-out records that are scored; None: all
+
+
+def gather_evidence(release: Any, private: Data, held_out: Data, *, seed: int, seconds: float = SECONDS) -> Gathered:
+    """Every row that the release allows, and the figures that go with them, in about so many `seconds`."""
+    start = perf_counter()
+    private, held_out = (
+        _sampled(data, size, derive_seed(seed, "sampled", size))
+        for data, size in ((private, _MAX_PRIVATE), (held_out, _MAX_HELD_OUT))
+    )
+    before, after = endpoints(release)
+    tests: list[tuple[str, Group, Callable[[], Scored]]] = []
+    if after is not None:
+        tests.append(("membership by loss", "membership", lambda: by_loss(release, private, held_out)))
+    if after is not None and before is not None:
+        tests.append(("membership by loss drop", "membership", lambda: by_loss_drop(release, private, held_out)))
+    if isinstance(release, KnowsUpdate):
+        tests.append(("membership by gradient", "membership", lambda: by_gradient(release, private, held_out)))
+    tests.append(("span", "span", lambda: by_span(release, private, held_out)))
+    if isinstance(release, KnowsFinal):
+
+        def by_shadows() -> Scored:
+            left = seconds - (perf_counter() - start)
+            return by_likelihood_ratio(release, private, held_out, seconds=left, seed=derive_seed(seed, "shadows"))
+
+        tests.append(("membership by likelihood ratio", "membership", by_shadows))
+    rows, curves = list[Evidence](), list[Series]()
+    for name, group, test in tests:
+        more, curve = _attempt(name, group, test, private, held_out, seed=derive_seed(seed, name), seconds=seconds)
+        rows, curves = rows + more, curves + curve
+    figures = [_roc_figure(curves)] if curves else []
+    if isinstance(release, KnowsUpdate) and release.labels is None:
+        more, bars = _labels(release, private, held_out)
+        rows, figures = rows + more, figures + bars
+    return tuple(rows), tuple(figures)
+
+
+def by_loss(release: Any, private: Data, held_out: Data) -> Scored:
+    """Membership by the loss of a record (Yeom et al. 2018): members have lower ones."""
+    _, after = endpoints(release)
+    assert after is not None
+    ours, theirs = (-losses(release.model, after, data, released_loss(release)) for data in (private, held_out))
+    return Scored(ours, theirs, "by the loss, which is lower for members")
+
+
+def by_loss_drop(release: Any, private: Data, held_out: Data) -> Scored:
+    """Membership by the drop of a record's loss from the base to the trained weights: records that are easy to begin
+    with do not look like members (Watson et al. 2022 calibrate by a reference model so)."""
+    before, after = endpoints(release)
+    assert before is not None
+    assert after is not None
+    loss = released_loss(release)
+    ours, theirs = (
+        losses(release.model, before, data, loss) - losses(release.model, after, data, loss)
+        for data in (private, held_out)
+    )
+    return Scored(ours, theirs, "by how far training lowered the loss from that of the base")
+
+
+def by_gradient(release: KnowsUpdate, private: Data, held_out: Data) -> Scored:
+    """Membership by the inner product of a record's gradient with the update: a member's is part of it."""
+    ours, theirs = (
+        torch.cat([_along_update(release, some) for some in _batches(data)]) for data in (private, held_out)
+    )
+    return Scored(ours, theirs, "by how far the record's gradient points along the update")
+
+
+def _along_update(release: KnowsUpdate, data: Data) -> Tensor:
+    """(records,): the inner products of all records' gradients with the update, by differentiating a weighted sum of
+    the gradients with respect to the weights of the records."""
+    params = {name: release.at[name].detach().requires_grad_() for name in release.sent}
+    logits = apply(release.model, release.at | params, data.x)
+    each = losses_of(logits[:, None] if logits.ndim == 1 else logits, data.y, release.loss)
+    of_records = torch.zeros_like(each, requires_grad=True)
+    gradients = torch.autograd.grad(each, list(params.values()), of_records, create_graph=True)
+    products = [(g * release.sent[name]).sum() for name, g in zip(params, gradients, strict=True)]
+    return torch.autograd.grad(torch.stack(products).sum(), of_records)[0]
+
+
+def by_span(release: Any, private: Data, held_out: Data) -> Scored:
+    """Membership by the fraction of a record outside the span of the first layer (diagnostics/span.py); the rank is
+    the number of records where no gap shows it."""
+    span = span_of(release, private)
+    ours, theirs = (-span.outside(data.x) for data in (private, held_out))
+    return Scored(ours, theirs, f"by what of the record lies outside the first layer's span of rank {span.rank}")
+
+
+def span_of(release: Any, private: Data) -> Span:
+    """The span of a release's first layer, of its update where it is one.
+
+    Where no gap shows it, the rank is the number of records, and what is left of the base is tried out: what leaves the
+    clearest gap after as many values is subtracted. That takes no record into account, only how many there are.
+    """
+    shown = release
+    if not isinstance(release, KnowsFinal):
+        classes, final = max(private.num_classes, 1), release.at | release.sent
+        shown = WeightsOnly(model=release.model, final=final, shape=release.shape, num_classes=classes)
+    span = estimate_span(shown)
+    if span.rank is not None:
+        return span
+    fixed = getattr(release, "fixed", None)
+    records = len(private) + (0 if fixed is None else len(fixed))
+    if records >= len(span.values):
+        message = (
+            f"{records} records are as many as the first layer has inputs or rows, {len(span.values)}: they span all "
+            "of it, and being in the span says nothing"
+        )
+        raise BadInput(message, code="unsupported-model", argument="release")
+    every = [shown, *_from_scaled_bases(release)] if isinstance(release, KnowsInitial) else [shown]
+    return max((estimate_span(each, rank=records) for each in every), key=lambda span: span.gap)
+
+
+def _from_scaled_bases(release: KnowsInitial) -> Iterator[FineTunedUnknownRecipe]:
+    """The release with multiples of the base's first layer, what weight decay may have left of it: all of it, the
+    multiple nearest to the trained layer, and the median of their ratios, which is exact where most inputs are zero."""
+    first = first_linear(release.model, release.shape)
+    assert isinstance(first, FirstLinear)  # estimate_span refuses the others
+    old, new = (params[first.layer.weight].double() for params in (release.initial, release.final))
+    ratios = (new / old)[old != 0]
+    nearest = float((old * new).sum() / old.square().sum().clamp_min(1e-300))
+    for fraction in (1.0, nearest, float(ratios.median()) if len(ratios) else 0.0):
+        layer = {n: fraction * p for n, p in release.initial.items() if n.startswith(f"{first.layer.path}.")}
+        yield FineTunedUnknownRecipe(
+            model=release.model,
+            final=release.final,
+            shape=release.shape,
+            num_classes=release.num_classes,
+            initial=release.initial | layer,
+        )
+
+
+def by_likelihood_ratio(release: Any, private: Data, held_out: Data, *, seconds: float, seed: int) -> Scored:
+    """Membership by likelihood ratio from shadow models (Carlini et al. 2022)."""
+    ratios = likelihood_ratios(release, private, held_out, seconds=seconds, seed=seed)
+    kind = "records in and out of them" if ratios.online else "records that they did not see"
+    meaning = f"by the likelihood ratio over {ratios.shadows} shadow models, from {kind}"
+    return Scored(ratios.private, ratios.held_out, meaning, ratios.index)
+
+
+def _attempt(
+    name: str, group: Group, test: Callable[[], Scored], private: Data, held_out: Data, *, seed: int, seconds: float
+) -> tuple[list[Evidence], list[Series]]:
+    """The rows of one test and its ROC; one row without a value where it cannot be made."""
+    try:
+        with time_limit(max(seconds, _MIN_SECONDS)):
+            scored = test()
+        theirs = held_out.y.cpu() if scored.chosen is None else held_out.y.cpu()[scored.chosen]
+        return membership_rows(name, group, scored, private.y.cpu(), theirs, seed=seed)
+    except OutOfTime:
+        reason = "it did not end within its part of the budget: give more with `--budget`"
+    except BadInput as refusal:
+        reason = str(refusal)
+    except Exception as fault:
+        reason = f"it failed: {type(fault).__name__}: {str(fault).partition(chr(10))[0]}"
+    return [_without_value(f"{name}: tpr@1%", group, FPR, reason)], []
+
+
+def membership_rows(
+    name: str, group: Group, scored: Scored, labels: Tensor, held_out_labels: Tensor, *, seed: int
+) -> tuple[list[Evidence], list[Series]]:
+    """The fraction identified at 1 % false positives, the AUC and the ROC, by a score that is larger for members."""
+    ours, theirs = (each.detach().double().cpu() for each in (scored.private, scored.held_out))
+    ours, theirs = ours.nan_to_num(nan=-torch.inf), theirs.nan_to_num(nan=torch.inf)  # to the safe side
+
+    def resampled(rows: Tensor, null_rows: Tensor) -> float:
+        return auc(ours[rows], theirs[null_rows])
+
+    area = bootstrap_statistic(resampled, (len(ours), len(theirs)), seed=derive_seed(seed, "auc"), resamples=200)
+    found = binomial_proportion(int((p_values(ours, theirs, distinct=len(theirs)) <= FPR).sum()), len(ours))
+    identified = Evidence(
+        name=f"{name}: tpr@1%",
+        value=found.value,
+        low=found.low,
+        high=found.high,
+        chance=FPR,
+        meaning=f"fraction of the private records identified where 1 % of held-out ones are, {scored.meaning}",
+        group=group,
+    )
+    if len(theirs) < _FEWEST:
+        reason = f"a false-positive rate of 1 % needs {_FEWEST} held-out records or more, got {len(theirs)}: give more"
+        identified = _without_value(identified.name, group, FPR, reason)
+    area_row = Evidence(
+        name=f"{name}: AUC",
+        value=area.value,
+        low=area.low,
+        high=area.high,
+        chance=0.5,
+        meaning=f"how often a private record scores higher than a held-out one, {scored.meaning}",
+        p=rank_sum_test(ours, theirs, labels, held_out_labels),
+        group=group,
+    )
+    curve = roc(ours, theirs, distinct=len(theirs), points=60)
+    return [identified, area_row], [Series(name=name, x=curve.fpr, y=curve.tpr)]
+
+
+def _labels(release: KnowsUpdate, private: Data, held_out: Data) -> tuple[list[Evidence], list[Figure]]:
+    """How many labels of the batch are inferred, beside naming the class that is the commonest elsewhere."""
+    name, meaning = "labels", "fraction of the batch's labels that the update shows, order aside"
+    try:
+        inferred = infer_labels(release, held_out.x)
+    except BadInput as refusal:
+        return [_without_value(name, "labels", None, str(refusal))], []
+    except Exception as fault:
+        return [_without_value(name, "labels", None, f"it failed: {type(fault).__name__}")], []
+    classes = max(private.num_classes, int(inferred.max()) + 1, held_out.num_classes)
+    true, ours = (labels.cpu().bincount(minlength=classes) for labels in (private.y, inferred))
+    commonest = int(held_out.y.bincount().argmax())
+    found = binomial_proportion(int(torch.minimum(true, ours).sum()), len(private))
+    row = Evidence(
+        name=name,
+        value=found.value,
+        low=found.low,
+        high=found.high,
+        chance=float(true[commonest]) / len(private),
+        meaning=f"{meaning}; by chance: naming the commonest class of the held-out records every time",
+        group="labels",
+    )
+    names = tuple(map(str, range(classes)))
+    counts = {"inferred from the update": ours, "in the batch": true}
+    series = tuple(Series(name=each, x=names, y=tuple(map(float, count))) for each, count in counts.items())
+    return [row], [Figure(title="Labels of the batch", x_label="class", y_label="records", series=series, kind="bars")]
+
+
+def _roc_figure(curves: list[Series]) -> Figure:
+    chance = Series(name="chance", x=curves[0].x, y=tuple(float(x) for x in curves[0].x), role="chance")
+    return Figure(
+        title="Membership",
+        x_label="false-positive rate",
+        y_label="true-positive rate",
+        series=(*curves, chance),
+        log_x=True,
+    )
+
+
+def _without_value(name: str, group: Group, chance: float | None, reason: str) -> Evidence:
+    return Evidence(name=name, value=None, low=None, high=None, chance=chance, meaning=reason, group=group)
+
+
+def _sampled(data: Data, size: int, seed: int) -> Data:
+    if len(data) <= size:
+        return data
+    return data.take(torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:size])
+
+
+def _batches(data: Data, size: int = 256) -> list[Data]:
+    return [data.take(slice(first, first + size)) for first in range(0, len(data), size)]
