@@ -11,7 +11,7 @@ from torch import nn
 CUDA = torch.cuda.is_available()
 if not CUDA:
     os.environ["TRITON_INTERPRET"] = "1"  # read when the kernel is defined, so before it is imported
-pytest.importorskip("triton", reason="Triton comes with torch's CUDA builds and with the test extra on Linux")
+pytest.importorskip("triton", minversion="3.6", reason="Triton 3.6 comes with the test extra on Linux")
 
 from remanence.engine.ensembles import fused  # noqa: E402
 from remanence.engine.ensembles.mlp import Centre, Records, autograd_middle, layers_of  # noqa: E402

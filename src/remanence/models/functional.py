@@ -83,7 +83,8 @@ def replace_relu(model: nn.Module, activation: nn.Module) -> nn.Module:
     copy = deepcopy(model)
     for path, layer in model.named_modules():
         if isinstance(layer, nn.ReLU):
-            copy.set_submodule(path, activation)
+            parent, _, name = path.rpartition(".")
+            setattr(copy.get_submodule(parent), name, activation)
     graph = graph_of(copy)
     functions = [node for node in graph.nodes if ACTIVATIONS.get(node.target) is nn.ReLU] if graph else []
     if graph is None or not functions:

@@ -10,7 +10,7 @@ from remanence.types import Params
 
 try:
     from remanence.engine.ensembles._kernel import kernel
-except ImportError:  # Triton comes with torch's CUDA builds for Linux
+except ImportError:  # Triton comes with torch's CUDA builds for Linux, new enough from torch 2.11 on
     kernel = None
 
 if TYPE_CHECKING:
