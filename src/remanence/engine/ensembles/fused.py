@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from remanence.types import Params
 
 try:
-    from remanence.engine.ensembles._kernel import kernel
+    from remanence.engine.ensembles import _kernel
+
+    kernel = _kernel.kernel if _kernel.TESTED else None
 except ImportError:  # Triton comes with torch's CUDA builds for Linux, new enough from torch 2.11 on
     kernel = None
 
