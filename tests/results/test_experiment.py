@@ -70,7 +70,7 @@ def test_the_accuracy_is_that_of_the_weights_asked_for() -> None:
         (measure,) = run_experiment(experiment, seed=1).outcome.measures
         assert measure.chance == pytest.approx(0.5, abs=0.1)
         values[weights] = measure.value
-    assert values["final"] == 1.0 > (values["initial"] or 0.0)
+    assert (values["final"] or 0.0) > 0.9 > (values["initial"] or 0.0)
 
 
 def test_repeats_give_means_with_intervals_over_seeds() -> None:

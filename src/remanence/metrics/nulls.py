@@ -59,7 +59,9 @@ def unrelated_images(
 ) -> Null:
     """Null (b): unrelated records against the truth."""
     labels = truth.y[torch.arange(count, device=truth.y.device) % len(truth)]
-    compared = max(1, len(truth) * min(count, len(unrelated)) // count)  # fewer where fewer can stand in for all
+    compared = max(
+        1, len(truth) * min(count, len(unrelated)) // max(1, count)
+    )  # fewer where fewer can stand in for all
     trials = (
         (sampled, _subset(len(truth), compared, seed + i).to(sampled))
         for i, sampled in enumerate(_samples(labels, unrelated, seed))

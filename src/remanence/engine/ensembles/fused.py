@@ -1,19 +1,21 @@
 """The middle stage of an ensemble of MLPs with one hidden layer as one Triton kernel: activation, output layer,
 softmax, backward pass. Why there is one: docs/decisions/0015."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from remanence.types import Params
 
+kernel: Any = None
 try:
     from remanence.engine.ensembles import _kernel
 
-    kernel = _kernel.kernel if _kernel.TESTED else None
+    if _kernel.TESTED:
+        kernel = _kernel.kernel
 except ImportError:  # Triton comes with torch's CUDA builds for Linux, new enough from torch 2.11 on
-    kernel = None
+    pass
 
 if TYPE_CHECKING:
     from remanence.engine.ensembles.mlp import Centre, Records
