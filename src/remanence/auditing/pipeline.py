@@ -33,7 +33,7 @@ from remanence.auditing.answer.threats import threats_not_asked
 from remanence.auditing.attempts.applicability import applicable, in_evaluation_mode
 from remanence.auditing.attempts.resuming import Steps
 from remanence.auditing.attempts.running import attempt, count_found, minutes
-from remanence.auditing.attempts.stand_in import attack_stand_ins, shows_weights_alone
+from remanence.auditing.attempts.stand_in import attack_stand_ins, awaits_stand_ins, shows_weights_alone
 from remanence.auditing.checks.preflight import preflight
 from remanence.auditing.countermeasures.comparison import countermeasures_for
 from remanence.auditing.evidence.columns import column_evidence, encoding_checks
@@ -97,7 +97,7 @@ def audit(
     say(f"attacks that apply: {', '.join(running) or 'none'}; budget {minutes(budget)}")
     steps = Steps(store)
     tried = []
-    waiting = sum(each.status != "refused" for each in asked)
+    waiting = sum(each.status != "refused" for each in asked) + (attacks is None and awaits_stand_ins(release, asked))
     for each in asked:
         allowed = (start + budget - perf_counter()) / max(1, waiting)
         tried.append(attempt(each, private, others, allowed, steps, seed))

@@ -24,6 +24,7 @@ from remanence.experiments.words import percent, score
 LEVEL: Final = 0.001  # of a whole audit, for each step of the scale
 FEW: Final = 10  # records: with fewer no test of an audit reaches that level, and 1 % has to do
 MANY: Final = 0.1  # fraction of the records
+FPR: Final = 0.01  # at which single members are identified
 _AUC: Final = ": AUC"
 
 
@@ -105,5 +106,9 @@ def _of_membership(strongest: AttackRow | Evidence, evidence: Sequence[Evidence]
     name = strongest.name.removesuffix(_AUC)
     rates = [row.value for row in evidence if row.name == f"{name}: tpr@1%" and row.value is not None]
     by = name if name.startswith("membership") else f"membership by the {name}"
-    said = f"identifies {percent(rates[0])} of the private records at 1 % false positives" if rates else "shows"
-    return f"{by[0].upper()}{by[1:]} {said} (AUC {score(strongest.value)}, chance 0.5)."
+    auc = f"(AUC {score(strongest.value)}, chance 0.5)"
+    if rates and rates[0] > FPR:
+        said = f"identifies {percent(rates[0])} of the private records at 1 % false positives {auc}."
+    else:
+        said = f"shows over all records together {auc}, which identifies no single one."
+    return f"{by[0].upper()}{by[1:]} {said}"

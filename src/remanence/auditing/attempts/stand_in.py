@@ -15,7 +15,7 @@ from typing import Any, final
 import torch
 
 from remanence.auditing.answer.report import AttackRow
-from remanence.auditing.attempts.applicability import WEIGHTS, applicable
+from remanence.auditing.attempts.applicability import WEIGHTS, Applicability, applicable
 from remanence.auditing.attempts.resuming import Steps
 from remanence.auditing.attempts.running import Attempt, attempt
 from remanence.auditing.checks.outputs import endpoints, logits_of, losses, released_loss
@@ -47,6 +47,11 @@ class StandIn:
 def shows_weights_alone(release: Any, tried: Sequence[Attempt]) -> bool:
     """Whether there was nothing but trained weights for attacks to read, or none of them could."""
     return isinstance(release, KnowsFinal) and all(one.finding is None or one.row.knowledge == WEIGHTS for one in tried)
+
+
+def awaits_stand_ins(release: Any, asked: Sequence[Applicability]) -> bool:
+    """Whether attacks on the release may leave the question to stand-ins, so that these need a part of the time."""
+    return isinstance(release, KnowsFinal) and all(one.status == "refused" or one.knowledge == WEIGHTS for one in asked)
 
 
 def attack_stand_ins(
