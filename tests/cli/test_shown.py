@@ -154,7 +154,7 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
     ),
     "attack of Python": (
         ["audit", "data", "--data", "digits", "--attack", "SimuDy"],
-        ["SimuDy is not run by `audit`, which runs GradientMatching, ", "build a release in Python (docs/tutorial.md)"],
+        ["SimuDy is not run by `audit`, which runs GradientMatching, ", "build a release in Python (docs/library.md)"],
     ),
     "attack of another net": (
         ["audit", "data", "--data", "digits", "--net", "cnn", "--attack", "Stein"],

@@ -55,8 +55,7 @@ def _not_run(name: str, names: Sequence[str], command: str) -> BadInput:
     if name not in [attack.__name__ for attack in ATTACKS]:
         return unknown_name("attack", name, names)
     return BadInput(
-        f"{name} is not run by `{command}`, which runs {', '.join(names)}: build a release in Python "
-        "(docs/tutorial.md)",
+        f"{name} is not run by `{command}`, which runs {', '.join(names)}: build a release in Python (docs/library.md)",
         code="unknown-name",
         argument="--attack",
     )
