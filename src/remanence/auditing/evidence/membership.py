@@ -6,6 +6,7 @@ the one than among the other make no evidence.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -21,7 +22,7 @@ from remanence.errors import BadInput
 from remanence.experiments.outcome import Figure, Series
 from remanence.metrics.evaluation import FPR
 from remanence.metrics.exchangeability import rank_sum_test
-from remanence.metrics.statistics import auc, binomial_proportion, bootstrap_statistic, p_values, roc
+from remanence.metrics.statistics import Interval, auc, binomial_proportion, bootstrap_statistic, p_values, roc
 from remanence.models import FirstLinear, apply, first_linear
 from remanence.progress import OutOfTime, time_limit
 from remanence.releases import FineTunedUnknownRecipe, KnowsFinal, KnowsInitial, KnowsUpdate, WeightsOnly
@@ -211,7 +212,7 @@ def membership_rows(
         return auc(ours[rows], theirs[null_rows])
 
     area = bootstrap_statistic(resampled, (len(ours), len(theirs)), seed=derive_seed(seed, "auc"), resamples=200)
-    found = binomial_proportion(int((p_values(ours, theirs, distinct=len(theirs)) <= FPR).sum()), len(ours))
+    found = _rate_at_level(ours, theirs, seed=derive_seed(seed, "rate"))
     identified = Evidence(
         name=f"{name}: tpr@1%",
         value=found.value,
@@ -236,6 +237,19 @@ def membership_rows(
     )
     curve = roc(ours, theirs, distinct=len(theirs), points=60)
     return [identified, area_row], [Series(name=name, x=curve.fpr, y=curve.tpr)]
+
+
+def _rate_at_level(ours: Tensor, theirs: Tensor, *, seed: int) -> Interval:
+    """The fraction of `ours` above the level that 1 % of `theirs` reach. Its interval is the wider one of the exact
+    binomial and a bootstrap over both samples, because the level is estimated too."""
+
+    def rate(rows: Tensor, null_rows: Tensor) -> float:
+        sample = theirs[null_rows]
+        return float((p_values(ours[rows], sample, distinct=len(sample)) <= FPR).double().mean())
+
+    resampled = bootstrap_statistic(rate, (len(ours), len(theirs)), seed=seed, resamples=200)
+    exact = binomial_proportion(round(resampled.value * len(ours)), len(ours))
+    return replace(exact, low=min(exact.low, resampled.low), high=max(exact.high, resampled.high))
 
 
 def _labels(release: KnowsUpdate, private: Data, held_out: Data) -> tuple[list[Evidence], list[Figure]]:
