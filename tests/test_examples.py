@@ -135,6 +135,7 @@ def test_every_row_of_a_table_is_found_in_an_update(example: Examples) -> None:
     answer = audited.answer("cancer-audit")
     assert (audited.code, answer["severity"]) == (0, "many-records")
     assert [(row["found"], row["records"]) for row in answer["attacks"]] == [(32, 32)]
+    assert not [each for each in answer["preflight"]["checks"] if each["status"] == "warning"]
 
 
 @pytest.mark.slow

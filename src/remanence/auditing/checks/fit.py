@@ -58,9 +58,11 @@ def check_fit(
         text = f"Squared error{where}: private records {mean[0]:.3g}, held-out ones {mean[1]:.3g}."
         return [Check(name="accuracy", status="ok", text=text)]
     if after is not None and max(accuracy) <= chance + 0.05 and len(private) + len(held_out) >= _MIN_RECORDS:
-        text = (
-            f"The model is hardly better than naming the commonest class ({said}; commonest class {chance:.0%}): these "
-            "are not the weights, the labels or the preprocessing that belong together, or nothing was learnt."
+        text = f"The model is hardly better than naming the commonest class ({said}; commonest class {chance:.0%}): "
+        if isinstance(release, KnowsUpdate):  # whose records are compared with what was sent
+            return [Check(name="accuracy", status="note", text=f"{text}an update of the first rounds.")]
+        text += (
+            "these are not the weights, the labels or the preprocessing that belong together, or nothing was learnt."
         )
         return [Check(name="accuracy", status="warning", text=text)]
     return [Check(name="accuracy", status="ok", text=f"Accuracy{where}: {said}.")]
