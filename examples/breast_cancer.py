@@ -8,6 +8,9 @@
 The columns keep their names and units: the page shows the values of a patient beside those that were read back.
 """
 
+import csv
+
+import numpy as np
 import torch
 from sklearn.datasets import load_breast_cancer
 from torch import nn
@@ -29,16 +32,17 @@ class Net(nn.Module):
 
 def main():
     torch.manual_seed(0)
-    table = load_breast_cancer(as_frame=True)
-    rows = table.data.assign(diagnosis=table.target_names[table.target]).sample(frac=1, random_state=0)
-    private, others = rows[:32], rows[32:]
-    private.to_csv("private.csv", index=False)
-    others.to_csv("others.csv", index=False)
-    x = torch.tensor(private.drop(columns="diagnosis").to_numpy(), dtype=torch.float32)
-    y = torch.tensor((private.diagnosis == "malignant").to_numpy(), dtype=torch.int64)
+    table = load_breast_cancer()
+    order = np.random.default_rng(0).permutation(len(table.data))
+    for name, part in (("private.csv", order[:32]), ("others.csv", order[32:])):
+        with open(name, "w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow([*table.feature_names, "diagnosis"])
+            writer.writerows([*table.data[i], table.target_names[table.target[i]]] for i in part)
+    values, y = torch.tensor(table.data, dtype=torch.float32), torch.tensor(1 - table.target)  # benign 0, malignant 1
+    x, y = values[order[:32]], y[order[:32]]
 
     net = Net()
-    values = torch.tensor(table.data.to_numpy(), dtype=torch.float32)
     net.low.copy_(values.amin(0))
     net.span.copy_(values.amax(0) - values.amin(0))
     torch.save(net.state_dict(), "before.pt")

@@ -6,6 +6,7 @@ A hospital publishes a fitted `StandardScaler` and `LogisticRegression`. Somebod
 the last row be computed from the published numbers? Twenty patients in turn are the unknown one.
 """
 
+import numpy as np
 from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -16,18 +17,17 @@ from remanence.progress import set_mode
 
 
 def main():
-    table = load_breast_cancer(as_frame=True)
-    rows = table.data.sample(frac=1, random_state=0)
-    labels = table.target[rows.index]
-    x, y = rows[:300], labels[:300]
-    others = rows[300:], labels[300:]
+    x, y = load_breast_cancer(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(x))
+    others = x[order[300:]], y[order[300:]]
+    x, y = x[order[:300]], y[order[:300]]
     pipeline = make_pipeline(StandardScaler(), LogisticRegression()).fit(x, y)  # what is published
 
     set_mode("quiet")  # no lines about each of the twenty audits
     found = 0
     for i in range(20):
-        known = x.drop(index=x.index[i]), y.drop(index=x.index[i])
-        unknown = x.iloc[[i]], y.iloc[[i]]
+        known = np.delete(x, i, axis=0), np.delete(y, i)
+        unknown = x[[i]], y[[i]]
         release = remanence.from_sklearn(pipeline, fixed=known)
         report = remanence.audit(release, truth=unknown, held_out=others, attacks=["Differencing", "GLM"])
         found += report.worst.found
