@@ -72,7 +72,7 @@ def verdict(attacks: Sequence[AttackRow], evidence: Sequence[Evidence], step: Se
     tests = _tests(ran, evidence)
     if step not in ("none-found", "inconclusive") and tests:
         strongest, p = min(tests, key=lambda each: each[1])
-        if p <= LEVEL / len(tests):
+        if p <= LEVEL / len(tests) and (step == "membership" or isinstance(strongest, Evidence)):
             sentences.append(_of_membership(strongest, evidence))
     if step == "none-found" and tests:
         sentences.append("Private records were not distinguished from held-out ones beyond chance.")
