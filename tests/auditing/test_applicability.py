@@ -152,3 +152,20 @@ def test_a_head_that_was_tuned_alone_runs(images: Data) -> None:
         training=Training(optimizer=SGD(lr=0.1), epochs=2),
     )
     assert [each.status for each in asked(shown, "SimuDy", "Linearised").values()] == ["runs", "runs"]
+
+
+class Transformer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layers(x.squeeze(1)).mean(1))  # type: ignore[no-any-return]
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_attention_is_differentiated_twice(images: Data) -> None:
+    model = seeded(Transformer).eval()
+    release = WeightsOnly(model=model, final=model.state_dict(), shape=images.shape, num_classes=10)
+    assert asked(release, "KKT")["KKT"].status == "runs"

@@ -1,13 +1,16 @@
 """The preflight of an audit: what stops it, what it warns of, and the numbers that it takes."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 from auditing.nets import SmallCNN, as_images, fitted, published, seeded, small_mlp, weights
-from torch import nn
+from refusals import refused
+from torch import Tensor, nn
 
 from remanence.auditing.answer.report import PreflightSummary
+from remanence.auditing.attempts.settings import outputs
 from remanence.auditing.checks.preflight import preflight
 from remanence.data import Split, split
 from remanence.releases import FineTuned, WeightsOnly, gradient_at_initial, train_victim
@@ -204,3 +207,50 @@ def test_an_update_is_explained_by_its_records_and_not_by_others(images: Split) 
     assert stops(preflight(nothing, batch, images.test)) == ["update"]
     other = preflight(replace(release, at=weights(seeded(small_mlp, seed=3))), batch, images.test)
     assert status(other, "update") == "warning"
+
+
+class Odd(nn.Module):
+    """A network around another, whose outputs are changed by `change`."""
+
+    def __init__(self, inner: nn.Module, change: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.inner, self.change = inner, change
+
+    def forward(self, x: Tensor) -> object:
+        return self.change(self.inner(x))
+
+
+class TwoInputs(Odd):
+    def forward(self, x: Tensor, z: Tensor) -> object:
+        return self.change(self.inner(x + z))
+
+
+ODD: dict[str, tuple[type[Odd], Callable[[Tensor], object]]] = {
+    "a dict": (Odd, lambda z: {"logits": z}),
+    "a tuple": (Odd, lambda z: (z, z)),
+    "images": (Odd, lambda z: z[:, :, None, None]),
+    "one row": (Odd, lambda z: z.mean(0, keepdim=True)),
+    "two inputs": (TwoInputs, lambda z: z),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_models_that_are_no_classifier_of_one_input_stop_with_a_way_out(
+    case: str, tuned: FineTuned, images: Split
+) -> None:
+    kind, change = ODD[case]
+    final = {f"inner.{name}": p for name, p in tuned.final.items()}
+    odd = WeightsOnly(model=kind(tuned.model, change).eval(), final=final, shape=(1, 8, 8), num_classes=10)
+    found = preflight(odd, images.private, images.test)
+    assert stops(found) == ["model"]
+    assert "forward(x)" in found.checks[-1].text
+    with refused("shape-mismatch" if kind is TwoInputs else "unsupported-model", "model"):
+        outputs(odd)
+
+
+def test_outputs_that_are_probabilities_are_warned_of(tuned: FineTuned, images: Split) -> None:
+    final = {f"inner.{name}": p for name, p in tuned.final.items()}
+    for change, expected in ((nn.Softmax(1), "warning"), (nn.LogSoftmax(1), None)):
+        model = Odd(tuned.model, change).eval()
+        release = WeightsOnly(model=model, final=final, shape=(1, 8, 8), num_classes=10)
+        assert status(preflight(release, images.private, images.test), "outputs") == expected

@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import Any, TypeAlias
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from remanence.auditing.answer.advice import advice
 from remanence.auditing.answer.report import (
@@ -57,6 +58,7 @@ BUDGET = 900.0  # seconds
 _EVIDENCE = 0.1  # of the budget that shadow models of a membership test may take
 
 
+@sdpa_kernel(SDPBackend.MATH)  # the only attention that can be differentiated twice, as attacks have to
 def audit(
     release: Any,
     *,

@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import Any, Literal, final
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.dropout import _DropoutNd
 
 from remanence.attacks import (
@@ -101,6 +102,7 @@ _KINDS = (  # cheapest first, as far as that can be said without a release
 _SIMULATING = (Linearised, SimuDy, RecoNN, Mnemonist)  # train networks as the release says that its own was trained
 
 
+@sdpa_kernel(SDPBackend.MATH)  # the only attention that can be differentiated twice, as attacks have to
 def applicable(
     release: Any, *, records: int | None = None, attacks: Sequence[str] | None = None, seed: int = 0
 ) -> tuple[Applicability, ...]:

@@ -5,13 +5,12 @@ from dataclasses import replace
 from math import exp, log
 from typing import Any, cast
 
-import torch
-
 from remanence.attacks import KKT, KKTRun, Preprocessing, RecoNN, Stationarity, with_search
 from remanence.attacks.weights.residual import layers_of
+from remanence.auditing.checks.outputs import checked_logits
 from remanence.auditing.demo_models.presets import RECONSTRUCTOR
 from remanence.errors import Diverged
-from remanence.models import apply, input_normalisation
+from remanence.models import input_normalisation
 from remanence.models.operations import Normalisation
 from remanence.progress import time_limit
 from remanence.releases import KnowsFinal, KnowsFixed, KnowsTraining
@@ -73,6 +72,4 @@ def outputs(release: Any) -> int:
     """The number of outputs of the model for one record."""
     params = release.final if isinstance(release, KnowsFinal) else release.at
     like = next(p for p in params.values() if p.is_floating_point())
-    with torch.no_grad():
-        logits = apply(release.model, params, like.new_zeros(2, *release.shape))
-    return int(logits.shape[-1]) if logits.ndim > 1 else 1
+    return checked_logits(release.model, params, like.new_zeros(2, *release.shape)).shape[1]

@@ -20,6 +20,7 @@ _MIN_RECORDS = 32  # with fewer an accuracy says little
 _MAX_CLASSES = 20  # targets of a squared error: with more it is a regression
 _LEVEL = 1e-4  # of a test that stops an audit
 _SWAPPED_AUC, _SWAPPED_LOSS = 0.35, 1.5
+_SUM = 1e-3  # of probabilities, from 1
 _EXPLAINED, _UNEXPLAINED = 0.9, 0.5  # cosine of an update with that of the records
 
 
@@ -50,6 +51,7 @@ def check_fit(
     }
     where = "" if after is not None else " at the weights before the update"
     said = f"private records {accuracy[0]:.0%}, loss {mean[0]:.3g}; held-out ones {accuracy[1]:.0%}, {mean[1]:.3g}"
+    warned = [] if isinstance(loss, SquaredError) else _probabilities(torch.cat(logits))
     if after is not None and (stop := _swapped(release, before, private, held_out, each)):
         return [stop]
     if shifted := _from_one(logits, private, held_out, right):
@@ -64,8 +66,21 @@ def check_fit(
         text += (
             "these are not the weights, the labels or the preprocessing that belong together, or nothing was learnt."
         )
-        return [Check(name="accuracy", status="warning", text=text)]
-    return [Check(name="accuracy", status="ok", text=f"Accuracy{where}: {said}.")]
+        return [*warned, Check(name="accuracy", status="warning", text=text)]
+    return [*warned, Check(name="accuracy", status="ok", text=f"Accuracy{where}: {said}.")]
+
+
+def _probabilities(outputs: Tensor) -> list[Check]:
+    """A warning where the outputs are probabilities: losses and gradients are computed from logits."""
+    inside = bool((outputs >= 0).all() and (outputs <= 1).all())
+    if not inside or (outputs.shape[1] > 1 and bool(((outputs.sum(1) - 1).abs() > _SUM).any())):
+        return []
+    last = "softmax" if outputs.shape[1] > 1 else "sigmoid"
+    text = (
+        f"The model puts out probabilities: attacks take outputs for logits, and with a {last} at the end they search "
+        f"for the wrong thing and find less than an attacker would. Name a function that returns it without the {last}."
+    )
+    return [Check(name="outputs", status="warning", text=text)]
 
 
 def _swapped(

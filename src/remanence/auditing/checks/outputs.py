@@ -6,12 +6,42 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softplus
 
+from remanence.errors import BadInput
 from remanence.models import apply
 from remanence.releases import KnowsFinal
 from remanence.training import SquaredError
 from remanence.types import Data, Params
 
 _BATCH = 256
+
+
+def checked_logits(model: Any, params: Params, x: Tensor) -> Tensor:
+    """(records, outputs): the logits of records `x`, refused with the way out where the model takes no batch of
+    records, or gives anything but a row of numbers for each."""
+    shape = tuple(x.shape[1:])
+    try:
+        with torch.no_grad():
+            given: Any = apply(model, params, x)
+    except BadInput:
+        raise
+    except Exception as fault:  # the forward pass is the user's, and may raise anything
+        message = (
+            f"The model does not take records of the shape {shape}: {str(fault).partition(chr(10))[0]}. Give records "
+            "as the model takes them, or the model that was trained on them; one of several inputs needs a wrapper "
+            "whose `forward(x)` takes one tensor."
+        )
+        raise BadInput(message, code="shape-mismatch", argument="model") from fault
+    got = f"the shape {tuple(given.shape)}" if isinstance(given, Tensor) else f"a {type(given).__name__}"
+    if isinstance(given, Tensor) and given.ndim == 1 and len(given) == len(x):
+        return given[:, None]
+    if not isinstance(given, Tensor) or given.ndim != 2 or len(given) != len(x):
+        message = (
+            f"The model must put out one row of logits for each record, a tensor of the shape ({len(x)}, classes), got "
+            f"{got}: only classifiers are audited. Name a function that returns a wrapper whose `forward(x)` gives "
+            "the logits alone."
+        )
+        raise BadInput(message, code="unsupported-model", argument="model")
+    return given
 
 
 def logits_of(model: Any, params: Params, x: Tensor) -> Tensor:

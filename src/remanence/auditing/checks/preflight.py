@@ -14,7 +14,7 @@ from remanence.auditing.answer.report import Check, PreflightSummary
 from remanence.auditing.checks.base import check_base
 from remanence.auditing.checks.dynamics import check_dynamics
 from remanence.auditing.checks.fit import check_fit, check_update
-from remanence.auditing.checks.outputs import endpoints, logits_of
+from remanence.auditing.checks.outputs import checked_logits, endpoints
 from remanence.auditing.checks.preprocessing import check_preprocessing
 from remanence.auditing.checks.records import check_disjoint, check_labels, evenly
 from remanence.errors import BadInput
@@ -97,21 +97,12 @@ def _probed(release: Any, params: Params, private: Data) -> tuple[int, float, Ch
     """The number of outputs and the seconds that a record takes; or why the model does not take the records."""
     some = private.x[:_MIN_RECORDS]
     try:
-        logits_of(release.model, params, some[:1])
+        checked_logits(release.model, params, some[:1])
         start = perf_counter()
-        logits = logits_of(release.model, params, some)
+        logits = checked_logits(release.model, params, some)
         taken = (perf_counter() - start) / len(some)
     except BadInput as refusal:
         return 0, 0.0, Check(name="model", status="stop", text=str(refusal))
-    except (RuntimeError, ValueError, TypeError, IndexError) as fault:
-        text = (
-            f"The model does not take records of the shape {private.shape}: {str(fault).partition(chr(10))[0]}. Give "
-            "records as the model takes them, or the model that was trained on them."
-        )
-        return 0, 0.0, Check(name="model", status="stop", text=text)
-    if logits.ndim != 2 or len(logits) != len(some):
-        text = f"The model must put out one row of logits for each record, got the shape {tuple(logits.shape)}."
-        return 0, 0.0, Check(name="model", status="stop", text=text)
     if not bool(logits.isfinite().all()):
         text = (
             "The model puts out values that are not finite for the private records: check the weights and the inputs."

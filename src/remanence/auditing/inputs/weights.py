@@ -112,8 +112,8 @@ def _chosen(dicts: Dicts[T], expected: Mapping[str, Tensor], notes: list[str]) -
     keys, prefix = min(_options(dicts, needed), key=lacking)  # the first of those that lack least
     tensors = dicts[keys]
     chosen = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-    chosen = {name: value for name, value in chosen.items() if name in expected or not name.endswith(_COUNTERS)}
-    held = {name: p for name, p in expected.items() if name in chosen or not name.endswith(_COUNTERS)}
+    chosen = {name: value for name, value in chosen.items() if not name.endswith(_COUNTERS)}
+    held = {name: p for name, p in expected.items() if not name.endswith(_COUNTERS)}
     check_same_tensors(descriptions(chosen), held)
     if keys:
         notes.append(f"The weights are those under `{keys}` in the file.")
