@@ -66,7 +66,10 @@ def moved(shown: FineTuned, device: str) -> FineTuned:
 def dynamics_for(kind: str, there: FineTuned, training: Training, x: Tensor) -> Dynamics:
     endpoints = there.model, training, there.initial, there.final
     if kind in NETS:
-        return GenericDynamics(model=there.model, training=training, initial=there.initial, final=there.final)
+        names = tuple(name for name, _ in there.model.named_parameters())
+        return GenericDynamics(
+            model=there.model, training=training, initial=there.initial, final=there.final, trained=names
+        )
     if "span" in kind:
         span = SpanDynamics.from_release(*endpoints, records=4, shape=there.shape)
         span = span and span.in_basis(4, decay=0.9) if "basis" in kind else span

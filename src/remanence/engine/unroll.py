@@ -7,7 +7,7 @@ weights to its first ones and to the records. Segments of one step hold the grap
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from math import ceil, sqrt
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, final
@@ -82,10 +82,7 @@ class GenericDynamics:
     training: Training
     initial: Params
     final: Params
-
-    @cached_property
-    def trained(self) -> tuple[str, ...]:
-        return updated_names(self.model, self.initial, self.final)
+    trained: tuple[str, ...]  # the names that `updated_names` gives
 
     def set_progress(self, progress: float) -> None:
         pass

@@ -106,8 +106,13 @@ class Simulation:
             raise BadInput(problem, code="unsupported-model", argument=field)
         if span is not None and used is not None:
             span = replace(span, surrogate=SurrogateState.initial(used, like.new_ones(())))
-        generic = GenericDynamics(model=release.model, training=training, initial=release.initial, final=release.final)
-        dynamics: Dynamics = span or generic
+        dynamics: Dynamics = span or GenericDynamics(
+            model=release.model,
+            training=training,
+            initial=release.initial,
+            final=release.final,
+            trained=updated_names(release.model, release.initial, release.final),
+        )
         segment = self.segment or segment_length(release.model, release.shape, like=like, **sizes)
         return Unrolled(training=training, dynamics=dynamics, batches=batches, segment=segment)
 
