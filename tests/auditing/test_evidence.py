@@ -7,9 +7,11 @@ import torch
 from auditing.nets import SmallCNN, as_images, fitted, published, seeded, small_mlp, weights
 
 from remanence.auditing.answer.report import Evidence
+from remanence.auditing.evidence.intervals import auc_of_few, identified_at_fpr
 from remanence.auditing.evidence.membership import gather_evidence
 from remanence.data import Split, split
 from remanence.engine import train
+from remanence.metrics.statistics import auc
 from remanence.models import initial_params
 from remanence.releases import (
     FineTuned,
@@ -167,3 +169,37 @@ def test_what_fails_is_a_row_with_the_reason(parts: Split) -> None:
     damaged = replace(release, gradient={name: torch.full_like(g, torch.nan) for name, g in release.gradient.items()})
     for row in gather_evidence(damaged, batch, parts.test, seed=0)[0]:
         assert row.p is None or row.p > 0.01
+
+
+@pytest.mark.parametrize(("records", "held_out"), [(1000, 99), (1000, 300), (100, 600)])
+def test_rate_at_one_per_cent_allows_for_a_threshold_from_a_sample(records: int, held_out: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def sample(size: int) -> torch.Tensor:
+        return torch.rand(size, generator=generator).double()
+
+    above = sum(identified_at_fpr(sample(records), sample(held_out)).low > 0.01 for _ in range(100))
+    assert above <= 3  # the binomial interval alone: about 18 of the first
+    leaking = identified_at_fpr(2 + sample(records), sample(held_out))
+    assert leaking.value == leaking.high == 1.0
+    assert leaking.low > (0.9 if held_out >= 600 else 0.2)
+
+
+def test_auc_of_few_records_has_a_wide_interval() -> None:
+    generator = torch.Generator().manual_seed(0)
+    others = torch.rand(300, generator=generator).double()
+    for records in (1, 3, 10):
+        areas = [auc(torch.rand(records, generator=generator).double(), others) for _ in range(200)]
+        outside = [area for area in areas if not auc_of_few(area, records).low <= 0.5 <= auc_of_few(area, records).high]
+        assert len(outside) <= 10  # a bootstrap of one record: more than half of them
+    assert auc_of_few(1.0, 1).low < 0.05
+    assert auc_of_few(1.0, 19).low > 0.8
+
+
+def test_copies_are_no_further_evidence(digits: Data) -> None:
+    images = split(as_images(digits), private=100, fixed=0, public=300, test=400, seed=0)
+    few = images.private.take(slice(0, 20))
+    model = published(fitted(seeded(SmallCNN), images.public), few)
+    once, _ = gather_evidence(model, few, images.test, seed=0)
+    copied, _ = gather_evidence(model, few.take(torch.arange(20).repeat(10)), images.test, seed=0)
+    assert once == copied

@@ -86,6 +86,31 @@ def test_a_second_audit_compares_with_the_first(call: Call, files: Path) -> None
     assert_refused(call(*UPDATE, *LOCAL, *FAST, "--out", "new"), "holds another audit")
 
 
+def test_redacted_nothing_but_counts_is_left_anywhere(call: Call, files: Path) -> None:
+    before = {path.name for path in files.iterdir()}
+    search = ("--attack", "GradientMatching", "--budget", "6s")
+    said = call(*UPDATE, *LOCAL, *search, "--redact", "--json", "--out", "run", "--junit", "ci/audit.xml")
+    assert said.code == 0
+    assert {path.name for path in (files / "run").iterdir()} == {"report.json", "record.json", "report.html"}
+    assert {path.name for path in files.iterdir()} - before - {"__pycache__"} == {"run", "ci"}  # no search is left
+    answer = json.loads(said.out)
+    assert answer == json.loads((files / "run" / "report.json").read_text())
+    assert "Labels of the batch" not in [figure["title"] for figure in answer["figures"]]
+
+
+def test_an_interrupted_audit_leaves_its_searches_beside_the_folder(
+    call: Call, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("remanence.auditing.pipeline.count_found", interrupt)
+    search = ("--attack", "GradientMatching", "--budget", "6s")
+    assert call(*UPDATE, *LOCAL, *search, "--redact", "--out", "run").code == 130
+    assert not list((files / "run").glob("*"))
+    assert list((files / "run.searches").glob("search-*"))
+
+
 def test_an_audit_from_a_file(call: Call, files: Path) -> None:
     assert call("audit", "init").out.strip() == "audit.toml"
     assert_refused(call("audit", "init"), "`audit.toml` exists")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -336,6 +337,7 @@ def _audited(request: "Request", wanted: "Wanted", *, force: bool, as_json: bool
     """Carry the request out, write what is wanted, print the answer; exit code 3 where a gate is not passed."""
     from remanence.auditing.answer.gate import compare, failures, parse_condition
     from remanence.auditing.answer.report import Report
+    from remanence.auditing.answer.saved import redacted
     from remanence.auditing.request import run_request
     from remanence.experiments.folder import check_writable
 
@@ -348,9 +350,15 @@ def _audited(request: "Request", wanted: "Wanted", *, force: bool, as_json: bool
         message = f"`{folder}` holds another audit: choose another folder with `--out`, or replace it with `--force`"
         raise BadInput(message, code="conflict", argument="--out")
     check_writable(folder)
+    for option in ("junit", "sarif", "summary"):
+        if (file := getattr(wanted, option)) and not Path(file).exists():
+            check_writable(Path(file).parent, option=f"--{option}")
+    searches = _searches_of(folder)
     with redirect_stdout(sys.stderr):
-        report = run_request(request, command=command_line(), store=folder / "searches")
-    report.save(folder, redact=wanted.redact)
+        report = run_request(request, command=command_line(), store=searches)
+    report = redacted(report) if wanted.redact else report
+    report.save(folder)
+    rmtree(searches, ignore_errors=True)
     failed = failures(report, wanted.fail_if)
     worse = compare(earlier, report) if earlier else []
     _write_formats(report, wanted, failed, worse)
@@ -361,13 +369,22 @@ def _audited(request: "Request", wanted: "Wanted", *, force: bool, as_json: bool
         raise SystemExit(GATE_FAILED)
 
 
+def _searches_of(folder: Path) -> Path:
+    """Where the searches of an audit are while it runs: beside its folder, which may be handed on when it is redacted,
+    and searches hold reconstructions."""
+    return folder.resolve().parent / f"{folder.resolve().name}.searches"
+
+
 def _write_formats(report: "Report", wanted: "Wanted", failed: list[str], worse: list[str]) -> None:
     from remanence.auditing.answer.formats import to_junit, to_sarif, to_summary
 
     answer, every = report.answer, [*failed, *worse]
-    if wanted.junit:
-        Path(wanted.junit).write_text(to_junit(answer, wanted.fail_if, every), encoding="utf-8")
-    if wanted.sarif:
-        Path(wanted.sarif).write_text(to_sarif(answer, failed=every), encoding="utf-8")
-    if wanted.summary:
-        Path(wanted.summary).write_text(to_summary(answer, failed=failed, worse=worse), encoding="utf-8")
+    texts = {
+        wanted.junit: to_junit(answer, wanted.fail_if, every),
+        wanted.sarif: to_sarif(answer, failed=every),
+        wanted.summary: to_summary(answer, failed=failed, worse=worse),
+    }
+    for file, text in texts.items():
+        if file:
+            Path(file).parent.mkdir(parents=True, exist_ok=True)
+            Path(file).write_text(text, encoding="utf-8")

@@ -9,7 +9,8 @@ A condition is `QUANTITY OPERATOR VALUE`:
     severity>=membership      a step of the scale
 
 A count that chance explains counts as 0, by the test that the scale of severity uses; evidence is compared by the end
-of its 95 % interval nearest to chance. So a model that leaks nothing fails in fewer than one audit in a thousand. What
+of its 95 % interval nearest to chance. So a model that leaks nothing meets a condition on counts or the severity in
+fewer than one audit in a thousand, one on evidence at its chance level in fewer than one in forty for each row. What
 was not measured cannot pass: a condition on it fails.
 """
 

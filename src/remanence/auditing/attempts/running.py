@@ -13,6 +13,7 @@ from remanence.attacks import ShadowAttack, with_search
 from remanence.auditing.answer.report import AttackRow
 from remanence.auditing.attempts.applicability import Applicability
 from remanence.auditing.attempts.resuming import Steps
+from remanence.auditing.checks.records import distinct
 from remanence.errors import BadInput
 from remanence.experiments.finding import Finding, attack_cases, reconstruct
 from remanence.metrics import hungarian, identity
@@ -88,7 +89,8 @@ def _found(one: Applicability, attack: Any, private: Data, others: Data, seconds
         order = _sampled(len(others), len(others), seed)
         half = min(_MAX_SHADOWS, len(others) // 2)
         public, unrelated = others.take(order[:half]), others.take(order[half:])
-    truth = private if len(private) <= _MAX_SCORED else private.take(_sampled(len(private), _MAX_SCORED, seed))
+    truth = distinct(private)
+    truth = truth if len(truth) <= _MAX_SCORED else truth.take(_sampled(len(truth), _MAX_SCORED, seed))
     start, found = perf_counter(), one.reconstruction
     if found is None:
         with time_limit(seconds):

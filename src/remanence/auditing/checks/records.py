@@ -52,6 +52,9 @@ def check_disjoint(release: Any, private: Data, held_out: Data, numbers: dict[st
             "trained on: leave them out of one of the two."
         )
         checks.append(Check(name="held-out", status=status, text=text))
+    if copies := len(private) - len(distinct(private)):
+        text = f"{copies} of {len(private)} private records are copies of others: attacks and tests count each once."
+        checks.append(Check(name="data", status="note", text=text))
     fixed = getattr(release, "fixed", None)
     if fixed is not None and len(fixed):
         known = _keys(fixed.to(private.x.device, private.x.dtype))
@@ -67,6 +70,14 @@ def check_disjoint(release: Any, private: Data, held_out: Data, numbers: dict[st
         )
         checks.append(Check(name="held-out", status="warning", text=text))
     return checks
+
+
+def distinct(data: Data) -> Data:
+    """Each record once, the first of its copies: copies are no further evidence, and would count as such."""
+    first = {
+        each: position for position, each in reversed(list(enumerate(zip(_keys(data), data.y.tolist(), strict=True))))
+    }
+    return data if len(first) == len(data) else data.take(torch.tensor(sorted(first.values()), device=data.x.device))
 
 
 def _keys(data: Data) -> list[bytes]:

@@ -6,7 +6,6 @@ the one than among the other make no evidence.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from time import perf_counter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -16,13 +15,15 @@ from torch import Tensor
 from remanence.attacks import infer_labels
 from remanence.auditing.answer.report import Evidence
 from remanence.auditing.checks.outputs import endpoints, losses, losses_of, released_loss
+from remanence.auditing.checks.records import distinct
+from remanence.auditing.evidence.intervals import auc_of_few, identified_at_fpr
 from remanence.auditing.evidence.likelihood_ratio import likelihood_ratios
 from remanence.diagnostics import Span, estimate_span
 from remanence.errors import BadInput
 from remanence.experiments.outcome import Figure, Series
 from remanence.metrics.evaluation import FPR
 from remanence.metrics.exchangeability import rank_sum_test
-from remanence.metrics.statistics import Interval, auc, binomial_proportion, bootstrap_statistic, p_values, roc
+from remanence.metrics.statistics import auc, binomial_proportion, bootstrap_statistic, roc
 from remanence.models import FirstLinear, apply, first_linear
 from remanence.progress import OutOfTime, time_limit
 from remanence.releases import FineTunedUnknownRecipe, KnowsFinal, KnowsInitial, KnowsUpdate, WeightsOnly
@@ -35,6 +36,7 @@ SECONDS = 60.0
 _MAX_HELD_OUT = 2000
 _MAX_PRIVATE = 2000
 _MIN_SECONDS = 1.0
+_FEW = 20  # records of a sample, of which a bootstrap gives an interval that is too short
 _FEWEST = round(1 / FPR) - 1  # held-out records, with which a false-positive rate of 1 % can be stated
 
 
@@ -49,9 +51,9 @@ class Scored(NamedTuple):
 
 def gather_evidence(release: Any, private: Data, held_out: Data, *, seed: int, seconds: float = SECONDS) -> Gathered:
     """Every row that the release allows, and the figures that go with them, in about so many `seconds`."""
-    start = perf_counter()
+    start, batch = perf_counter(), private
     private, held_out = (
-        _sampled(data, size, derive_seed(seed, "sampled", size))
+        _sampled(distinct(data), size, derive_seed(seed, "sampled", size))
         for data, size in ((private, _MAX_PRIVATE), (held_out, _MAX_HELD_OUT))
     )
     before, after = endpoints(release)
@@ -76,7 +78,7 @@ def gather_evidence(release: Any, private: Data, held_out: Data, *, seed: int, s
         rows, curves = rows + more, curves + curve
     figures = [_roc_figure(curves)] if curves else []
     if isinstance(release, KnowsUpdate) and release.labels is None:
-        more, bars = _labels(release, private, held_out)
+        more, bars = _labels(release, batch, held_out)
         rows, figures = rows + more, figures + bars
     return tuple(rows), tuple(figures)
 
@@ -212,7 +214,9 @@ def membership_rows(
         return auc(ours[rows], theirs[null_rows])
 
     area = bootstrap_statistic(resampled, (len(ours), len(theirs)), seed=derive_seed(seed, "auc"), resamples=200)
-    found = _rate_at_level(ours, theirs, seed=derive_seed(seed, "rate"))
+    if (fewest := min(len(ours), len(theirs))) < _FEW:
+        area = auc_of_few(area.value, fewest)
+    found = identified_at_fpr(ours, theirs)
     identified = Evidence(
         name=f"{name}: tpr@1%",
         value=found.value,
@@ -237,19 +241,6 @@ def membership_rows(
     )
     curve = roc(ours, theirs, distinct=len(theirs), points=60)
     return [identified, area_row], [Series(name=name, x=curve.fpr, y=curve.tpr)]
-
-
-def _rate_at_level(ours: Tensor, theirs: Tensor, *, seed: int) -> Interval:
-    """The fraction of `ours` above the level that 1 % of `theirs` reach. Its interval is the wider one of the exact
-    binomial and a bootstrap over both samples, because the level is estimated too."""
-
-    def rate(rows: Tensor, null_rows: Tensor) -> float:
-        sample = theirs[null_rows]
-        return float((p_values(ours[rows], sample, distinct=len(sample)) <= FPR).double().mean())
-
-    resampled = bootstrap_statistic(rate, (len(ours), len(theirs)), seed=seed, resamples=200)
-    exact = binomial_proportion(round(resampled.value * len(ours)), len(ours))
-    return replace(exact, low=min(exact.low, resampled.low), high=max(exact.high, resampled.high))
 
 
 def _labels(release: KnowsUpdate, private: Data, held_out: Data) -> tuple[list[Evidence], list[Figure]]:
