@@ -151,6 +151,24 @@ def test_what_is_wrong_is_said(call: Call, files: Path, change: list[str], words
     assert all(word in said.err.splitlines()[-1] for word in words)
 
 
+def test_a_table_that_the_model_does_not_take_is_refused_with_its_features(call: Call, files: Path) -> None:
+    for name, first in (("private", 0), ("others", 200)):
+        rows = [f"{i},{i % 50},{'abc'[i % 3]},{i % 2}" for i in range(first, first + 200)]
+        (files / f"{name}.csv").write_text("\n".join(["number,age,city,outcome", *rows]) + "\n")
+    tables = ("--data", "private.csv", "--held-out", "others.csv", "--label", "outcome")
+    said = call("audit", "model", "nets_of_mine:Net", "--weights", "before.pt", *tables)
+    assert_refused(said, "age, city (3 features)", "number")  # the latter is left out
+
+
+def test_weights_that_are_swapped_are_warned_of(call: Call, files: Path) -> None:
+    swapped = [{"before.pt": "after.pt", "after.pt": "before.pt"}.get(each, each) for each in UPDATE]
+    said = call(*swapped, *FAST, "--json")
+    answer = json.loads(said.out)
+    assert "swapped" in said.err
+    assert "preflight-update" in [caveat["code"] for caveat in answer["caveats"]]
+    assert answer["severity"] in ("some-records", "many-records") or "swapped" in answer["advice"][0]
+
+
 def test_bare_audit_is_help(call: Call) -> None:
     said = call("audit")
     assert "Usage" in said.out + said.err

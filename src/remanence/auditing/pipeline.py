@@ -24,6 +24,7 @@ from remanence.auditing.answer.report import (
     SCHEMA,
     Answer,
     AttackRow,
+    Check,
     Digests,
     Estimate,
     Released,
@@ -140,8 +141,8 @@ def audit(
         severity=step,
         not_tested=not_tested(release, rows),
         correction=_correction(rows),
-        advice=advice(type(release).__name__, step, rows),
-        caveats=(*caveats, *_caveats(findings)),
+        advice=advice(type(release).__name__, step, rows, ready.checks),
+        caveats=(*caveats, *_warnings(ready.checks), *_caveats(findings)),
         figures=figures,
         budget=total,
         seconds=perf_counter() - start,
@@ -178,6 +179,11 @@ def _caveats(findings: dict[str, Finding]) -> tuple[Caveat, ...]:
         caveat for finding in findings.values() for caveat in checks.caveats(finding) if caveat.code != "nothing-found"
     ]
     return tuple({caveat.code: caveat for caveat in every}.values())
+
+
+def _warnings(checks: Sequence[Check]) -> tuple[Caveat, ...]:
+    """What the preflight warned of, which limits all that follows."""
+    return tuple(Caveat(code=f"preflight-{each.name}", text=each.text) for each in checks if each.status == "warning")
 
 
 def _released(release: Any, private: Data) -> Released:

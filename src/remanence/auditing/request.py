@@ -107,14 +107,15 @@ def _release(request: Request, private: Data, fixed: Data | None) -> tuple[Any, 
         assert request.after is not None
         at = params(request.before)
         probed = WeightsOnly(model=model, final=at, shape=private.shape, num_classes=private.num_classes)
+        classes = _outputs(probed, private)
         made = update_release(
             model,
             at,
             params(request.after),
-            _training(request.local, outputs(probed)),
+            _training(request.local, classes),
             batch_size=len(private),
             shape=private.shape,
-            num_classes=max(2, outputs(probed)),
+            num_classes=max(2, classes),
         )
         weaker = f"Attacks may be weaker than possible: {made.weaker}."
         return made.release, (Caveat(code="update-as-gradient", text=weaker),) if made.weaker else ()
@@ -122,8 +123,25 @@ def _release(request: Request, private: Data, fixed: Data | None) -> tuple[Any, 
     published = WeightsOnly(
         model=model, final=params(request.weights), shape=private.shape, num_classes=private.num_classes
     )
-    published = replace(published, num_classes=max(2, outputs(published)))
+    published = replace(published, num_classes=max(2, _outputs(published, private)))
     return _with_knowledge(request, published, params, fixed), ()
+
+
+def _outputs(release: WeightsOnly, private: Data) -> int:
+    """The number of outputs of the model; where it does not take rows of a table, their features are named."""
+    try:
+        return outputs(release)
+    except BadInput as refusal:
+        if private.columns is None or refusal.code != "shape-mismatch":
+            raise
+        names = [
+            f"{each.name} ({each.size} features)" if each.size > 1 else each.name for each in private.columns.columns
+        ]
+        done = "".join(f" {note}" for note in private.columns.notes)
+        message = (
+            f"{refusal} Rows of the table have {private.shape[0]} features, in this order: {', '.join(names)}.{done}"
+        )
+        raise BadInput(message, code=refusal.code, argument=refusal.argument) from None
 
 
 def _with_preprocessing(module: nn.Module, request: Request, private: Data) -> nn.Module:
@@ -173,7 +191,8 @@ def _training(given: str | None, outputs: int) -> Training | None:
         return None
     recipe = load_recipe(given)
     if recipe.missing:
-        say(f"warning: {given} lacks {', '.join(recipe.missing)}, without which no training can be simulated")
+        missing = ", ".join(recipe.missing)
+        say(f"warning: {given} lacks {missing}, without which no training can be simulated: give it if it is known")
         return None
     return recipe.training(outputs=outputs)
 
@@ -290,7 +309,7 @@ held_out = "others.npz"         # records of the same kind that it never saw; so
 # of an update, in place of weights, base, recipe and fixed:
 # before = "round7.pt"
 # after = "client3.pt"
-# local = "sgd lr=0.1 epochs=1"
+# local = "sgd lr=0.1 epochs=1 batch=full"
 
 budget = "15m"
 # attacks = ["Stationarity"]    # only these

@@ -1,17 +1,24 @@
-"""What to do next, from the step of severity and the kind of release: three sentences, the first the decision."""
+"""What to do next, from the step of severity and the kind of release: a few sentences, the first the decision."""
 
 from collections.abc import Sequence
 
-from remanence.auditing.answer.report import AttackRow, Severity
+from remanence.auditing.answer.report import AttackRow, Check, Severity
 
+_FITTING = ("normalize", "outputs", "accuracy", "update")  # checks of what an attack searches with
 UPDATES = ("Gradient", "LocalUpdate")
 
 
-def advice(kind: str, step: Severity, attacks: Sequence[AttackRow]) -> tuple[str, ...]:
-    """What the owner of the data can do about a release of this `kind`."""
-    update = kind in UPDATES
+def advice(kind: str, step: Severity, attacks: Sequence[AttackRow], checks: Sequence[Check] = ()) -> tuple[str, ...]:
+    """What the owner of the data can do about a release of this `kind`; where the preflight warned that something does
+    not fit, and no record was reconstructed, putting that right comes first."""
     if step in ("some-records", "many-records"):
-        return _against_reconstruction(kind, update)
+        return _against_reconstruction(kind, kind in UPDATES)
+    warned = [check.text for check in checks if check.status == "warning" and check.name in _FITTING]
+    first = (f"Attacks may have searched in vain: put this right, and audit again. {warned[0]}",) if warned else ()
+    return (*first, *_without_reconstruction(kind in UPDATES, step, attacks))
+
+
+def _without_reconstruction(update: bool, step: Severity, attacks: Sequence[AttackRow]) -> tuple[str, ...]:
     if step == "membership":
         return _against_membership(update)
     skipped = [row.name for row in attacks if row.status == "skipped"]

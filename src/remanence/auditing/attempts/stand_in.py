@@ -15,6 +15,7 @@ from typing import Any, final
 import torch
 
 from remanence.auditing.answer.report import AttackRow
+from remanence.auditing.answer.words import count
 from remanence.auditing.attempts.applicability import WEIGHTS, Applicability, applicable
 from remanence.auditing.attempts.resuming import Steps
 from remanence.auditing.attempts.running import Attempt, attempt
@@ -89,8 +90,8 @@ def stand_ins(release: Any, private: Data, *, seed: int) -> Iterator[StandIn]:
     begins = "new initial weights" if base is None else "the base"
     loss = released_loss(release) or _usual_loss(release, initial, truth)
     yield StandIn(
-        label=f"gradient of {len(truth)} records",
-        about=f"a stand-in of the same architecture at {begins}: one gradient of {len(truth)} private records",
+        label=f"gradient of {count(len(truth), 'record')}",
+        about=f"a stand-in of the same architecture at {begins}: one gradient of {count(len(truth), 'private record')}",
         attacks=("FirstLayer", "GradientMatching"),
         release=Gradient(
             model=release.model,
@@ -106,7 +107,7 @@ def stand_ins(release: Any, private: Data, *, seed: int) -> Iterator[StandIn]:
     if trained := _tuned(release, initial, truth, loss, seed=derive_seed(seed, "training of a stand-in")):
         training, final_params = trained
         yield StandIn(
-            label=f"tuned on {len(truth)} records",
+            label=f"tuned on {count(len(truth), 'record')}",
             about=(
                 f"a stand-in of the same architecture: {training.epochs} epochs on {len(truth)} private records from "
                 f"{begins}, which the attacker has"

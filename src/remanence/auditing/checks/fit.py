@@ -21,7 +21,7 @@ _MAX_CLASSES = 20  # targets of a squared error: with more it is a regression
 _LEVEL = 1e-4  # of a test that stops an audit
 _SWAPPED_AUC, _SWAPPED_LOSS = 0.35, 1.5
 _SUM = 1e-3  # of probabilities, from 1
-_EXPLAINED, _UNEXPLAINED = 0.9, 0.5  # cosine of an update with that of the records
+_EXPLAINED, _UNEXPLAINED, _OPPOSITE = 0.9, 0.5, -0.3  # cosine of an update with that of the records
 
 
 def check_fit(
@@ -148,6 +148,13 @@ def check_update(release: KnowsUpdate, private: Data, held_out: Data, numbers: d
             "two are swapped."
         )
         return [*checks, Check(name="held-out", status="stop", text=text)]
+    if ours < _OPPOSITE:
+        text = (
+            f"The update points away from what the private records cause (cosine {ours:.2f}): the weights before and "
+            "after it are swapped (`--before` is what the server sent, `--after` what came back), or it is one of "
+            "other records."
+        )
+        return [*checks, Check(name="update", status="warning", text=text)]
     if ours < _EXPLAINED:
         text = (
             f"Simulated on the private records, the update has a cosine of {ours:.2f} with the one that was sent: the "
