@@ -165,7 +165,7 @@ def test_weights_that_are_swapped_are_warned_of(call: Call, files: Path) -> None
     said = call(*swapped, *FAST, "--json")
     answer = json.loads(said.out)
     assert "swapped" in said.err
-    assert "preflight-update" in [caveat["code"] for caveat in answer["caveats"]]
+    assert "preflight-warning" in [caveat["code"] for caveat in answer["caveats"]]
     assert answer["severity"] in ("some-records", "many-records") or "swapped" in answer["advice"][0]
 
 

@@ -183,7 +183,7 @@ def _caveats(findings: dict[str, Finding]) -> tuple[Caveat, ...]:
 
 def _warnings(checks: Sequence[Check]) -> tuple[Caveat, ...]:
     """What the preflight warned of, which limits all that follows."""
-    return tuple(Caveat(code=f"preflight-{each.name}", text=each.text) for each in checks if each.status == "warning")
+    return tuple(Caveat(code="preflight-warning", text=each.text) for each in checks if each.status == "warning")
 
 
 def _released(release: Any, private: Data) -> Released:

@@ -137,7 +137,7 @@ def _outputs(release: WeightsOnly, private: Data) -> int:
         names = [
             f"{each.name} ({each.size} features)" if each.size > 1 else each.name for each in private.columns.columns
         ]
-        done = "".join(f" {note}" for note in private.columns.notes)
+        done = "".join(f" {note}." for note in private.columns.notes)
         message = (
             f"{refusal} Rows of the table have {private.shape[0]} features, in this order: {', '.join(names)}.{done}"
         )
