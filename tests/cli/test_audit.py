@@ -79,7 +79,7 @@ def test_a_second_audit_compares_with_the_first(call: Call, files: Path) -> None
     null = [each.replace("after.pt", "null.pt") for each in UPDATE]
     assert call(*null, *LOCAL, *FAST, "--out", "old").code == 0
     formats = ("--junit", "audit.xml", "--sarif", "audit.sarif", "--summary", "audit.md")
-    said = call(*UPDATE, *LOCAL, *FAST, "--out", "new", "--compare", "old", *formats)
+    said = call(*UPDATE, *LOCAL, *FAST, "--out", "new", "--compare", "old/report.json", *formats)
     assert said.code == 3
     assert "FirstLayer" in said.err
     assert all((files / name).stat().st_size for name in formats[1::2])
@@ -123,6 +123,19 @@ def test_an_audit_from_a_file(call: Call, files: Path) -> None:
     assert (said.code, json.loads(said.out)["attacks"][0]["found"]) == (3, 8)
 
 
+@pytest.mark.parametrize(
+    "line", ['seed = "x"', "seed = true", 'redact = "no"', "model = 3", 'normalize = ["a"]', "attacks = [1]"]
+)
+def test_values_of_another_kind_in_a_file_are_refused(call: Call, files: Path, line: str) -> None:
+    given = {"kind": "update", "model": "nets_of_mine:Net", "before": "before.pt", "after": "after.pt"}
+    sources = {"data": "private.npz", "held_out": "others.npz"}
+    name = line.partition(" ")[0]
+    lines = [f'{key} = "{value}"' for key, value in (given | sources).items() if key != name]
+    (files / "audit.toml").write_text("\n".join([*lines, line]))
+    assert_refused(call("audit", "audit.toml"), f"`{name}` must be")
+    assert_refused(call("audit", "nowhere.toml"), "nowhere.toml", "audit init")
+
+
 def test_the_template_names_every_setting(call: Call, files: Path) -> None:
     from dataclasses import fields
 
@@ -141,6 +154,8 @@ def test_the_template_names_every_setting(call: Call, files: Path) -> None:
         (["--local", "sdg lr=0.1"], ["sgd"]),
         (["--normalize", "0.5"], ["normalize"]),
         (["--data", "nothing.npz"], ["nothing.npz"]),
+        (["--device", "cuda:99"], ["CUDA devices"]),
+        (["--compare", "nowhere"], ["nowhere"]),
     ],
     ids=lambda given: str(given[0]),
 )

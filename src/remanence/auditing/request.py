@@ -20,6 +20,7 @@ from remanence.auditing.inputs.updates import update_release
 from remanence.auditing.inputs.weights import load_release_weights
 from remanence.auditing.pipeline import BUDGET, audit
 from remanence.errors import BadInput, unknown_name
+from remanence.experiments.experiment import device_of
 from remanence.models import normalized, normalized_params
 from remanence.progress import say
 from remanence.releases import AllButOne, AllButOneUnknownInit, FineTuned, FineTunedUnknownRecipe, WeightsOnly
@@ -69,6 +70,7 @@ class Request:
 
 def run_request(request: Request, *, command: str, store: Path | None = None) -> Report:
     """Load what the request names and audit it; searches that an interrupted audit left in `store` are resumed."""
+    device_of(request.device)
     private, others, *known = load_records(
         [source for source in (request.data, request.held_out, request.fixed) if source is not None], request.label
     )
@@ -259,6 +261,9 @@ def read_toml(path: Path) -> tuple[Request, Wanted]:
     """The request in an `audit.toml`; paths in it are relative to its folder."""
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        message = f"cannot read `{path}` ({error.strerror}): `remanence audit init` writes such a file"
+        raise BadInput(message, code="missing-file", argument=str(path)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"`{path}` is not TOML ({error})", code="damaged-file", argument=str(path)) from None
     known = {field.name for field in fields(Request)}, {field.name for field in fields(Wanted)}
@@ -278,13 +283,21 @@ def read_toml(path: Path) -> tuple[Request, Wanted]:
 _PATHS = ("weights", "base", "before", "after", "recipe", "out", "compare", "junit", "sarif", "summary")
 _SOURCES = ("data", "held_out", "fixed")
 _LISTS = ("attacks", "fail_if", "normalize")
+_TYPES: dict[str, tuple[type, str]] = {
+    "seed": (int, "a whole number"),
+    "defenses": (bool, "true or false"),
+    "redact": (bool, "true or false"),
+}
 
 
 def _value(name: str, value: Any, folder: Path) -> Any:
     if name == "budget":
         return seconds(str(value))
+    kind, words = (float, "numbers") if name == "normalize" else _TYPES.get(name, (str, "a text in quotes"))
+    values = value if name in _LISTS and isinstance(value, list) else [value]
+    if any(type(each) is not kind and not (kind is float and type(each) is int) for each in values):
+        raise BadInput(f"`{name}` must be {words}, got {value!r}", code="wrong-type", argument=name)
     if name in _LISTS:
-        values = value if isinstance(value, list) else [value]
         return tuple(float(each) if name == "normalize" else str(each) for each in values)
     if name in _PATHS or (name in _SOURCES and (folder / str(value)).exists()):
         return str(folder / str(value))

@@ -337,7 +337,7 @@ def _audited(request: "Request", wanted: "Wanted", *, force: bool, as_json: bool
     """Carry the request out, write what is wanted, print the answer; exit code 3 where a gate is not passed."""
     from remanence.auditing.answer.gate import compare, failures, parse_condition
     from remanence.auditing.answer.report import Report
-    from remanence.auditing.answer.saved import redacted
+    from remanence.auditing.answer.saved import load_answer, redacted
     from remanence.auditing.request import run_request
     from remanence.experiments.folder import check_writable
 
@@ -345,7 +345,7 @@ def _audited(request: "Request", wanted: "Wanted", *, force: bool, as_json: bool
     folder = Path(wanted.out)
     for condition in wanted.fail_if:
         parse_condition(condition)
-    earlier = Report.load(Path(wanted.compare)) if wanted.compare else None
+    earlier = Report(answer=load_answer(wanted.compare)) if wanted.compare else None
     if (folder / "report.json").exists() and not force:
         message = f"`{folder}` holds another audit: choose another folder with `--out`, or replace it with `--force`"
         raise BadInput(message, code="conflict", argument="--out")
