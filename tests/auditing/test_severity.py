@@ -71,3 +71,10 @@ def test_the_verdict_names_the_strongest_attack_and_test() -> None:
     assert "KKT" in by_ranks
     assert "span" not in by_ranks
     assert "no proof" in verdict((REFUSED,), (), "inconclusive")
+
+
+def test_with_few_held_out_records_nothing_found_says_nothing() -> None:
+    quiet = AttackRow(name="KKT", status="ran", records=50, found=0, low=0, high=3, chance=0.5, level=0.01, p=0.4)
+    assert severity([quiet], [], held_out=200) == "none-found"
+    assert severity([quiet], [], held_out=5) == "inconclusive"
+    assert "held out" in verdict([quiet], [], "inconclusive")

@@ -114,7 +114,7 @@ def audit(
     rows = [row for row, _ in counted]
     findings = {row.name: one.finding for row, one in zip(rows, tried, strict=True) if one.finding is not None}
     evidence += column_evidence(release, private, others, findings, rows)
-    step = severity(rows, evidence)
+    step = severity(rows, evidence, held_out=len(others))
     estimates = tuple(Estimate(name=each.name, seconds=each.seconds) for each in asked if each.status != "refused")
     helps = (
         countermeasures_for(

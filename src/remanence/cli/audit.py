@@ -354,8 +354,12 @@ def _audited(request: "Request", wanted: "Wanted", *, force: bool, as_json: bool
         if (file := getattr(wanted, option)) and not Path(file).exists():
             check_writable(Path(file).parent, option=f"--{option}")
     searches = _searches_of(folder)
-    with redirect_stdout(sys.stderr):
-        report = run_request(request, command=command_line(), store=searches)
+    try:
+        with redirect_stdout(sys.stderr):
+            report = run_request(request, command=command_line(), store=searches)
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on where it stopped", file=sys.stderr)
+        raise SystemExit(130) from None
     report = redacted(report) if wanted.redact else report
     report.save(folder)
     rmtree(searches, ignore_errors=True)

@@ -117,9 +117,17 @@ def discoveries(p: Tensor, fdr: float) -> Tensor:
 def exact_copies(candidates: Tensor, truth: Data, held_out: Data) -> Tensor:
     """(records,): whether a candidate is a thousand times nearer, by squared error, than any held-out record is.
 
-    A candidate that has one value throughout, which a search that went nowhere may return, is a copy of nothing.
+    A candidate that has one value throughout, which a search that went nowhere may return, is a copy of nothing; where
+    held-out records are copied likewise, as in tables of few different rows, copies are no evidence.
     """
     flat = candidates.flatten(1)
     candidates = candidates[flat.amax(1) > flat.amin(1)] if flat.shape[1] > 1 and len(flat) else candidates
-    ours, theirs = (-nearest_scores(x, truth.x.to(candidates), MSE) for x in (candidates, held_out.x.to(candidates)))
+    private, others = truth.x.to(candidates), held_out.x.to(candidates)
+    copied = _copied(candidates, private, others)
+    return copied & ~_copied(candidates, others, private).any()
+
+
+def _copied(candidates: Tensor, records: Tensor, others: Tensor) -> Tensor:
+    """(records,): whether a candidate is a thousand times nearer than any of the `others`."""
+    ours, theirs = (-nearest_scores(x, records, MSE) for x in (candidates, others))
     return ours < _EXACT * theirs

@@ -22,14 +22,15 @@ from remanence.auditing.answer.report import AttackRow, Evidence, Severity
 from remanence.experiments.words import percent, score
 
 LEVEL: Final = 0.001  # of a whole audit, for each step of the scale
+FEWEST_HELD_OUT: Final = 20  # records: with fewer no test tells a leak from chance
 FEW: Final = 10  # records: with fewer no test of an audit reaches that level, and 1 % has to do
 MANY: Final = 0.1  # fraction of the records
 FPR: Final = 0.01  # at which single members are identified
 _AUC: Final = ": AUC"
 
 
-def severity(attacks: Sequence[AttackRow], evidence: Sequence[Evidence]) -> Severity:
-    """The highest step that any attack or evidence reaches."""
+def severity(attacks: Sequence[AttackRow], evidence: Sequence[Evidence], *, held_out: int | None = None) -> Severity:
+    """The highest step that any attack or evidence reaches; with few `held_out` records nothing found says nothing."""
     ran = _ran(attacks)
     if leaking := [row for row in ran if leaks(row, len(ran))]:
         largest = max((row.found or 0) / (row.records or 1) for row in leaking)
@@ -37,7 +38,8 @@ def severity(attacks: Sequence[AttackRow], evidence: Sequence[Evidence]) -> Seve
     tests = _tests(ran, evidence)
     if any(p <= LEVEL / len(tests) for _, p in tests):
         return "membership"
-    return "none-found" if ran or tests else "inconclusive"
+    powerful = held_out is None or held_out >= FEWEST_HELD_OUT
+    return "none-found" if powerful and (ran or tests) else "inconclusive"
 
 
 def _ran(attacks: Sequence[AttackRow]) -> list[AttackRow]:
@@ -74,6 +76,8 @@ def verdict(attacks: Sequence[AttackRow], evidence: Sequence[Evidence], step: Se
         strongest, p = min(tests, key=lambda each: each[1])
         if p <= LEVEL / len(tests) and (step == "membership" or isinstance(strongest, Evidence)):
             sentences.append(_of_membership(strongest, evidence))
+    if step == "inconclusive" and (ran or tests):
+        sentences.append(f"Too few records were held out to tell anything from chance: give {FEWEST_HELD_OUT} or more.")
     if step == "none-found" and tests:
         sentences.append("Private records were not distinguished from held-out ones beyond chance.")
     return " ".join(sentences)
