@@ -122,7 +122,9 @@ def test_a_base_is_not_destroyed_by_noise_and_withholding_it_hides_the_update() 
 
 
 @pytest.mark.slow
-def test_attacks_on_fine_tuning_are_gone_without_the_base() -> None:
+@pytest.mark.usefixtures("short_searches")
+def test_attacks_on_fine_tuning_are_gone_without_the_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remanence.metrics.nulls.NULL_SCORES", 100)
     rows, figure = countermeasures(
         net(),
         FINE_TUNING,

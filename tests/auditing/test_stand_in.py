@@ -76,6 +76,7 @@ def test_an_update_has_no_stand_in(images: Split) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_searches")
 def test_what_ran_on_stand_ins_is_counted_and_never_makes_the_severity(images: Split) -> None:
     tiny = seeded(lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)))
     release = published(tiny, images.private)
