@@ -39,7 +39,7 @@ def list_all(as_json: Json = False) -> None:
     listed = {
         "attacks": {attack.__name__: first_line(sys.modules[attack.__module__]) for attack in ATTACKS},
         "recipes": {name: first_line(recipe) for name, recipe in recipes().items()},
-        "matchings": {matching.name: first_line(matching.pair) for matching in MATCHINGS},
+        "matchings": {matching.name: first_line(matching.assign) for matching in MATCHINGS},
         "metrics": {m.name: f"{'higher' if m.higher_is_better else 'lower'} is better" for m in METRICS},
         "data": {entry.name: entry.description for entry in list_named()},
     }

@@ -19,6 +19,7 @@ from remanence.types import Data
 
 MIN_POOL = 0.1  # of the records that are compared, that must have been held out
 NULL_SCORES, MAX_SAMPLES = 2000, 200  # sampling is repeated until there are enough scores for a level of 0.1 %
+_AT_ONCE = 2**16  # pairs at most that are all compared once, rather than those of each sample again
 Values: TypeAlias = dict[str, Tensor]
 
 
@@ -105,8 +106,10 @@ def _pooled(
     """The scores of the matched pairs of all trials, each of which is indices into `candidates` and into `truth`."""
     ours: list[Tensor] = []
     theirs: list[Tensor] = []
+    scores = matching.scores(candidates, truth) if len(candidates) * len(truth) <= _AT_ONCE else None
     for left, right in trials:
-        index = matching(candidates[left], truth[right])
+        some = matching.scores(candidates[left], truth[right]) if scores is None else scores[left][:, right]
+        index = matching.assign(some)
         ours.append(left[index[index != NONE]])
         theirs.append(right[index != NONE])
         if sum(map(len, ours)) >= NULL_SCORES:
@@ -125,7 +128,7 @@ def _samples(labels: Tensor, pool: Data, seed: int) -> Iterator[Tensor]:
             f"{len(pool)}: hold more records out"
         )
         raise BadInput(message, code="too-few", argument="unrelated")
-    generator, labels = torch.Generator().manual_seed(seed), labels.cpu()
+    generator, labels = torch.Generator().manual_seed(seed), labels.cpu().contiguous()
     for i in range(MAX_SAMPLES):
         some = labels[_subset(len(labels), len(pool), seed + i)] if len(pool) < len(labels) else labels
         yield _sample(some, pool.y.cpu(), generator).to(pool.x.device)
@@ -139,11 +142,21 @@ def _subset(total: int, size: int, seed: int) -> Tensor:
 
 
 def _sample(labels: Tensor, pool: Tensor, generator: torch.Generator) -> Tensor:
+    """For the k-th record of a label the k-th of `pool` with it, in a random order; others where there are too few."""
     order = torch.randperm(len(pool), generator=generator)
+    by_label = order[pool[order].argsort(stable=True)]
+    ordered = pool[by_label]
+    position = torch.searchsorted(ordered, labels) + _occurrence(labels)
+    has = position < torch.searchsorted(ordered, labels, right=True)
     sampled = torch.full_like(labels, -1)
-    for label in labels.unique():
-        indices, same = (labels == label).nonzero()[:, 0], order[pool[order] == label]
-        sampled[indices[: len(same)]] = same[: len(indices)]
-    remaining = order[~torch.isin(order, sampled)]
-    sampled[sampled < 0] = remaining[: int((sampled < 0).sum())]
+    sampled[has] = by_label[position[has]]
+    if not has.all():
+        remaining = order[~torch.isin(order, sampled)]
+        sampled[~has] = remaining[: int((~has).sum())]
     return sampled
+
+
+def _occurrence(labels: Tensor) -> Tensor:
+    """How often the label of each record came before it."""
+    ordered, order = labels.sort(stable=True)
+    return torch.empty_like(order).scatter_(0, order, torch.arange(len(labels)) - torch.searchsorted(ordered, ordered))
