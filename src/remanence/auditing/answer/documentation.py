@@ -94,7 +94,8 @@ def _attacks(answer: Answer) -> str:
 
 
 def _reference(name: str) -> str:
-    return REFERENCES[name].text if name in REFERENCES else "not published"
+    published = name.partition(" (")[0]  # on a stand-in the name says which
+    return REFERENCES[published].text if published in REFERENCES else "not published"
 
 
 def _likelihood(answer: Answer) -> str:

@@ -108,11 +108,11 @@ def _of_membership(strongest: AttackRow | Evidence, evidence: Sequence[Evidence]
     if isinstance(strongest, AttackRow):
         return f"What {strongest.name} reconstructed lies nearer to the private than to held-out records."
     name = strongest.name.removesuffix(_AUC)
-    rates = [row.value for row in evidence if row.name == f"{name}: tpr@1%" and row.value is not None]
+    rates = [row for row in evidence if row.name == f"{name}: tpr@1%" and row.value is not None]
     by = name if name.startswith("membership") else f"membership by the {name}"
     auc = f"(AUC {score(strongest.value)}, chance 0.5)"
-    if rates and rates[0] > FPR:
-        said = f"identifies {percent(rates[0])} of the private records at 1 % false positives {auc}."
+    if rates and (rates[0].low or 0.0) > FPR:
+        said = f"identifies {percent(rates[0].value)} of the private records at 1 % false positives {auc}."
     else:
         said = f"shows over all records together {auc}, which identifies no single one."
     return f"{by[0].upper()}{by[1:]} {said}"

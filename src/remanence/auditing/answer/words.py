@@ -84,7 +84,7 @@ def not_run(attacks: Sequence[AttackRow]) -> str:
     for status in ("refused", "skipped", "failed"):
         if names := [row.name for row in attacks if row.status == status]:
             parts.append(f"{len(names)} {status} ({', '.join(names)})")
-    return "; ".join(parts) or "every attack ran"
+    return "; ".join(parts) or "every attack that was asked for ran"
 
 
 def _evidence_line(evidence: Sequence[Evidence]) -> str:

@@ -153,7 +153,7 @@ def _counted(row: AttackRow, finding: Finding, attacks: int, others: Data, seed:
         exact=int(exact.sum()),
         low=interval.low * records,
         high=interval.high * records,
-        chance=level * records + FDR / attacks * int(listed.sum()),
+        chance=level * records,
         level=level,
         p=ranks.together,
     )
@@ -162,4 +162,4 @@ def _counted(row: AttackRow, finding: Finding, attacks: int, others: Data, seed:
 
 def minutes(seconds: float) -> str:
     """A time in words."""
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -11,6 +11,7 @@ from remanence.columns import Column, Columns
 from remanence.data import load
 from remanence.data.tables import from_csvs
 from remanence.errors import BadInput
+from remanence.progress import say
 from remanence.types import Data
 
 
@@ -50,6 +51,8 @@ def _loaded(source: str, label: str | None) -> Data | tuple[Tensor, Tensor, str]
                 code=fault.code,
                 argument=fault.argument,
             ) from None
+        low, high = float(raw[0].min()), float(raw[0].max())
+        say(f"note: {source} has values from {low:g} to {high:g}: a table, whose columns enter the network as they are")
         return (*raw, Path(source).stem)
 
 
