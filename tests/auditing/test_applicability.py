@@ -79,6 +79,7 @@ def test_updates_are_told_from_models(images: Data) -> None:
     assert found["FirstLayer"].status == "runs"
 
 
+@pytest.mark.slow
 def test_batch_norm_and_dropout_are_simulated_in_a_weaker_variant(tuned: FineTuned) -> None:
     found = asked(tuned, "Linearised", "SimuDy")
     for each in found.values():
@@ -88,6 +89,7 @@ def test_batch_norm_and_dropout_are_simulated_in_a_weaker_variant(tuned: FineTun
     assert not torch.equal(tuned.initial["norm1.running_mean"], tuned.final["norm1.running_mean"])  # left alone
 
 
+@pytest.mark.slow
 def test_models_in_training_mode_are_asked_as_they_are_published(tuned: FineTuned) -> None:
     model = seeded(SmallCNN).train()
     (found,) = asked(replace(tuned, model=model), "Linearised").values()
@@ -164,6 +166,7 @@ class Transformer(nn.Module):
         return self.head(self.layers(x.squeeze(1)).mean(1))  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_attention_is_differentiated_twice(images: Data) -> None:
     model = seeded(Transformer).eval()

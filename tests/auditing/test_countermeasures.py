@@ -111,6 +111,7 @@ def test_epsilon_and_the_bound_are_those_of_the_gaussian_mechanism() -> None:
         assert auc(row)[1] <= normal.cdf(mu / sqrt(2))
 
 
+@pytest.mark.slow
 def test_a_base_is_not_destroyed_by_noise_and_withholding_it_hides_the_update() -> None:
     rows = fine_tuned()
     withheld = rows[1]
@@ -144,6 +145,7 @@ def test_attacks_on_fine_tuning_are_gone_without_the_base(monkeypatch: pytest.Mo
     assert figure.series
 
 
+@pytest.mark.slow
 def test_one_unknown_record_of_a_table_is_found_until_noise_is_added() -> None:
     x, y = (torch.from_numpy(each) for each in load_breast_cancer(return_X_y=True))
     data = Data(x=(x - x.amin(0)) / (x.amax(0) - x.amin(0)), y=y, num_classes=2)
@@ -157,6 +159,7 @@ def test_one_unknown_record_of_a_table_is_found_until_noise_is_added() -> None:
     assert all("GLM" in (row.reason or "") for row in private(rows))
 
 
+@pytest.mark.slow
 def test_a_network_with_batch_norm_and_dropout_is_trained_by_a_recipe_of_ours() -> None:
     cnn = nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(), nn.Linear(36, 10)
@@ -239,6 +242,7 @@ def test_rows_are_saved_and_shown() -> None:
     assert "What would help" not in Report(answer=made_answer()).to_html()
 
 
+@pytest.mark.slow
 def test_an_audit_tries_countermeasures_on_request() -> None:
     truth, held_out = digits(0, 8), digits(8, 200)
     release = FineTuned(

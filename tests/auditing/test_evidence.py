@@ -78,6 +78,7 @@ def test_the_span_is_seen_through_adam_and_weight_decay(
     assert (found["span: tpr@1%"].value or 0) >= 0.95
 
 
+@pytest.mark.slow
 def test_of_a_model_that_never_saw_the_records_nothing_is_evidence(tuned: FineTuned, faces: Data) -> None:
     rows, _ = gather_evidence(tuned, faces.take(slice(100, 200)), faces.take(slice(200, 600)), seed=0, seconds=5)
     found = by_name(rows)
@@ -171,6 +172,7 @@ def test_what_fails_is_a_row_with_the_reason(parts: Split) -> None:
         assert row.p is None or row.p > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("records", "held_out"), [(1000, 99), (1000, 300), (100, 600)])
 def test_rate_at_one_per_cent_allows_for_a_threshold_from_a_sample(records: int, held_out: int) -> None:
     generator = torch.Generator().manual_seed(0)

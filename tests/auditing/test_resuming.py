@@ -22,6 +22,7 @@ def test_steps_are_chosen_once(tmp_path: Path) -> None:
     assert Steps(None).choose("KKT()", 70) == 70
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_searches")
 def test_a_repeated_audit_takes_its_searches_from_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     digits = load("digits")

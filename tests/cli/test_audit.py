@@ -75,6 +75,7 @@ def test_an_update_of_other_records_passes_the_gate(call: Call, files: Path) -> 
     assert (said.code, json.loads(said.out)["severity"]) == (0, "none-found")
 
 
+@pytest.mark.slow
 def test_a_second_audit_compares_with_the_first(call: Call, files: Path) -> None:
     null = [each.replace("after.pt", "null.pt") for each in UPDATE]
     assert call(*null, *LOCAL, *FAST, "--out", "old").code == 0
@@ -86,6 +87,7 @@ def test_a_second_audit_compares_with_the_first(call: Call, files: Path) -> None
     assert_refused(call(*UPDATE, *LOCAL, *FAST, "--out", "new"), "holds another audit")
 
 
+@pytest.mark.slow
 def test_redacted_nothing_but_counts_is_left_anywhere(call: Call, files: Path) -> None:
     before = {path.name for path in files.iterdir()}
     search = ("--attack", "GradientMatching", "--budget", "6s")
@@ -98,6 +100,7 @@ def test_redacted_nothing_but_counts_is_left_anywhere(call: Call, files: Path) -
     assert "Labels of the batch" not in [figure["title"] for figure in answer["figures"]]
 
 
+@pytest.mark.slow
 def test_an_interrupted_audit_leaves_its_searches_beside_the_folder(
     call: Call, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
