@@ -8,7 +8,7 @@ from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -141,7 +141,7 @@ def model(
 
     MODULE:NAME makes your network, such as mymodel:MyCNN; it is imported from the working directory.
     """
-    from remanence.auditing.request import Request, numbers, seconds
+    from remanence.auditing.request import Request
 
     request = Request(
         kind="model",
@@ -153,12 +153,10 @@ def model(
         recipe=str(recipe) if recipe else None,
         fixed=fixed,
         label=label,
-        normalize=numbers(normalize, argument="--normalize") if normalize else None,
-        attacks=tuple(attack) if attack else None,
         defenses=defenses,
-        budget=seconds(budget, argument="--budget"),
         seed=seed,
         device=device,
+        **_parsed(normalize, attack, budget),
     )
     wanted = _wanted(out, f"audit-{weights.stem}", fail_if, compare, junit, sarif, summary, redact=redact)
     _audited(request, wanted, force=force, as_json=as_json)
@@ -200,7 +198,7 @@ def update(
 
     MODULE:NAME makes the network, such as client:make_net; it is imported from the working directory.
     """
-    from remanence.auditing.request import Request, numbers, seconds
+    from remanence.auditing.request import Request
 
     request = Request(
         kind="update",
@@ -211,12 +209,10 @@ def update(
         held_out=held_out,
         local=local,
         label=label,
-        normalize=numbers(normalize, argument="--normalize") if normalize else None,
-        attacks=tuple(attack) if attack else None,
         defenses=defenses,
-        budget=seconds(budget, argument="--budget"),
         seed=seed,
         device=device,
+        **_parsed(normalize, attack, budget),
     )
     wanted = _wanted(out, f"audit-{after.stem}", fail_if, compare, junit, sarif, summary, redact=redact)
     _audited(request, wanted, force=force, as_json=as_json)
@@ -304,6 +300,17 @@ def data(
         store=store,
     )
     run_experiments(chosen, job, as_json=as_json)
+
+
+def _parsed(normalize: str | None, attack: list[str] | None, budget: str) -> dict[str, Any]:
+    """The fields of a request that the command line gives as text."""
+    from remanence.auditing.request import numbers, seconds
+
+    return {
+        "normalize": numbers(normalize, argument="--normalize") if normalize else None,
+        "attacks": tuple(attack) if attack else None,
+        "budget": seconds(budget, argument="--budget"),
+    }
 
 
 def _wanted(

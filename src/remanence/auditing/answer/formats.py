@@ -14,7 +14,7 @@ from remanence.experiments.words import between, number, score
 
 _RULES: Final = {
     "reconstruction": "Training records can be reconstructed from the release beyond chance.",
-    "membership": "Which records were trained on can be told from the release beyond chance.",
+    "membership": "Which records were trained on can be inferred from the release beyond chance.",
     "inconclusive": "Too little could be tested to say anything about the release.",
     "gate": "A condition that the release must not meet is met.",
 }

@@ -127,7 +127,8 @@ def stand_ins(release: Any, private: Data, *, seed: int) -> Iterator[StandIn]:
 
 def new_weights(release: KnowsFinal, *, seed: int) -> Params:
     """Initial weights as the modules of the architecture sample them; what they do not initialise, such as the mean and
-    standard deviation of inputs, is that of the release."""
+    standard deviation of inputs, is that of the release. Modules of users sample from the global generator alone, whose
+    state is put back."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = deepcopy(release.model).to_empty(device="cpu")

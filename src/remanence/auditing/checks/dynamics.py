@@ -86,7 +86,7 @@ def _stationarity(release: Any, final: Params, gradient: Params) -> tuple[list[C
         )
         return [Check(name="stationarity", status="note", text=text)], numbers
     text = f"The gradient at the weights has norm {numbers['gradient_norm']:.2g}"
-    text += f", {ratio:.2g} times the pull of weight decay" if ratio is not None else ""
+    text += f", {ratio:.2g} times the gradient of weight decay" if ratio is not None else ""
     text += ": they are not stationary under weight decay, and attacks on the weights alone are at a disadvantage."
     return [Check(name="stationarity", status="note", text=text)], numbers
 

@@ -99,7 +99,7 @@ def _shards(index: Path) -> list[str]:
 
 
 def _chosen(dicts: Dicts[T], expected: Mapping[str, Tensor], notes: list[str]) -> dict[str, T]:
-    """The tensors of the dict that has those of the model, under the model's names; `notes` is told what was left out.
+    """The tensors of the dict that has those of the model, under the model's names; `notes` gets what was left out.
 
     Where none has them all, the dict that comes nearest is refused with what is missing in it.
     """
