@@ -10,6 +10,7 @@ import remanence
 ROOT = Path(remanence.__file__).parent
 LAYERS = [  # lowest first
     {"columns", "errors", "progress", "seeds"},
+    {"disk"},
     {"types"},
     {"data"},
     {"models"},

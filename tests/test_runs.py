@@ -14,7 +14,7 @@ from files import contents
 from refusals import refused
 from tiny_experiments import Guess, cut, made_data, tiny_experiment, tiny_measurement
 
-import remanence.experiments.folder
+import remanence.disk
 from remanence import SGD, Split, Training
 from remanence.errors import BadInput
 from remanence.experiments import Experiment, Outcome
@@ -194,7 +194,7 @@ def test_files_of_somebody_else_are_not_touched(tmp_path: Path, name: str) -> No
 
 def test_a_full_disk_is_not_called_a_wrong_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = Mock(side_effect=OSError(errno.ENOSPC, "a reason"))
-    monkeypatch.setattr(remanence.experiments.folder, "TemporaryFile", full)
+    monkeypatch.setattr(remanence.disk, "TemporaryFile", full)
     with pytest.raises(OSError, match="a reason"):
         done([tiny_experiment(split=never)], tmp_path)
 

@@ -1,6 +1,11 @@
-"""What determines the bits of a result on disk, in words and by digests: a cache is valid where the digests agree."""
+"""What determines the bits of a result on disk, in words and by digests: a cache is valid where the digests agree.
+
+Tensors that a run resumes from are written with a digest of what they belong to and of all that is in the file: what
+any damage left of one is never mistaken for it.
+"""
 
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -12,7 +17,9 @@ import torch
 from torch import Tensor
 
 from remanence import models
+from remanence.disk import remove_leftovers, replace_bytes
 from remanence.engine.ensembles.chunked import chunk_size
+from remanence.progress import say
 from remanence.releases import KnowsAllButOne, KnowsFixed
 from remanence.types import Data, Params
 
@@ -101,3 +108,48 @@ def digest(parts: Iterable[bytes | memoryview]) -> str:
     for part in parts:
         hasher.update(part)
     return hasher.hexdigest()
+
+
+def write_tensors(path: Path, tensors: Params, *, belongs_to: str) -> None:
+    """Write `tensors` to `path`, whole or not at all, with a digest of them and of what they belong to."""
+    from safetensors.torch import save
+
+    stored = {
+        name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # one entry only: safetensors writes several in no fixed order
+    replace_bytes(path, save(stored, {"digest": _content(stored, belongs_to)}))
+
+
+def read_tensors(path: Path, *, belongs_to: str) -> Params | None:
+    """What `write_tensors` wrote for the same purpose; None where nothing is, and where it is damaged, which is said:
+    the caller makes it again. A folder in its place is put aside."""
+    from safetensors import SafetensorError, safe_open
+
+    remove_leftovers(path.parent)
+    try:
+        if not path.is_file():
+            raise FileNotFoundError if not path.exists() else IsADirectoryError
+        with safe_open(path, "pt") as file:
+            tensors: Params = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            stored = file.metadata()
+    except FileNotFoundError:
+        return None
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError, MemoryError):
+        stored = None
+    if stored is not None and stored == {"digest": _content(tensors, belongs_to)}:
+        return tensors
+    say_damaged(path)
+    return None
+
+
+def say_damaged(path: Path) -> None:
+    """Say that a file of ours is damaged and what it held is made again; a folder in its place is put aside."""
+    say(f"note: `{path}` is damaged, so what it held is made again from the start")
+    if path.is_dir() and not path.is_symlink():
+        path.rename(path.with_name(f"{path.name}.{os.getpid()}.aside"))
+
+
+def _content(tensors: Params, belongs_to: str) -> str:
+    return digest([belongs_to.encode(), b"\0", weights(tensors)["digest"].encode()])

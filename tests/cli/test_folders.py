@@ -2,19 +2,25 @@
 
 import errno
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import Call, Said, assert_refused, assert_told, printed_to
+from command_line import FILES, Call, Said, assert_refused, assert_told, printed_to
 from files import contents
 from tiny_experiments import tiny_experiment
 
 import remanence.data
-import remanence.experiments.folder
+import remanence.disk
+from remanence import disk
 from remanence.auditing.demo_models import presets
+from remanence.disk import LOCK, one_process
 from remanence.experiments.folder import read_run
+from remanence_recipes import RECIPES
 
 
 @pytest.mark.slow
@@ -77,10 +83,52 @@ def test_a_read_only_folder_is_refused(call: Call, tiny: None, monkeypatch: pyte
     assert call("run", "tiny", "--out", "run").code == 0
     before = contents(tmp_path)
     denied = failing(PermissionError(errno.EACCES, "Permission denied"))
-    monkeypatch.setattr(remanence.experiments.folder, "TemporaryFile", denied)
+    monkeypatch.setattr(remanence.disk, "TemporaryFile", denied)
     assert_refused(call("run", "tiny", "--out", "run"), "cannot write into `run` (Permission denied)", "`--out`")
     assert_refused(call("report", "run"), "cannot write into `run` (Permission denied)", "`--out`")
     assert contents(tmp_path) == before
+
+
+def test_two_runs_in_one_folder_are_one_too_many(call: Call, tiny: None, tmp_path: Path) -> None:
+    with one_process(tmp_path / "run"):
+        before = contents(tmp_path)
+        assert_refused(call("run", "tiny", "--out", "run"), f"`run` is in use by another run (process {os.getpid()})")
+        assert contents(tmp_path) == before
+    assert list(tmp_path.iterdir()) == []  # what was made for the lock alone is gone
+    assert call("run", "tiny", "--out", "run").code == 0
+    assert sorted(contents(tmp_path / "run")) == FILES
+
+
+def test_the_lock_and_the_leftovers_of_a_dead_process_are_taken_over(call: Call, tiny: None, tmp_path: Path) -> None:
+    folder, dead = tmp_path / "run", process_that_ended()
+    folder.mkdir()
+    (folder / LOCK).write_text(f"{dead}\n")
+    real, other = disk._temporary(folder / "results.json"), folder / ".results.json.elsewhere-1-0.tmp"
+    (folder / real.name.replace(f"-{os.getpid()}-", f"-{dead}-")).write_text("half")
+    for mine in (real, other):  # of a process that lives, and of another machine
+        mine.write_text("half")
+    assert call("run", "tiny", "--out", "run").code == 0
+    assert sorted(contents(folder)) == sorted([*FILES, real.name, other.name])
+
+
+def process_that_ended() -> int:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait(60)
+    return ended.pid
+
+
+def test_a_folder_that_vanishes_is_made_again_and_that_is_said(call: Call, tmp_path: Path) -> None:
+    def vanish(seed: int) -> Any:
+        shutil.rmtree(tmp_path / "run")
+        return tiny_experiment().victims.split(seed)
+
+    with pytest.MonkeyPatch.context() as patch:
+        cells = [tiny_experiment("one"), tiny_experiment("two", split=vanish)]
+        patch.setitem(RECIPES, "vanishing", lambda scale: cells)
+        said = call("run", "vanishing", "--out", "run")
+    assert said.code == 0
+    assert said.err == "note: `run` vanished and is made again, with all that is finished\n"
+    assert [result.label for result in read_run(tmp_path / "run").results] == ["one", "two"]
 
 
 @pytest.mark.slow

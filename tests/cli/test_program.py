@@ -130,17 +130,18 @@ main()
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_keeps_what_is_finished(tmp_path: Path, call: Call) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_keeps_what_is_finished(tmp_path: Path, call: Call, number: int, code: int) -> None:
     folder = tmp_path / "run"
     # heard also where tests run in the background
     heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
     running = process([sys.executable, "-c", SLOW, "run", "slow", "--out", str(folder)], cwd=ROOT / "tests", **heard)
     assert running.stdout
     first = running.stdout.readline()
-    running.send_signal(signal.SIGINT)
+    running.send_signal(number)
     out, err = running.communicate(timeout=60)
     assert first.startswith("one: ")
-    assert (running.returncode, out) == (130, "")
+    assert (running.returncode, out) == (code, "")
     assert err == f"interrupted after 1 of 2 experiments; what is finished is in `{folder}`\n"
     assert [record.label for record in read_run(folder).results] == ["one"]
     assert sorted(contents(folder)) == FILES
@@ -169,6 +170,10 @@ def interrupt(*_: Any, **__: Any) -> Any:
     raise KeyboardInterrupt
 
 
+def terminate(*_: Any, **__: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def test_interrupting_has_an_exit_code_of_its_own(
     call: Call, tiny: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -177,6 +182,9 @@ def test_interrupting_has_an_exit_code_of_its_own(
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(remanence.data, "fetch_named", interrupt)
     assert call("data", "fetch", "mnist") == Said(130, "", "error: interrupted\n")
+    monkeypatch.setattr(remanence.data, "fetch_named", terminate)
+    assert call("data", "fetch", "mnist") == Said(143, "", "error: interrupted\n")
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 HEAVY = ["ray", "sklearn", "scipy.optimize", "scipy.stats", "typer", "rich", "jinja2", "PIL", "matplotlib"]

@@ -15,8 +15,9 @@ from refusals import refused
 from safetensors.torch import save_file
 from tiny_experiments import tiny_experiment
 
+from remanence.disk import replace_file
 from remanence.experiments import run_experiment
-from remanence.experiments.folder import Run, read_run, replace_file, write_run
+from remanence.experiments.folder import Run, read_run, write_run
 from remanence.experiments.summary import images, result_of, rows
 
 FULL = OSError(errno.ENOSPC, "No space left on device")

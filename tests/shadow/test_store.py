@@ -101,6 +101,10 @@ DAMAGES: dict[str, Callable[[Path, Path], object]] = {
     "a bit": lambda path, other: path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1])),
     "another": lambda path, other: path.write_bytes(other.read_bytes()),
     "foreign": lambda path, other: path.write_bytes(remanence_free_file()),
+    "zeros": lambda path, other: path.write_bytes(bytes(len(path.read_bytes()))),
+    "longer": lambda path, other: path.write_bytes(path.read_bytes() + b"x"),
+    "a tensor more": lambda path, other: with_another_tensor(path),
+    "a folder": lambda path, other: (path.unlink(), path.mkdir()),
 }
 
 
@@ -110,15 +114,27 @@ def remanence_free_file() -> bytes:
     return save({"mine": torch.zeros(3)})
 
 
+def with_another_tensor(path: Path) -> None:
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    save_file(load_file(path) | {"more": torch.zeros(2)}, path, metadata)
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_shard_is_made_again(small: AllButOne, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_shard_is_made_again(
+    small: AllButOne, tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     whole = build(tmp_path, small)
     before = contents(tmp_path)
     DAMAGES[damage](tmp_path / SHARDS[2], tmp_path / SHARDS[3])
     mended = Noting()
     assert torch.equal(build(tmp_path, small, backend=mended).weights, whole.weights)
     assert mended.asked == [16]
-    assert contents(tmp_path) == before
+    assert {name: content for name, content in contents(tmp_path).items() if "aside" not in name} == before
+    assert ("is damaged" in capsys.readouterr().err) == (damage != "lost")
 
 
 class WithVariance(nn.Module):
@@ -204,11 +220,39 @@ def test_our_code_is_known_by_its_source_too() -> None:
         assert inspect.getsource(part) in code
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}{}", '{"seed": 7}', '{"seed": {"is": "7"}}'])
-def test_a_damaged_recipe_is_refused(small: AllButOne, tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}{}", '{"seed": 7}', '{"seed": {"is": "7"}}', "\0" * 9])
+def test_a_damaged_recipe_is_made_again_where_the_shadows_are_its_own(
+    small: AllButOne, tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = build(tmp_path, small)
+    before = contents(tmp_path)
     (tmp_path / "bank.json").write_text(text)
     with refused("damaged-file", "store"):
-        build(tmp_path, small)
+        build(tmp_path, small, seed=8)
+    nothing = Noting()
+    assert torch.equal(build(tmp_path, small, backend=nothing).weights, whole.weights)
+    assert nothing.asked == []
+    assert contents(tmp_path) == before
+    assert f"note: `{tmp_path / 'bank.json'}` is damaged" in capsys.readouterr().err
+
+
+def test_two_processes_may_build_one_bank(small: AllButOne, tmp_path: Path) -> None:
+    """The second opens the folder and takes over what is there while a file of the first has no name yet."""
+    whole = build(tmp_path / "whole", small)
+    real, nested = os.fsync, []
+
+    def fsync(file: int) -> None:
+        real(file)
+        if not nested:
+            nested.append(1)
+            build(tmp_path / "both", small)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        both = build(tmp_path / "both", small)
+    assert nested
+    assert torch.equal(both.weights, whole.weights)
+    assert contents(tmp_path / "both") == contents(tmp_path / "whole")
 
 
 def test_a_full_disk_names_the_file_and_leaves_whole_ones(

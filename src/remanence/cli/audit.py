@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remanence.cli.experiments import run_experiments
+from remanence.cli.interruption import exit_code
 from remanence.cli.options import (
     Backend,
     Device,
@@ -345,31 +346,32 @@ def _audited(request: "Request", wanted: "Wanted", *, force: bool, as_json: bool
     from remanence.auditing.answer.gate import compare, failures, parse_condition
     from remanence.auditing.answer.report import Report
     from remanence.auditing.answer.saved import load_answer, redacted
+    from remanence.auditing.attempts.resuming import searches_of
     from remanence.auditing.request import run_request
-    from remanence.experiments.folder import check_writable
+    from remanence.disk import check_writable, one_process
 
     assert wanted.out is not None
     folder = Path(wanted.out)
     for condition in wanted.fail_if:
         parse_condition(condition)
     earlier = Report(answer=load_answer(wanted.compare)) if wanted.compare else None
-    if (folder / "report.json").exists() and not force:
-        message = f"`{folder}` holds another audit: choose another folder with `--out`, or replace it with `--force`"
-        raise BadInput(message, code="conflict", argument="--out")
-    check_writable(folder)
     for option in ("junit", "sarif", "summary"):
         if (file := getattr(wanted, option)) and not Path(file).exists():
             check_writable(Path(file).parent, option=f"--{option}")
-    searches = _searches_of(folder)
+    searches = searches_of(folder)
     try:
-        with redirect_stdout(sys.stderr):
+        with one_process(folder), redirect_stdout(sys.stderr):
+            if (folder / "report.json").exists() and not force:
+                rmtree(searches, ignore_errors=True)  # of that audit, if it was killed at its very end
+                message = f"`{folder}` holds another audit: choose another folder with `--out`, or give `--force`"
+                raise BadInput(message, code="conflict", argument="--out")
             report = run_request(request, command=command_line(), store=searches)
+            report = redacted(report) if wanted.redact else report
+            report.save(folder)
+            rmtree(searches, ignore_errors=True)
     except KeyboardInterrupt:
         print("interrupted: the same command goes on where it stopped", file=sys.stderr)
-        raise SystemExit(130) from None
-    report = redacted(report) if wanted.redact else report
-    report.save(folder)
-    rmtree(searches, ignore_errors=True)
+        raise SystemExit(exit_code()) from None
     failed = failures(report, wanted.fail_if)
     worse = compare(earlier, report) if earlier else []
     _write_formats(report, wanted, failed, worse)
@@ -380,14 +382,9 @@ def _audited(request: "Request", wanted: "Wanted", *, force: bool, as_json: bool
         raise SystemExit(GATE_FAILED)
 
 
-def _searches_of(folder: Path) -> Path:
-    """Where the searches of an audit are while it runs: beside its folder, which may be handed on when it is redacted,
-    and searches hold reconstructions."""
-    return folder.resolve().parent / f"{folder.resolve().name}.searches"
-
-
 def _write_formats(report: "Report", wanted: "Wanted", failed: list[str], worse: list[str]) -> None:
     from remanence.auditing.answer.formats import to_junit, to_sarif, to_summary
+    from remanence.disk import write_text
 
     answer, every = report.answer, [*failed, *worse]
     texts = {
@@ -397,5 +394,4 @@ def _write_formats(report: "Report", wanted: "Wanted", failed: list[str], worse:
     }
     for file, text in texts.items():
         if file:
-            Path(file).parent.mkdir(parents=True, exist_ok=True)
-            Path(file).write_text(text, encoding="utf-8")
+            write_text(Path(file), text)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from remanence.cli.interruption import exit_code
 from remanence.cli.options import (
     Backend,
     Device,
@@ -118,7 +119,8 @@ def report(
     """
     from remanence.auditing import Report
     from remanence.auditing.answer.saved import ANSWER
-    from remanence.experiments.folder import check_writable, read_run, replace_file
+    from remanence.disk import check_writable, replace_file
+    from remanence.experiments.folder import read_run
     from remanence.report import render
 
     audited = (folder / ANSWER).is_file()
@@ -135,6 +137,7 @@ def report(
 
 def run_experiments(experiments: "Sequence[Experiment]", job: "Job", *, as_json: bool) -> None:
     """Run the experiments, print what each gave as soon as it is written, and end with the path of the page."""
+    from remanence.disk import one_process
     from remanence.execution import Ray
     from remanence.experiments.results import dump_results
     from remanence.experiments.run import run_job
@@ -146,7 +149,7 @@ def run_experiments(experiments: "Sequence[Experiment]", job: "Job", *, as_json:
     results: list[Result] = []
     out, total = sys.stdout, len(experiments)
     try:
-        with redirect_stdout(sys.stderr):  # Ray writes about its workers to stdout
+        with one_process(job.folder), redirect_stdout(sys.stderr):  # Ray writes about its workers to stdout
             for run, result in run_job(experiments, job):
                 write_page(job.page, run, redact=job.redact)
                 results.append(result)
@@ -160,7 +163,7 @@ def run_experiments(experiments: "Sequence[Experiment]", job: "Job", *, as_json:
     except KeyboardInterrupt:
         where = f"; what is finished is in `{job.folder}`" if results else ""
         print(f"interrupted after {len(results)} of {total} experiments{where}", file=sys.stderr)
-        raise SystemExit(130) from None
+        raise SystemExit(exit_code()) from None
     print(dump_results(results).rstrip() if as_json else job.page)
     if refused := [result.label for result in results if result.refusal is not None]:
         text = f"{len(refused)} of {total} experiments refused ({'; '.join(refused)}): `{job.page}` says why"

@@ -1,7 +1,7 @@
 """The program: results on stdout, progress and errors on stderr.
 
 Exit codes: 0 done, 1 it failed (disk, network, a defect of ours), 2 what was asked for cannot be done, 3 a gate of an
-audit (`--fail-if`, `--compare`) was not passed, 130 interrupted.
+audit (`--fail-if`, `--compare`) was not passed, 130 interrupted, 143 ended by SIGTERM.
 """
 
 import os
@@ -13,6 +13,7 @@ import typer
 
 from remanence import progress
 from remanence.cli import audit, experiments, listing
+from remanence.cli.interruption import exit_code, terminable
 from remanence.cli.options import examples
 from remanence.errors import BadInput
 
@@ -54,9 +55,10 @@ def main() -> None:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a sign that the terminal lacks must not cost a result
     try:
-        if app(args=arguments or ["--help"], prog_name="remanence", standalone_mode=False):
-            raise KeyboardInterrupt  # typer takes it and returns a code instead; no command returns anything
-        sys.stdout.flush()
+        with terminable():
+            if app(args=arguments or ["--help"], prog_name="remanence", standalone_mode=False):
+                raise KeyboardInterrupt  # typer takes it and returns a code instead; no command returns anything
+            sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         if debug:
             raise
@@ -82,7 +84,7 @@ def _explained(error: BaseException) -> tuple[str, int]:
         command = getattr(getattr(error, "ctx", None), "command_path", "remanence")
         return f"{error.format_message()}\n`{command} --help` shows what can be given.", 2
     if isinstance(error, KeyboardInterrupt | typer.Abort):
-        return "interrupted", 130
+        return "interrupted", exit_code()
     if isinstance(error, OSError):
         where = f" (`{error.filename}`)" if error.filename else ""
         return f"{error.strerror}{where}: put that right and repeat the command" if error.strerror else str(error), 1

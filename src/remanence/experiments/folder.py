@@ -5,18 +5,16 @@ on reading, so that a page is never rendered from something else.
 """
 
 import csv
-import errno
-import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TypeAlias, final
 
 import torch
 from torch import Tensor
 
+from remanence.disk import replace_files
 from remanence.errors import BadInput
 from remanence.experiments.results import Result, dump_results, parse_results
 
@@ -129,43 +127,3 @@ def _write_rows(path: Path, rows: Sequence[Row]) -> None:
         writer = csv.DictWriter(file, names, restval="")
         writer.writeheader()
         writer.writerows(rows)
-
-
-def check_writable(folder: Path, *, option: str = "--out") -> None:
-    """Refuse, before any work, a folder that cannot be made or filled; nothing is left in it or made yet."""
-    try:
-        nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        with TemporaryFile(dir=nearest):
-            pass
-    except OSError as error:
-        if error.errno == errno.ENOSPC:  # the place is right
-            raise
-        raise BadInput(
-            f"cannot write into `{folder}` ({error.strerror}): choose another place with `{option}`",
-            code="not-writable",
-            argument=option,
-        ) from None
-
-
-def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, then give it its name; on any error `path` is as before."""
-    replace_files({path: write})
-
-
-def replace_files(writes: dict[Path, Callable[[Path], object]]) -> None:
-    """Fill files that belong together, each by its function: none gets its name before all are filled, and on any error
-    all are as before."""
-    temporaries = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in writes}
-    try:
-        for path, write in writes.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write(temporaries[path])
-        for path, temporary in temporaries.items():
-            temporary.replace(path)
-    except BaseException as error:
-        for temporary in temporaries.values():
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            error.filename, error.filename2 = str(path), None  # the name that the caller knows
-        raise

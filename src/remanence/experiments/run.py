@@ -8,13 +8,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import final
 
+from remanence.disk import check_writable
 from remanence.errors import BadInput
 from remanence.execution import Backend
 from remanence.experiments import Completed, Experiment, Prepared, Victims, prepare, run_experiment
 from remanence.experiments.experiment import device_of
-from remanence.experiments.folder import Run, check_writable, read_results, redacted, write_run
+from remanence.experiments.folder import Run, read_results, redacted, write_run
 from remanence.experiments.results import Result
 from remanence.experiments.summary import images, result_of, rows
+from remanence.progress import say
 from remanence.shadow import Store
 
 FILES = ("results.json", "scores.csv", "images.safetensors", "report.html")
@@ -76,6 +78,8 @@ def run_job(experiments: Sequence[Experiment], job: Job) -> Iterator[tuple[Run, 
         for key in [key for key in shared if key[0] not in later]:
             del shared[key]
         if yielded or completed.refusal is None:
+            if yielded and not job.folder.exists():
+                say(f"note: `{job.folder}` vanished and is made again, with all that is finished")
             write_run(job.folder, run)
             yield from ((run, result) for result in run.results[yielded:])
             yielded = len(run.results)

@@ -4,7 +4,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import final
 
-from remanence.experiments.folder import Run, redacted, replace_file
+from remanence.disk import replace_file
+from remanence.experiments.folder import Run, redacted
 from remanence.experiments.provenance import Hardware
 from remanence.experiments.results import Result
 from remanence.report.attacks import AttackView, attack_view

@@ -1,20 +1,31 @@
 """Searches on disk, so that one that was stopped resumes where it was, and ends with the same bits.
 
 Each has a file of its own, named by a digest of all that its values follow from: what another attack, release or seed
-left in a folder is never loaded. A file is written at once or not at all.
+left in a folder is never loaded. A file is written at once or not at all, with a digest of what is in it: one that is
+damaged, or does not fit the search, is said to be so, and the search begins anew.
 """
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from remanence.caching import digest, kind_of, our_code, records, users_code, weights, words
+from remanence.caching import (
+    digest,
+    kind_of,
+    our_code,
+    read_tensors,
+    records,
+    say_damaged,
+    users_code,
+    weights,
+    words,
+    write_tensors,
+)
 from remanence.engine.cuda import params_of
-from remanence.releases.loading import load_weights, save_weights
 from remanence.types import Data, Params
 
 
@@ -49,22 +60,58 @@ def _ingredient(value: object) -> dict[str, str]:
             return words(repr(value))
 
 
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Saved:
+    """A search after `done` steps: the indices of its remaining restarts, and the state for `restore`."""
+
+    done: int
+    restarts: Tensor
+    state: Params
+
+
 def save(path: Path, optimizer: torch.optim.Optimizer, restarts: Tensor, done: int) -> None:
     """Write all that the next step needs after `done` of them: variables, moments and which `restarts` remain."""
     state: Params = {"done": torch.tensor(done), "restarts": restarts}
     for index, p in enumerate(params_of([optimizer])):
         moments = {name: value for name, value in optimizer.state[p].items() if isinstance(value, Tensor)}
         state |= {f"{index}.{name}": value for name, value in {"value": p.detach(), **moments}.items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_weights(path, state)
+    write_tensors(path, state, belongs_to=path.name)
 
 
-def load(path: Path | None) -> tuple[int, Tensor, Params] | None:
-    """Steps done, remaining restarts and the state for `restore`; None where nothing was saved."""
-    if path is None or not path.exists():
+def load(path: Path | None, optimizer: torch.optim.Optimizer, count: int, steps: int) -> Saved | None:
+    """What was saved of a search of `steps` steps from `count` restarts whose variables `optimizer` updates; None where
+    nothing was, and where it is damaged or does not fit."""
+    if path is None or (state := read_tensors(path, belongs_to=path.name)) is None:
         return None
-    state = load_weights(path)
-    return int(state.pop("done")), state.pop("restarts"), state
+    done, restarts = state.pop("done", torch.tensor(-1)), state.pop("restarts", torch.tensor(-1))
+    if not (_fit(done, restarts, count, steps) and _fits(state, params_of([optimizer]), len(restarts))):
+        say_damaged(path)
+        return None
+    return Saved(done=int(done), restarts=restarts, state=state)
+
+
+def _fit(done: Tensor, restarts: Tensor, count: int, steps: int) -> bool:
+    """Whether `done` is a number of steps, and `restarts` are some of the `count` in their order."""
+    if done.shape or done.is_floating_point() or restarts.ndim != 1 or restarts.is_floating_point():
+        return False
+    listed = restarts.tolist()
+    return 0 < int(done) <= steps and bool(listed) and listed == sorted(set(listed) & set(range(count)))
+
+
+def _fits(state: Params, params: Sequence[Tensor], restarts: int) -> bool:
+    """Whether `state` holds the value of each of `params`, and moments of the same shape or a count of steps, all for
+    this many restarts."""
+    values = {f"{index}.value" for index in range(len(params))}
+    shapes = [(restarts, *p.shape[1:]) for p in params]
+    for name, value in state.items():
+        index, _, entry = name.partition(".")
+        if not entry or not index.isdecimal() or int(index) >= len(params):
+            return False
+        shape, p = shapes[int(index)], params[int(index)]
+        if value.shape not in (shape, ()) or (entry == "value" and (value.shape, value.dtype) != (shape, p.dtype)):
+            return False
+    return values <= state.keys()
 
 
 @torch.no_grad()

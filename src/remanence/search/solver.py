@@ -60,10 +60,10 @@ def minimise(
 
 def _descend(objective: Objective, search: Search, checkpoint: Path | None, label: str) -> Solution:
     stack, done, steps = Stack(objective, objective.init(), search), 0, search.steps
-    if (saved := checkpoints.load(checkpoint)) is not None:
-        done, restarts, state = saved
-        stack = stack.select(restarts) if len(restarts) < len(stack.restarts) else stack
-        checkpoints.restore(stack.optimizer, state)
+    if (saved := checkpoints.load(checkpoint, stack.optimizer, len(stack.restarts), steps)) is not None:
+        done = saved.done
+        stack = stack.select(saved.restarts) if len(saved.restarts) < len(stack.restarts) else stack
+        checkpoints.restore(stack.optimizer, saved.state)
     halvings, saved_at = {steps >> k for k in range(1, search.halvings + 1)}, perf_counter()
     step, resumed = stack.replayed() if done < steps else stack.step, f", from step {done + 1}" if done else ""
     for index in track(range(done, steps), total=steps - done, label=label + resumed, may_stop=True):

@@ -3,11 +3,10 @@
 A folder holds one bank: `bank.json` says what determines it, and each chunk of shadows is a safetensors file whose
 metadata hold a digest of the bank, the chunk's index and its values. Every file is written under a temporary name and
 then renamed, so a kill at any moment leaves complete files or none; a file that does not match its digest is trained
-again. A folder serves one process at a time.
+again, which is said. Two processes that build the same bank in one folder write the same bytes: both end right.
 """
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
@@ -15,7 +14,8 @@ from typing import final
 
 from torch import Tensor
 
-from remanence.caching import Ingredients, bytes_of, digest
+from remanence.caching import Ingredients, bytes_of, digest, say_damaged
+from remanence.disk import remove_leftovers, replace_bytes
 from remanence.errors import BadInput
 
 
@@ -29,15 +29,20 @@ class Store:
     def open(self, made_of: Ingredients) -> "Shards":
         """The shards of the bank with these ingredients, however many are there already."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for interrupted in self.folder.glob(".*.tmp"):
-            interrupted.unlink()
+        remove_leftovers(self.folder)
         text = json.dumps(made_of, indent=1) + "\n"
-        recipe = self.folder / "bank.json"
+        recipe, shards = self.folder / "bank.json", Shards(folder=self.folder, bank=digest([text.encode()]))
+        there = _read_ingredients(recipe) if recipe.exists() else None
+        if there is not None:
+            self._check(there, made_of)
+            return shards
         if recipe.exists():
-            self._check(_read_ingredients(recipe), made_of)
-        else:
-            _write(recipe, text.encode())
-        return Shards(folder=self.folder, bank=digest([text.encode()]))
+            if not shards.are_these():
+                message = f"`{recipe}` is damaged, and the files beside it are of another bank: give another folder"
+                raise BadInput(message, code="damaged-file", argument="store")
+            say_damaged(recipe)
+        replace_bytes(recipe, text.encode())
+        return shards
 
     def _check(self, there: Ingredients, made_of: Ingredients) -> None:
         changed = [name for name in {**there, **made_of} if there.get(name) != made_of.get(name)]
@@ -59,23 +64,40 @@ class Shards:
     bank: str
 
     def read(self, start: int) -> Tensor | None:
-        """The weights (models, parameters) of the chunk at `start`; None where it is missing, truncated or damaged."""
+        """The weights (models, parameters) of the chunk at `start`; None where it is missing or damaged, which is
+        said."""
+        path = self._path(start)
+        if not path.exists():
+            return None
+        if (weights := self._read(path, start)) is None:
+            say_damaged(path)
+        return weights
+
+    def are_these(self) -> bool:
+        """Whether the folder has no chunk of a bank, or one that is of this bank."""
+        starts = [int(path.stem[8:]) for path in self.folder.glob("shadows-????????.safetensors")]
+        return not starts or any(self._read(self._path(start), start) is not None for start in starts)
+
+    def _read(self, path: Path, start: int) -> Tensor | None:
         from safetensors import SafetensorError, safe_open
 
         try:
-            with safe_open(self._path(start), "pt") as file:
+            if not path.is_file():
+                return None
+            with safe_open(path, "pt") as file:
                 weights: Tensor = file.get_tensor("weights")
-                stored = (file.metadata() or {}).get("digest")
-        except (FileNotFoundError, SafetensorError):
+                stored, names = file.metadata(), list(file.keys())
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError, MemoryError):
             return None
-        return weights if stored == self._digest(start, weights) else None
+        same = (stored, names) == ({"digest": self._digest(start, weights)}, ["weights"])
+        return weights if same else None
 
     def write(self, start: int, weights: Tensor) -> None:
         from safetensors.torch import save
 
         weights = weights.cpu().contiguous()
         # one entry only: safetensors writes several in no fixed order
-        _write(self._path(start), save({"weights": weights}, {"digest": self._digest(start, weights)}))
+        replace_bytes(self._path(start), save({"weights": weights}, {"digest": self._digest(start, weights)}))
 
     def _path(self, start: int) -> Path:
         return self.folder / f"shadows-{start:08}.safetensors"
@@ -84,33 +106,16 @@ class Shards:
         return digest([f"{self.bank} {start} ".encode(), *bytes_of(weights)])
 
 
-def _read_ingredients(path: Path) -> Ingredients:
+def _read_ingredients(path: Path) -> Ingredients | None:
+    """What the bank in this folder is made of; None where that is damaged."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return {name: {"is": str(each["is"]), "digest": str(each["digest"])} for name, each in found.items()}
-    except (ValueError, AttributeError, KeyError, TypeError):
-        raise BadInput(
-            f"`{path}` is damaged: remove its folder, or give another one", code="damaged-file", argument="store"
-        ) from None
+    except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def _shown(made_of: Ingredients, name: str) -> str:
     if name not in made_of:
         return "nothing"
     return f"{shorten(made_of[name]['is'], 240, placeholder=' …')} ({made_of[name]['digest'][:8]})"
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write `path` atomically and durably; on any error it stays as it was."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            error.filename, error.filename2 = str(path), None  # the name that the caller knows
-        raise

@@ -15,14 +15,14 @@ import torch
 
 from remanence.attacks import KKT, KKTRun, with_search
 from remanence.attacks.weights.kkt import ExplainedWeights
-from remanence.caching import words
+from remanence.caching import read_tensors, words, write_tensors
 from remanence.engine.span import SpanTraining
 from remanence.experiments import Budget, Claim, Experiment, Scale, Trial
 from remanence.experiments.outcome import Outcome
 from remanence.models import centred_mlp
 from remanence.progress import track
 from remanence.releases import Victim, weights_only
-from remanence.releases.loading import load_weights, save_weights
+from remanence.releases.loading import save_weights
 from remanence.search import checkpoint_path, minimise
 from remanence.seeds import derive_seed
 from remanence.training import SGD, CrossEntropy, Logistic, Training
@@ -159,13 +159,12 @@ def trained(scale: Scale, kind: str, seed: int, device: torch.device, folder: Pa
 def _train(training: SpanTraining, kind: str, seed: int, folder: Path | None) -> list[Params]:
     made_of = words(repr(training.training), kind, str(seed), str(tuple(training.inputs.shape)))["digest"]
     path = None if folder is None else folder / f"victims-{made_of}.safetensors"
-    if path is not None and path.exists():
-        state = load_weights(path)
+    state = None if path is None else read_tensors(path, belongs_to=path.name)
+    if state is not None:
         training.load(state, int(state["done"]))
     epochs = range(training.done, training.training.epochs, SAVE_EVERY)
     for start in track(epochs, total=len(epochs), label=f"training, {kind}"):
         training.advance(min(SAVE_EVERY, training.training.epochs - start))
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            save_weights(path, training.state | {"done": torch.tensor(training.done)})
+            write_tensors(path, training.state | {"done": torch.tensor(training.done)}, belongs_to=path.name)
     return training.weights()

@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 from remanence.auditing.answer.examples import dump_examples, load_examples
 from remanence.auditing.answer.record import dump_record
 from remanence.auditing.answer.report import SCHEMA, Answer, Report
+from remanence.disk import check_writable, replace_files
 from remanence.errors import BadInput
 from remanence.experiments.codec import decode, encode
-from remanence.experiments.folder import check_writable, replace_files
 
 ANSWER, RECORD, PAGE, IMAGES = "report.json", "record.json", "report.html", "images.safetensors"
 
@@ -41,13 +41,13 @@ def save_report(report: Report, folder: Path, *, redact: bool) -> None:
     report = redacted(report) if redact else report
     answer, record, page = dump_answer(report.answer), dump_record(report.answer), report.to_html()
     writes: dict[Path, Callable[[Path], object]] = {
-        folder / ANSWER: lambda path: path.write_text(answer, encoding="utf-8"),
         folder / RECORD: lambda path: path.write_text(record, encoding="utf-8"),
         folder / PAGE: lambda path: path.write_text(page, encoding="utf-8"),
     }
     if examples := report.examples:
         images = dump_examples(examples)
         writes[folder / IMAGES] = lambda path: path.write_bytes(images)
+    writes[folder / ANSWER] = lambda path: path.write_text(answer, encoding="utf-8")  # last: with it, all is there
     replace_files(writes)
     if not examples:
         (folder / IMAGES).unlink(missing_ok=True)

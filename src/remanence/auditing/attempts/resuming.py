@@ -4,6 +4,15 @@ import json
 from hashlib import sha256
 from pathlib import Path
 
+from remanence.caching import digest, say_damaged
+from remanence.disk import replace_bytes
+
+
+def searches_of(folder: Path) -> Path:
+    """Where the searches of an audit are while it runs: beside its folder, which may be handed on when it is redacted,
+    and searches hold reconstructions."""
+    return folder.resolve().parent / f"{folder.resolve().name}.searches"
+
 
 class Steps:
     """How many steps each attack takes, remembered in `folder` where one is given; searches keep their state there."""
@@ -20,15 +29,25 @@ class Steps:
         key = sha256(attack.encode()).hexdigest()[:16]
         self._chosen.setdefault(key, steps)
         if self.folder is not None:
-            (self.folder / "steps.json").write_text(json.dumps(self._chosen), encoding="utf-8")
+            replace_bytes(self.folder / "steps.json", _text(self._chosen).encode())
         return self._chosen[key]
 
 
+def _text(chosen: dict[str, int]) -> str:
+    return json.dumps({"steps": chosen, "digest": digest([json.dumps(chosen).encode()])})
+
+
 def _read(path: Path) -> dict[str, int]:
-    """What was chosen; nothing where the file is missing or damaged."""
-    try:
-        given = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    """What was chosen; nothing where the file is missing, or damaged, which is said."""
+    if not path.exists():
         return {}
-    good = isinstance(given, dict) and all(type(value) is int and value > 0 for value in given.values())
-    return dict(given) if good else {}
+    try:
+        text = path.read_text(encoding="utf-8")
+        chosen = json.loads(text)["steps"]
+        good = text == _text(chosen) and all(type(value) is int and value > 0 for value in chosen.values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        good = False
+    if good:
+        return dict(chosen)
+    say_damaged(path)
+    return {}
