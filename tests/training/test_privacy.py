@@ -14,7 +14,8 @@ from refusals import refused
 
 import remanence
 from remanence import DPGD, Training
-from remanence.training.dp import delta, epsilon, mu, mu_of, noise_for
+from remanence.training.dp import delta, epsilon, mu, noise_for
+from remanence.training.guarantee import guarantee_of
 
 MUS = st.floats(-3, 6).map(lambda exponent: 10.0**exponent)
 DELTAS = st.floats(-30, -0.01).map(lambda exponent: 10.0**exponent)
@@ -62,23 +63,19 @@ def test_two_other_accountants_agree(noise: float, steps: int) -> None:
 
 def test_a_private_training_is_made_for_an_epsilon_and_can_be_written_down() -> None:
     training = Training(epochs=50, privacy=DPGD.for_epsilon(3.0, steps=50, clip=0.5, delta=1e-6))
-    assert epsilon(mu_of(training), 1e-6) == pytest.approx(3.0)
+    guarantee = guarantee_of(training)
+    assert guarantee is not None
+    assert guarantee.epsilon(1e-6) == pytest.approx(3.0)
     names = vars(remanence) | vars(remanence.training)
     assert eval(repr(training), names) == training
 
 
-def test_a_training_without_noise_guarantees_nothing_and_mini_batches_are_refused() -> None:
-    assert mu_of(Training()) == inf
-    assert mu_of(Training(privacy=DPGD(clip=1.0))) == inf
-    assert mu_of(Training(epochs=9, privacy=DPGD(clip=1.0, noise=6.0))) == pytest.approx(0.5)
-    with refused("unsupported-training", "batch_size"):
-        mu_of(Training(batch_size=10, privacy=DPGD(clip=1.0, noise=6.0)))
-
-
-@pytest.mark.parametrize("wrong", [{"clip": 0.0}, {"clip": inf}, {"clip": 1.0, "noise": -1.0}, {"clip": -1.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"clip": 0.0}, {"clip": inf}, {"noise": -1.0}, {"clip": -1.0}, {"sample_rate": 1.5}, {"sample_rate": 0.0}]
+)
 def test_dpgd_refuses_values_that_defend_nothing(wrong: dict[str, float]) -> None:
-    with refused("out-of-range", list(wrong)[-1]):
-        DPGD(**wrong)
+    with refused("out-of-range", *wrong):
+        DPGD(**({"clip": 1.0} | wrong))
 
 
 @pytest.mark.parametrize(

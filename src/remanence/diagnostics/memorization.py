@@ -67,6 +67,12 @@ def audit_storage(
     Steps count from 1, and gradients are those at the weights before the step. With the seed of `build_bank` the models
     are those of the bank. A step whose mini-batch leaves the target out stores nothing.
     """
+    if training.sample_rate < 1:
+        message = (
+            f"`sample_rate` of DP-SGD must be 1 here, got {training.sample_rate:g}: each model samples records of its "
+            "own in a step, and does not show which"
+        )
+        raise BadInput(message, code="unsupported-training", argument="training")
     batches = training.batches(len(fixed) + 1, derive_seed(seed, "batches of shadows"))
     with_target = [batch is None or bool((batch == len(fixed)).any()) for batch in batches]
     _check_steps(steps, len(with_target))

@@ -49,7 +49,8 @@ def hvp_by_autograd(gradient: Gradient, params: Params, x: Tensor, y: Tensor, di
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GenericEngine:
-    """Gradients of any module by any loss; with `privacy` the mean of per-example gradients that are clipped."""
+    """Gradients of any module by any loss; with `privacy` the mean of per-example gradients that are clipped, which of
+    no records is zero."""
 
     model: nn.Module
     loss: Loss
@@ -66,6 +67,8 @@ class GenericEngine:
         if self.privacy is None:
             gradient = grad(objective)(trained, x, y)
             return gradient
+        if not len(x):
+            return {name: torch.zeros_like(p) for name, p in trained.items()}
         per_example: Params = vmap(grad(objective), in_dims=(None, 0, 0))(trained, x[:, None], y[:, None])
         factors = clip_factors(squared_norms(per_example, stacked=True), self.privacy.clip) / len(x)
         return {name: torch.einsum("n,n...->...", factors, g) for name, g in per_example.items()}

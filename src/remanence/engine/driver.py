@@ -28,7 +28,7 @@ _EPOCHS_PER_UPDATE = 1000  # of the progress that is shown
 
 
 def train(training: Training, model: nn.Module, initial: Params, data: Data, *, seed: int = 0) -> Params:
-    """The final weights of `model`; `seed` shuffles mini-batches and samples the noise of DP-GD."""
+    """The final weights of `model`; `seed` shuffles or samples mini-batches and samples the noise of DP-GD."""
     engine, schedule = engine_for(model, training, data.shape), training.lr_schedule
     # on the CPU a pure step is as fast, or faster where the network is small
     fast = not isinstance(schedule, tuple) or data.x.device.type == "cuda"

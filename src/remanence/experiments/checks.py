@@ -1,6 +1,7 @@
 """Checks of a finding: each is a function from a finding to a caveat in plain words, or None."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 
 from torch import Tensor
 
@@ -8,6 +9,7 @@ from remanence.diagnostics.span import CLEAR, Span
 from remanence.experiments.finding import Finding
 from remanence.metrics import Membership
 from remanence.metrics.evaluation import FPR, oriented
+from remanence.training.guarantee import guarantee_of
 from remanence.types import Caveat
 
 _SWAPPED = 0.1  # an AUC that chance does not reach from above
@@ -102,6 +104,20 @@ def above_the_limit(finding: Finding) -> Caveat | None:
     return Caveat(code="above-the-limit", text=text)
 
 
+def limit_not_computed(finding: Finding) -> Caveat | None:
+    training = getattr(finding.release, "training", None)
+    if finding.limit is not None or training is None or (guarantee := guarantee_of(training)) is None:
+        return None
+    missing = guarantee.sample_rate < 1 and find_spec("dp_accounting") is None
+    why = (
+        'the guarantee of Poisson samples needs dp-accounting: `pip install "remanence[dp]"`'
+        if missing
+        else "the limit is about releases that withhold one record, with one reconstruction for each"
+    )
+    text = f"The training has the noise of differential privacy, and no limit stands beside what was measured: {why}."
+    return Caveat(code="limit-not-computed", text=text)
+
+
 def few_held_out(test: Membership) -> Caveat | None:
     if 1 / (1 + test.null) <= FPR:
         return None
@@ -164,4 +180,5 @@ CHECKS: tuple[Callable[[Finding], Caveat | None], ...] = (
     unmatched_records,
     broken_reconstructions,
     above_the_limit,
+    limit_not_computed,
 )

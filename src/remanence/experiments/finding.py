@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isinf
 from time import perf_counter
 from typing import Any, final
 
@@ -19,7 +18,7 @@ from remanence.releases import Case, KnowsFixed, KnowsTraining, require
 from remanence.search import with_search
 from remanence.seeds import derive_seed
 from remanence.shadow import ShadowBank, Store, build_bank
-from remanence.training.dp import mu_of
+from remanence.training.guarantee import guarantee_of
 from remanence.types import Data, Reconstruction, concat
 
 
@@ -125,14 +124,19 @@ def _check_alike(releases: Sequence[Any], *, by: str) -> None:
 
 
 def _limit(cases: Sequence[Case[Any]], found: Reconstruction, truth: Data, prior: Data, seed: int) -> Limit | None:
-    """The bound that differential privacy sets; None without an accounted guarantee, and where a release withholds more
-    than one record."""
+    """The bound that differential privacy sets; None without noise, where a release withholds more than one record, and
+    for Poisson samples without dp-accounting."""
     release, alone = cases[0].release, all(len(case.truth) == 1 for case in cases)
     if not (isinstance(release, KnowsTraining | KnowsFixed) and alone and len(found.x) == len(truth)):
         return None
-    if release.training.batch_size is not None or isinf(mu := mu_of(release.training)):
+    if (guarantee := guarantee_of(release.training)) is None:
         return None
-    return reconstruction_limit(found, truth, prior, mu=mu, seed=derive_seed(seed, "limit"))
+    try:
+        return reconstruction_limit(found, truth, prior, guarantee=guarantee, seed=derive_seed(seed, "limit"))
+    except BadInput as refusal:  # a caveat says so
+        if refusal.code != "missing-dependency":
+            raise
+        return None
 
 
 def _concatenated(parts: Sequence[Reconstruction]) -> Reconstruction:

@@ -1,9 +1,14 @@
 """The theoretical limit that differential privacy sets to the success rate of any reconstruction attack.
 
 Balle, Cherubin, Hayes 2022 and Hayes, Mahloujifar, Balle, "Bounding Training Data Reconstruction in DP-SGD" (2023): if
-no guess from the prior alone comes close to a record with a probability above kappa, then no attack on a mu-GDP release
-does so with a probability above Phi(Phi^-1(kappa) + mu). A reconstruction *succeeds* when its squared error is at most
-a threshold. What is measured above the limit is a bug, so kappa is estimated from above.
+no guess from the prior alone comes close to a record with a probability above kappa, then no attack on a release does
+so with a probability above the largest true-positive rate at the false-positive rate kappa, which for full batches
+(mu-GDP) is Phi(Phi^-1(kappa) + mu). A reconstruction *succeeds* when its squared error is at most a threshold.
+
+Three assumptions are behind kappa. The attacker may know all records but one, the training and every intermediate
+model. Of the unknown record the attacker knows its distribution, of which other records here are a sample, and nothing
+else: who knows more about it has a larger kappa. And kappa is estimated: guesses are selected on one half of these
+records and counted on the other, and an upper confidence bound is taken, as what is measured above the limit is a bug.
 """
 
 from collections.abc import Callable
@@ -17,9 +22,15 @@ from torch import Tensor
 from remanence.errors import BadInput
 from remanence.metrics.pixel import MSE
 from remanence.metrics.statistics import Interval, binomial_proportion
-from remanence.training.dp import DELTA, epsilon
+from remanence.training.dp import DELTA
+from remanence.training.guarantee import Guarantee
 from remanence.types import Data, Reconstruction
 
+ASSUMPTIONS = (
+    "It holds for an attacker who knows all records but one, and of that one only what kind of record it is: what the "
+    "best guess without the release reaches is estimated, from above, from other records of the kind. Who knows more "
+    "about a record can reach more."
+)
 RATE = 0.01  # success rate of the best guess that sets the threshold where none is given
 STARTS, CLIMBERS, STEPS, SHORTLIST = 2000, 64, 10, 32
 MAX_RECORDS, BLOCK = 5000, 4096  # that guesses are computed from; that are compared at once
@@ -30,9 +41,9 @@ ALPHA = 0.025  # probability that kappa is underestimated: that of one bound of 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """The measured success rate of an attack and its upper bound under mu-GDP."""
+    """The measured success rate of an attack and its upper bound under differential privacy."""
 
-    mu: float
+    mu: float | None  # of Gaussian differential privacy; None for Poisson samples
     epsilon: float
     delta: float
     metric: str
@@ -52,7 +63,7 @@ def reconstruction_limit(
     truth: Data,
     known: Data,
     *,
-    mu: float,
+    guarantee: Guarantee,
     delta: float = DELTA,
     threshold: float | None = None,
     seed: int = 0,
@@ -62,7 +73,7 @@ def reconstruction_limit(
     `known` are other records of the same distribution: one half makes guesses, the other counts how often they succeed.
     Where no `threshold` is given it is the error within which the best guess succeeds on 1 % of the first half.
     """
-    _check(reconstruction, truth, known, mu, threshold)
+    _check(reconstruction, truth, known, threshold)
     truth, known = (data.to(reconstruction.x.device, reconstruction.x.dtype) for data in (truth, known))
     order = torch.randperm(len(known), generator=torch.Generator().manual_seed(seed)).to(known.x.device)
     making, counting = known.take(order[: len(order) // 2][:MAX_RECORDS]), known.take(order[len(order) // 2 :])
@@ -73,24 +84,15 @@ def reconstruction_limit(
     kappa = _kappa(pool, making.x.flatten(1), counting.x.flatten(1), threshold)
     succeeded = MSE.paired(reconstruction.x, truth.x) <= threshold  # not so for NaN
     return Limit(
-        mu=mu,
-        epsilon=epsilon(mu, delta),
+        mu=guarantee.mu,
+        epsilon=guarantee.epsilon(delta),
         delta=delta,
         metric=MSE.name,
         threshold=threshold,
         prior=kappa,
-        bound=success_bound(kappa, mu),
+        bound=guarantee.tpr(kappa),
         success=binomial_proportion(int(succeeded.sum()), len(truth)),
     )
-
-
-def success_bound(kappa: float, mu: float) -> float:
-    """The largest power of a test at level `kappa` between two neighbours under mu-GDP."""
-    from scipy.special import ndtr, ndtri
-
-    if not 0 <= kappa <= 1:
-        raise BadInput(f"`kappa` must be a probability from 0 to 1, got {kappa}", code="out-of-range", argument="kappa")
-    return float(ndtr(ndtri(kappa) + mu))
 
 
 def _starts(records: Data) -> Tensor:
@@ -160,7 +162,7 @@ def _upper_bound(succeeds: Tensor) -> float:
     return float(best.proportion_ci(1 - ALPHA / len(succeeds), "exact").high)
 
 
-def _check(reconstruction: Reconstruction, truth: Data, known: Data, mu: float, threshold: float | None) -> None:
+def _check(reconstruction: Reconstruction, truth: Data, known: Data, threshold: float | None) -> None:
     if len(reconstruction.x) != len(truth) or not len(truth):
         message = (
             f"`reconstruction` must hold one candidate for each record of `truth`, {len(truth)}, "
@@ -170,9 +172,6 @@ def _check(reconstruction: Reconstruction, truth: Data, known: Data, mu: float, 
     if len(known) < 2:
         message = f"`known` must hold records to guess from and others to count on, got {len(known)}: add some"
         raise BadInput(message, code="too-few", argument="known")
-    if not (isfinite(mu) and mu > 0):
-        message = f"`mu` must be a finite number above 0, got {mu}: without noise there is no limit"
-        raise BadInput(message, code="out-of-range", argument="mu")
     if threshold is not None and not (isfinite(threshold) and threshold > 0):
         message = f"`threshold` must be a squared error above 0, got {threshold}"
         raise BadInput(message, code="out-of-range", argument="threshold")

@@ -134,8 +134,9 @@ class LocalUpdate:
             raise _unsupported("batch_size", f"None, got {got}: the order of mini-batches is not released")
         if self.training.lr_schedule:
             raise _unsupported("lr_schedule", f"empty, got {self.training.lr_schedule}")
-        if privacy and privacy.noise:
-            raise _unsupported("privacy", "without noise, which the client draws and does not release: leave it out")
+        if privacy and (privacy.noise or privacy.sample_rate < 1):
+            expected = "without noise and `sample_rate`: what the client samples is not released"
+            raise _unsupported("privacy", f"{expected}; leave it out")
         if self.training.clip is not None:
             limit = self.training.clip
             raise _unsupported("clip", f"None, got {limit}: the norms of the client's gradients are not released")

@@ -113,10 +113,10 @@ def gradient_at_final(victim: Victim, *, defenses: tuple[Defense, ...] = (), see
 
 def _gradient_at(victim: Victim, at: Params, defenses: tuple[Defense, ...], seed: int) -> Case[Gradient]:
     batch, privacy = victim.private, victim.training.privacy
-    if privacy and privacy.noise:
+    if privacy and (privacy.noise or privacy.sample_rate < 1):
         raise BadInput(
-            "`privacy` of the training must be without noise: a gradient release does not add the noise of DP-GD, and "
-            "would show more than the client sends",
+            "`privacy` of the training must be without noise and `sample_rate`: a gradient release neither adds the "
+            "noise of DP-GD nor samples records, and would show more than the client sends",
             code="unsupported-training",
             argument="privacy",
         )

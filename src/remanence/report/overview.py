@@ -8,7 +8,7 @@ from remanence.experiments.experiment import Point
 from remanence.experiments.outcome import Figure, Role, Series
 from remanence.experiments.results import AttackSummary, MetricSummary, Result
 from remanence.experiments.words import number
-from remanence.metrics.limit import Limit
+from remanence.metrics.limit import ASSUMPTIONS, Limit
 from remanence.report.figures import Rendered, rendered
 
 LEVELS = {"nearest_neighbour": "nearest neighbour", "mean_image": "mean image"}
@@ -127,7 +127,7 @@ def _limits(group: Sequence[Placed]) -> Rendered:
     warning = " A ringed point lies above its limit: see its section." if flagged else ""
     return rendered(
         _figure(group, title, "fraction of records", series),
-        note=f"No attack on a differentially private release can be above the limit.{warning}",
+        note=f"No attack on a differentially private release can be above the limit. {ASSUMPTIONS}{warning}",
     )
 
 

@@ -6,6 +6,7 @@ from remanence.experiments.outcome import Measure
 from remanence.experiments.results import AttackSummary, ClaimCheck, Counted, Result
 from remanence.experiments.words import DASH, PERCENT, between, number, percent, score
 from remanence.metrics import Interval
+from remanence.metrics.limit import ASSUMPTIONS
 
 MAX_MEASURES = 4  # in one sentence
 
@@ -85,11 +86,12 @@ def limit_sentence(attack: AttackSummary) -> str:
     """What differential privacy allows, and what was measured."""
     if (limit := attack.limit) is None:
         return ""
-    privacy = f"epsilon {number(limit.epsilon)} at delta {number(limit.delta)}, mu {number(limit.mu)}"
+    mu = f"mu {number(limit.mu)}" if limit.mu is not None else "Poisson samples"
+    privacy = f"epsilon {number(limit.epsilon)} at delta {number(limit.delta)}, {mu}"
     return (
         f"The training was differentially private ({privacy}). A guess without the release comes within "
         f"{limit.metric} {number(limit.threshold)} of a record at most {percent(limit.prior)} of the time; "
-        f"so no attack on it can do so more than {percent(limit.bound)} of the time. "
+        f"so no attack on it can do so more than {percent(limit.bound)} of the time. {ASSUMPTIONS} "
         f"This one did so for {percent(limit.success.value)} of the records ({_reach(limit.success)})."
     )
 

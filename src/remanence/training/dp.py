@@ -1,4 +1,5 @@
-"""Differentially private gradient descent (DP-GD), and what it guarantees.
+"""Differentially private gradient descent, on all records (DP-GD) or on Poisson samples of them (DP-SGD), and the
+accounting of full batches in closed form.
 
 Full-batch DP-GD is the Gaussian mechanism composed once a step, and that composition is exact (Dong, Roth, Su,
 "Gaussian Differential Privacy", 2022): T steps with the noise multiplier s are mu-GDP with mu = sqrt(T) / s under
@@ -6,17 +7,15 @@ add/remove adjacency, whatever optimiser, learning rate or weight decay makes of
 
     delta(epsilon) = Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu).
 
-The number of records, by which the sum is divided, counts as public.
+The number of records, by which the sum is divided, counts as public. Poisson samples are accounted for in
+`remanence.training.guarantee`.
 """
 
 from dataclasses import dataclass
 from math import erf, exp, inf, isfinite, log, sqrt
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from remanence.errors import BadInput, check_above, check_min
-
-if TYPE_CHECKING:
-    from remanence.training.training import Training
 
 DELTA = 1e-5  # Balle et al. 2022
 
@@ -24,33 +23,34 @@ DELTA = 1e-5  # Balle et al. 2022
 @final
 @dataclass(frozen=True, kw_only=True)
 class DPGD:
-    """Full-batch DP-GD: the gradient of each record is clipped to the L2 norm `clip`, and Gaussian noise with the
-    standard deviation `noise * clip` is added to their sum."""
+    """DP-GD: the gradient of each record is clipped to the L2 norm `clip`, and Gaussian noise with the standard
+    deviation `noise * clip` is added to their sum.
+
+    With a `sample_rate` q below 1 it is DP-SGD (Abadi et al. 2016), as Opacus runs it: each step takes each record with
+    the probability q, independently of all others (Poisson sampling), the sum is divided by the expected number of
+    records in a step, q times their number, and an epoch has 1/q steps.
+    """
 
     clip: float
-    noise: float = 0.0  # in units of `clip`; 0: clip only, which guarantees nothing
+    noise: float = 0.0  # in units of `clip`, the noise multiplier; 0: clip only, which guarantees nothing
+    sample_rate: float = 1.0  # 1: every record takes part in each step
 
     def __post_init__(self) -> None:
-        check_above(self, clip=0)
+        check_above(self, clip=0, sample_rate=0)
         check_min(self, noise=0)
+        if self.sample_rate > 1:
+            message = f"`sample_rate` of DPGD must be a probability above 0, 1 at the most, got {self.sample_rate}"
+            raise BadInput(message, code="out-of-range", argument="sample_rate")
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of steps in which a record takes part once on average."""
+        return max(1, round(1 / self.sample_rate))
 
     @classmethod
     def for_epsilon(cls, epsilon: float, *, steps: int, clip: float, delta: float = DELTA) -> "DPGD":
         """DP-GD with the smallest noise with which `steps` full-batch steps are (epsilon, delta)-DP."""
         return cls(clip=clip, noise=noise_for(epsilon, steps=steps, delta=delta))
-
-
-def mu_of(training: "Training") -> float:
-    """The mu of a complete training; infinite where nothing is guaranteed."""
-    if training.privacy is None or training.privacy.noise == 0:
-        return inf
-    if training.batch_size is not None:
-        message = (
-            f"`batch_size` must be None (full batch) to account for the privacy of a training, got "
-            f"{training.batch_size}: the guarantee of shuffled mini-batches is not known here"
-        )
-        raise BadInput(message, code="unsupported-training", argument="batch_size")
-    return mu(training.privacy.noise, steps=training.epochs)
 
 
 def mu(noise: float, *, steps: int) -> float:
@@ -74,7 +74,7 @@ def epsilon(mu: float, delta: float = DELTA) -> float:
     from scipy.special import ndtri
 
     _check_positive("mu", mu)
-    _check_delta(delta)
+    check_delta(delta)
     if _log_delta(mu, 0.0) <= log(delta):
         return 0.0
     enough = mu * (mu / 2 - float(ndtri(delta)))  # the first term of delta(epsilon) alone is `delta` there
@@ -86,7 +86,7 @@ def noise_for(epsilon: float, *, steps: int, delta: float = DELTA) -> float:
     from scipy.optimize import bisect
 
     _check_positive("epsilon", epsilon)
-    _check_delta(delta)
+    check_delta(delta)
     _check_steps(steps)
     low = high = log(2 * epsilon) / 2
     while _log_delta(exp(low), epsilon) > log(delta):
@@ -116,7 +116,8 @@ def _check_positive(name: str, value: float) -> None:
         raise _out_of_range(name, "a finite number above 0", value)
 
 
-def _check_delta(delta: float) -> None:
+def check_delta(delta: float) -> None:
+    """Refuse a `delta` that is no probability between 0 and 1."""
     if not 0 < delta < 1:
         raise _out_of_range("delta", f"between 0 and 1, such as {DELTA}", delta)
 

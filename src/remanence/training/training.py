@@ -37,7 +37,7 @@ class Training:
     decay_biases: bool = True  # as torch does; scikit-learn's intercepts are not decayed
     clip: float | None = None  # maximal norm of the gradient of a step, before weight decay
     lr_schedule: Schedule = ()  # (epochs, factor) pairs: from that epoch on, the initial rate times this; or a rule
-    privacy: DPGD | None = None
+    privacy: DPGD | None = None  # its `sample_rate` takes the place of `batch_size`
     loss: Loss = CrossEntropy()
     tf32: bool = False  # ensembles on a CUDA device multiply matrices in TF32
     centred: bool = True  # with TF32, for MLPs: factors minus their mean over the ensemble (docs/decisions/0009)
@@ -51,10 +51,38 @@ class Training:
                 "use the `weight_decay` of Training"
             )
             raise BadInput(message, code="unsupported-training", argument="decay_biases")
+        if self.sample_rate < 1 and self.batch_size is not None:
+            message = (
+                f"`batch_size` must be None with Poisson sampling, where a step takes each record with the probability "
+                f"`sample_rate`, here {self.sample_rate:g}, got {self.batch_size}: leave it out"
+            )
+            raise BadInput(message, code="conflict", argument="batch_size")
+
+    @property
+    def sample_rate(self) -> float:
+        """The probability with which a step of DP-SGD takes a record; 1 for all other trainings."""
+        return 1.0 if self.privacy is None else self.privacy.sample_rate
+
+    @property
+    def expected(self) -> "Training":
+        """The training without randomness: without the noise of DP-GD, and with all records in each step in place of a
+        Poisson sample, whose sum they are on average."""
+        if self.privacy is None:
+            return self
+        steps, schedule = self.privacy.steps_per_epoch, self.lr_schedule
+        if isinstance(schedule, tuple):
+            schedule = tuple((steps * epoch, factor) for epoch, factor in schedule)
+        privacy = replace(self.privacy, noise=0.0, sample_rate=1.0)
+        return replace(self, epochs=steps * self.epochs, lr_schedule=schedule, privacy=privacy)
 
     def batches(self, records: int, seed: int) -> Iterator[Tensor | None]:
-        """The indices of the records of each step in turn; None stands for all of them."""
+        """The indices of the records of each step in turn; None stands for all of them, a Poisson sample may be
+        empty."""
         generator = torch.Generator().manual_seed(seed)
+        if self.sample_rate < 1:
+            for _ in range(self.epochs * self.steps_per_epoch(records)):
+                yield (torch.rand(records, generator=generator, dtype=torch.float64) < self.sample_rate).nonzero()[:, 0]
+            return
         for _ in range(self.epochs):
             if self.batch_size is None or self.batch_size >= records:
                 yield None
@@ -63,6 +91,8 @@ class Training:
                 yield from order.split(self.batch_size)
 
     def steps_per_epoch(self, records: int) -> int:
+        if self.privacy is not None and self.sample_rate < 1:
+            return self.privacy.steps_per_epoch
         return ceil(records / (self.batch_size or records))
 
     def optimizers(self, records: int) -> Iterator[Optimizer]:
@@ -110,13 +140,17 @@ class Training:
         """The weights after one step for each batch along `gradient`.
 
         A stack of models is stepped as one, since optimizers work elementwise; each model is clipped by its own norm.
-        The noise of DP-GD, independent for each model, is the only randomness in here.
+        The noise of DP-GD, independent for each model, is the only randomness in here. The sum over a Poisson sample is
+        divided by its expected size: its size would tell whether a record was in it.
         """
         state, noise = self.optimizer.init(params), self._noise(params, noise_seed)
         for step, (batch, optimizer) in enumerate(zip(batches, self.optimizers(records), strict=False)):
-            grads = gradient(params, batch)
+            grads, size = gradient(params, batch), float(records if batch is None else len(batch))
+            if self.sample_rate < 1:
+                ratio, size = size / (self.sample_rate * records), self.sample_rate * records
+                grads = {name: ratio * g for name, g in grads.items()}
             if noise:
-                scale = noise.std / (records if batch is None else len(batch))
+                scale = noise.std / size
                 grads = {name: g + scale * noise.sample(g) for name, g in grads.items()}
             params, state = self.step(optimizer, params, grads, state, step, stacked=stacked)
         return params

@@ -53,11 +53,9 @@ class Simulation:
             check_training(self.training)
 
     def training_of(self, release: KnowsTraining, records: int) -> Training:
-        """The training of `records` without the noise of DP-GD, which is the victim's own, and clipped; where it clips
-        its own gradients, as it does."""
-        training, clip = self.training or release.training, self.clip
-        if training.privacy:
-            training = replace(training, privacy=replace(training.privacy, noise=0.0))
+        """The training of `records` without the noise and the samples of DP-GD, which are the victim's own, and
+        clipped; where it clips its own gradients, as it does."""
+        training, clip = (self.training or release.training).expected, self.clip
         if clip == "auto":
             simple = isinstance(training.optimizer, SGD) and training.optimizer.lr > 0 and not training.privacy
             clip = _CLIP if simple and isinstance(parse(release.model, release.shape), CNN) else None

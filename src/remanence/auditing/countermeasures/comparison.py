@@ -35,13 +35,13 @@ from remanence.auditing.evidence.membership import Scored, by_loss, by_loss_drop
 from remanence.errors import BadInput
 from remanence.experiments.outcome import Figure
 from remanence.metrics.evaluation import FPR
-from remanence.metrics.limit import success_bound
 from remanence.metrics.statistics import binomial_proportion
 from remanence.progress import OutOfTime, say, time_limit, track
 from remanence.releases import KnowsFinal, KnowsTraining
 from remanence.seeds import derive_seed
 from remanence.training import Training
-from remanence.training.dp import DELTA, epsilon, mu_of
+from remanence.training.dp import DELTA
+from remanence.training.guarantee import guarantee_of
 from remanence.types import Data, Params
 
 _BASELINE = 0.4  # of the budget, for the training and the attacks of the baseline
@@ -193,7 +193,7 @@ def _row(owner: Owner, stand_in: StandIn, attack: AttackRow | None) -> Counterme
     release, training, data = stand_in.release, stand_in.variant.training, owner.held_out
     correct = is_correct(logits_of(release.model, release.final, data.x), data.y, training.loss)
     tpr, auc = _membership(owner, release)
-    private = training.privacy is not None and training.privacy.noise > 0 and training.batch_size is None
+    guarantee = guarantee_of(training)
     return Countermeasure(
         name=stand_in.variant.name,
         setting=stand_in.variant.setting,
@@ -202,9 +202,9 @@ def _row(owner: Owner, stand_in: StandIn, attack: AttackRow | None) -> Counterme
         attack=attack,
         tpr=tpr,
         auc=auc,
-        epsilon=round(epsilon(mu_of(training)), 6) if private else None,
-        delta=DELTA if private else None,
-        bound=success_bound(FPR, mu_of(training)) if private else None,
+        epsilon=round(guarantee.epsilon(), 6) if guarantee else None,
+        delta=DELTA if guarantee else None,
+        bound=guarantee.tpr(FPR) if guarantee else None,
         seconds=stand_in.seconds,
     )
 

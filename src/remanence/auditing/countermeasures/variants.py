@@ -83,6 +83,10 @@ def _stopped(training: Training) -> Iterator[Variant]:
 
 def _larger_batches(training: Training, records: int) -> Iterator[Variant]:
     name, size = "larger batches", training.batch_size
+    if training.sample_rate < 1:
+        why = "the batches of DP-SGD are part of its guarantee"
+        yield Variant(name=name, setting="a larger sample rate", training=training, refusal=why)
+        return
     if size is None or size >= records:
         why = "the recipe takes all records at once already"
         yield Variant(name=name, setting="all records at once", training=training, refusal=why)
@@ -97,6 +101,7 @@ def _larger_batches(training: Training, records: int) -> Iterator[Variant]:
 def describe(training: Training) -> str:
     """The recipe in words."""
     batches = "all records at once" if training.batch_size is None else f"batches of {training.batch_size}"
+    batches = batches if training.sample_rate == 1 else f"Poisson samples at the rate {training.sample_rate:g}"
     decay = f", weight decay {training.weight_decay:g}" if training.weight_decay else ""
     optimizer = training.optimizer
     momentum = f", momentum {optimizer.momentum:g}" if isinstance(optimizer, SGD) and optimizer.momentum else ""

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from remanence.engine.base import GenericEngine
+from remanence.engine.base import GenericEngine, on_batches
 from remanence.engine.cuda import precision
 from remanence.engine.ensembles import cnn, mlp
 from remanence.models import activations
 from remanence.seeds import derive_seed
 from remanence.training import CrossEntropy, Training
-from remanence.types import Data, Params
+from remanence.types import Data, Params, concat
 
 CPU_CHUNK, CPU_CONV_CHUNK, DEVICE_CHUNK = 128, 16, 2048  # models at once: larger chunks gain nothing
 CPU_MEMORY = 256 << 20
@@ -48,10 +48,13 @@ def train_chunk(
     """For each target the weights after training on `fixed` and that target, stacked: each has the leading dimension
     (targets, ...).
 
-    `seed` shuffles mini-batches, the same for all models; `noise_seed` samples the noise of DP-GD, for each model by
-    itself. `initial` holds the initial weights of all models, or a stack of them, one for each target. A short chunk is
-    padded with its first target, so that every chunk has the same shape.
+    `seed` shuffles mini-batches, the same for all models; `noise_seed` samples the noise of DP-GD and the records of
+    each step of DP-SGD, for each model by itself. `initial` holds the initial weights of all models, or a stack with
+    one for each target. A short chunk is padded with its first target, so that every chunk has the same shape.
     """
+    if training.sample_rate < 1:
+        each = torch.arange(len(targets), device=targets.x.device)
+        return train_one_by_one(training, model, stack(model, initial, each), fixed, targets, seed=noise_seed)
     indices = torch.arange(chunk_size(model, fixed), device=targets.x.device)
     indices = indices.where(indices < len(targets), 0)
     stacked = stack(model, initial, indices)
@@ -112,6 +115,21 @@ def train_by_vmap(
     count = len(fixed) + 1
     batches = training.batches(count, seed)
     return training.descend(gradient, initial, batches, records=count, noise_seed=noise_seed, stacked=True)
+
+
+def train_one_by_one(
+    training: Training, model: nn.Module, initial: Params, fixed: Data, targets: Data, *, seed: int
+) -> Params:
+    """Train an ensemble by DP-SGD. What it guarantees rests on Poisson samples that nobody knows: each model has its
+    own, and its own noise."""
+    engine, trained = GenericEngine(model=model, loss=training.loss, privacy=training.privacy), list[Params]()
+    for k in range(len(targets)):
+        data, params = concat([fixed, targets.take([k])]), {name: p[k] for name, p in initial.items()}
+        gradient, seed_of_model = on_batches(engine.gradient, data.x, data.y), derive_seed(seed, "model", k)
+        batches = training.batches(len(data), derive_seed(seed_of_model, "samples"))
+        noise_seed = derive_seed(seed_of_model, "noise")
+        trained.append(training.descend(gradient, params, batches, records=len(data), noise_seed=noise_seed))
+    return {name: torch.stack([params[name] for params in trained]) for name in initial}
 
 
 def stack(model: nn.Module, initial: Params, indices: Tensor) -> Params:
