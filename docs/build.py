@@ -20,13 +20,14 @@ import tokenize
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from result_rows import RESULTS, Row, read_results, read_rows, row
+from result_rows import DAGGER, RESULTS, Row, read_results, read_rows, row
 
 from remanence_recipes import RECIPES
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), RESULTS / "README.md"])
 REGION = re.compile(r"(<!-- generated: ([\w. ]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+POOLED = f"{DAGGER} counted before the rank test: beats two pooled null levels at 1 % each"
 HEADLINES = (  # what was released, the file, its experiment, the record count, the score; the README's table
     ("a model; all 10,001 MNIST records but one known", "balle2022/mnist", "our reconstructor", "found", "mean mse"),
     ("one gradient of eight CIFAR-10 images", "wang2023/cifar10", "tanh, batches of 8", "found", "mean psnr"),
@@ -158,7 +159,12 @@ def claims() -> str:
         return f"`{row.file.replace('/', '.')}`", row.result.label, f"{name} ({where})", *numbers, row.status
 
     header = ("recipe", "experiment", "quantity", "printed", "ours", "95 % interval", "chance", "status")
-    return f"{len(rows)} printed numbers: {counts}.\n\n{table(header, (cells(row) for row in rows))}"
+    return f"{len(rows)} printed numbers: {counts}.\n\n{_explained(table(header, (cells(row) for row in rows)))}"
+
+
+def _explained(text: str) -> str:
+    """The table, and what a dagger in it means."""
+    return f"{text}\n{POOLED}.\n" if DAGGER in text else text
 
 
 def headlines() -> str:
@@ -171,20 +177,20 @@ def headlines() -> str:
         attack = f"[`{first.attack}`](docs/methods/{first.page}.md)"
         name = re.sub(r"mean |,.*", "", score)
         shown = {"mse": "MSE", "psnr": "PSNR, dB", "normalised_ssim": "SSIM, normalised"}.get(name, name)
-        ours = first.quantity.ours
+        ours, dagger = first.quantity.ours.removesuffix(DAGGER), DAGGER * first.quantity.ours.endswith(DAGGER)
         if " of " not in ours:  # a fraction of the images that the first column counts
             records = int(re.findall(r"(\d+) (?:CIFAR-10 )?images", release)[0])
             ours = f"{round(float(ours) * records)} of {records}"
         return (
             release,
             attack,
-            ours,
+            f"{ours}{dagger} ({first.chance})",
             f"{shown}: {second.quantity.ours} ({second.chance})",
             second.printed or "no number",
         )
 
-    header = ("what was released", "attack", "found (chance 1 %)", "mean score (chance)", "the paper prints")
-    return table(header, (line(*each) for each in HEADLINES))
+    header = ("what was released", "attack", "found (chance)", "mean score (chance)", "the paper prints")
+    return _explained(table(header, (line(*each) for each in HEADLINES)))
 
 
 def region(name: str) -> str:

@@ -2,13 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isclose
 from pathlib import Path
 from typing import final
 
 from remanence.experiments.results import AttackSummary, ClaimCheck, Result, parse_results
+from remanence.metrics.exchangeability import FDR
 
 RESULTS = Path(__file__).parents[1] / "results"
 UNCLAIMED = 3  # measures of an experiment without claims that a table shows; the JSON holds all
+POOLED = 0.01  # what chance finds in results from before the rank test
+DAGGER = "†"  # of what was counted before it
 
 
 @final
@@ -111,21 +115,40 @@ def row(file: str, result: Result, name: str) -> Row:
 
 def _quantities(result: Result) -> Iterator[Quantity]:
     """All that one experiment measured."""
+    pooled = _is_pooled(result)
     for each in result.measures:
-        yield Quantity(name=each.name, ours=number(each.value), low=each.low, high=each.high, chance=each.chance)
+        ours = number(each.value) + (DAGGER if pooled and "found" in each.name else "")
+        yield Quantity(name=each.name, ours=ours, low=each.low, high=each.high, chance=each.chance)
     if result.attack is not None:
         yield from _scores(result.attack)
 
 
+def _is_pooled(result: Result) -> bool:
+    """Whether records were counted as found before the rank test; of measurements only their measures say so."""
+    if result.attack is not None:
+        return result.attack.scores.test is None
+    return any(
+        "both nulls" in each.meaning
+        or (
+            each.name.startswith("share found")
+            and each.chance == POOLED
+            and not isclose(POOLED, FDR * (each.value or 0.0))  # as the rank test has it
+        )
+        for each in result.measures
+    )
+
+
 def _scores(attack: AttackSummary) -> Iterator[Quantity]:
-    scores, found = attack.scores, attack.scores.found
+    scores, found, test = attack.scores, attack.scores.found, attack.scores.test
     low, high = found.fraction.low, found.fraction.high
-    text = f"{found.count:,} of {scores.records:,}"
-    yield Quantity(name="found", ours=text, low=low, high=high, chance=scores.fpr)
+    units = scores.records if test is None or test.subjects is None else test.subjects
+    text = f"{found.count:,} of {units:,}" + (DAGGER if test is None else "")
+    by_chance = POOLED if test is None else test.false / units
+    yield Quantity(name="found", ours=text, low=low, high=high, chance=by_chance)
     for name, metric in scores.metrics.items():
         mean, chance = number(metric.mean), attack.nulls.unrelated.metrics[name].mean
         yield Quantity(name=f"mean {name}", ours=mean, low=metric.low, high=metric.high, chance=chance)
-        levels = f"{number(scores.fpr)}; {number(chance)}"
+        levels = f"{number(by_chance)}; {number(chance)}"
         yield Quantity(name=f"found; mean {name}", ours=f"{text}; {mean}", low=low, high=high, chance_text=levels)
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from files import contents
 from refusals import refused
+from safetensors.torch import load_file
 from tiny_experiments import Guess, cut, made_data, tiny_experiment, tiny_measurement
 
 import remanence.disk
@@ -21,10 +22,11 @@ from remanence.experiments import Experiment, Outcome
 from remanence.experiments.folder import read_run
 from remanence.experiments.results import Result, dump_results
 from remanence.experiments.run import Job, run_job
+from remanence.metrics.leakage import retest
 from remanence.report import render, write_page
 from remanence.training import DPGD
 
-ALL = {"results.json", "scores.csv", "images.safetensors", "report.html"}
+ALL = {"results.json", "scores.csv", "images.safetensors", "evidence.safetensors", "report.html"}
 
 
 def job(folder: Path, **changes: Any) -> Job:
@@ -48,7 +50,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_a_run_writes_four_files_and_makes_its_folder(tmp_path: Path) -> None:
+def test_a_run_writes_five_files_and_makes_its_folder(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "deep"
     results = done([tiny_experiment("one"), tiny_experiment("two")], folder)
     assert names(folder) == ALL
@@ -59,6 +61,19 @@ def test_a_run_writes_four_files_and_makes_its_folder(tmp_path: Path) -> None:
     assert [(row["experiment"], row["record"]) for row in run.rows] == [
         (c, str(i)) for c in ("one", "two") for i in range(20)
     ]
+
+
+def test_the_p_values_of_a_run_can_be_computed_again_from_its_evidence(tmp_path: Path) -> None:
+    done([tiny_experiment("one"), tiny_measurement("two"), tiny_experiment("three")], tmp_path)
+    evidence = load_file(tmp_path / "evidence.safetensors")
+    assert evidence.keys() == {f"{i}/{name}" for i in (0, 2) for name in ("scores", "labels", "release")}
+    run = read_run(tmp_path)
+    for index, label in ((0, "one"), (2, "three")):
+        arrays = {name.split("/")[1]: x for name, x in evidence.items() if name.startswith(f"{index}/")}
+        again, test = retest(arrays, seed=0), run.results[index].attack.scores.test
+        assert [row["p"] for row in run.rows_of(label)] == [f"{p:.4g}" for p in again.records.tolist()]
+        assert again.together == test.p
+        assert len(arrays["labels"]) == 20 + test.held_out
 
 
 def test_the_pictures_are_those_of_the_private_records(tmp_path: Path) -> None:

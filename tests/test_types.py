@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from refusals import refused
@@ -40,6 +42,30 @@ def test_take_to_and_concat_keep_records_and_labels_together() -> None:
     both = concat([data, data.take(slice(0, 1))])
     assert len(both) == 6
     assert both.y.tolist() == [0, 1, 2, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("groups", "code"),
+    [
+        (torch.tensor([0.0, 1.0]), "wrong-type"),
+        (torch.tensor([0, 1], dtype=torch.int32), "wrong-type"),
+        (torch.tensor([0]), "shape-mismatch"),
+        (torch.tensor([[0], [1]]), "shape-mismatch"),
+    ],
+)
+def test_bad_groups_are_refused_by_name(groups: torch.Tensor, code: str) -> None:
+    with refused(code, "groups"):
+        replace(make(torch.rand(2, 4)), groups=groups)
+
+
+def test_groups_go_with_their_records() -> None:
+    data = replace(make(torch.rand(4, 3)), groups=torch.tensor([7, -2, 7, 5]))
+    assert data.take([3, 0]).groups.tolist() == [5, 7]
+    assert data.take(slice(1, 3)).to("cpu", torch.float64).groups.tolist() == [-2, 7]
+    assert concat([data.take([1]), data.take([0, 3])]).groups.tolist() == [-2, 7, 5]
+    without = replace(data, groups=None)
+    assert without.take([0]).groups is None
+    assert concat([data, without]).groups is None  # of some records the subject is not known
 
 
 def test_records_of_different_shapes_cannot_be_joined() -> None:

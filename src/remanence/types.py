@@ -24,6 +24,7 @@ class Data:
     num_classes: int
     name: str = "data"
     columns: Columns | None = None  # of a table: what its features mean
+    groups: Tensor | None = None  # (n,) int64: the subject of each record, where several are of one person or scene
 
     def __post_init__(self) -> None:
         if not self.x.is_floating_point():
@@ -44,6 +45,13 @@ class Data:
                 f"got {self.y.dtype} of shape {tuple(self.y.shape)}",
                 code="wrong-type" if self.y.dtype != torch.int64 else "shape-mismatch",
                 argument="y",
+            )
+        if self.groups is not None and (self.groups.dtype != torch.int64 or self.groups.shape != self.y.shape):
+            raise BadInput(
+                f"`groups` of {self.name} must hold one int64 number for each of the {len(self.x)} records, "
+                f"got {self.groups.dtype} of shape {tuple(self.groups.shape)}",
+                code="wrong-type" if self.groups.dtype != torch.int64 else "shape-mismatch",
+                argument="groups",
             )
         if 0 in self.x.shape[1:]:
             message = f"records of {self.name} must have one value each or more, got the shape {self.shape}"
@@ -83,7 +91,8 @@ class Data:
 
     def take(self, index: Tensor | slice | list[int]) -> "Data":
         """The records at `index` with their labels."""
-        return replace(self, x=self.x[index], y=self.y[index])
+        groups = None if self.groups is None else self.groups[index]
+        return replace(self, x=self.x[index], y=self.y[index], groups=groups)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Data":
         """The same records on `device`, as `dtype` if one is given."""
@@ -98,7 +107,13 @@ def concat(parts: Iterable[Data]) -> Data:
         raise BadInput(
             f"`parts` must hold records of one shape, got {sorted(shapes)}", code="shape-mismatch", argument="parts"
         )
-    return replace(parts[0], x=torch.cat([p.x for p in parts]), y=torch.cat([p.y for p in parts]))
+    groups = [p.groups for p in parts if p.groups is not None]
+    return replace(
+        parts[0],
+        x=torch.cat([p.x for p in parts]),
+        y=torch.cat([p.y for p in parts]),
+        groups=torch.cat(groups) if len(groups) == len(parts) else None,
+    )
 
 
 def float_like(params: Params) -> Tensor:

@@ -20,6 +20,7 @@ from remanence_recipes.ablations import (
 )
 from remanence_recipes.balle2022 import on_cifar10, on_mnist
 from remanence_recipes.buzaglo2023 import figures, published
+from remanence_recipes.evidence import attacks, level, power
 from remanence_recipes.mnemonist2023 import figures as mnemonist_figures
 from remanence_recipes.tian2025 import mlps, resnets
 from remanence_recipes.wang2023 import images, planted, rates
@@ -39,5 +40,7 @@ def _recipes_of(module: ModuleType) -> dict[str, Recipe]:
 _PAPERS = (on_mnist, on_cifar10, mnemonist_figures, planted, images, rates, haim2022, figures, published, mlps, resnets)
 _ABLATIONS = (first_layer_span, mnemonist, reconn, defenses, query_point, batch_size, embeddings)
 RECIPES: dict[str, Recipe] = {
-    name: recipe for module in (*_PAPERS, federated, *_ABLATIONS, demo) for name, recipe in _recipes_of(module).items()
+    name: recipe
+    for module in (*_PAPERS, federated, level, power, attacks, *_ABLATIONS, demo)
+    for name, recipe in _recipes_of(module).items()
 }

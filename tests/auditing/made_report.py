@@ -9,7 +9,17 @@ from gradients import release_of
 
 from remanence.attacks import FirstLayer
 from remanence.auditing import AttackRow, Evidence, Report
-from remanence.auditing.answer.report import SCHEMA, Answer, Check, Digests, Estimate, PreflightSummary, Released
+from remanence.auditing.answer.report import (
+    SCHEMA,
+    Answer,
+    AuditTest,
+    Check,
+    Digests,
+    Estimate,
+    PreflightSummary,
+    Ranks,
+    Released,
+)
 from remanence.data import load
 from remanence.experiments.finding import attack_cases
 from remanence.experiments.outcome import Figure, Series
@@ -28,10 +38,31 @@ RAN = AttackRow(
     high=25.3,
     chance=0.32,
     exact=18,
-    level=0.005,
+    fdr=0.05,
     p=1e-4,
+    ranks=Ranks(
+        held_out=500,
+        median=1.0,
+        chance_median=120.0,
+        first=0.625,
+        chance_first=0.06,
+        first_five=0.75,
+        chance_first_five=0.2,
+    ),
     seconds=0.6,
     call="FirstLayer(tolerance=0.01)",
+)
+TOGETHER = AuditTest(
+    records=32,
+    found=20,
+    copies=18,
+    false=1.0,
+    fdr=0.05,
+    p=1e-4,
+    held_out=500,
+    smallest_list=2,
+    untested=(),
+    subjects=False,
 )
 REFUSED = AttackRow(name="GLM", status="refused", reason="GLM needs `fixed`", knowledge="all records but one")
 SKIPPED = AttackRow(name="Stein", status="skipped", reason="the budget was spent", knowledge="an update")
@@ -82,6 +113,7 @@ def made_answer(**changes: Any) -> Answer:
             seconds=0.2,
         ),
         attacks=(RAN, REFUSED, SKIPPED, FAILED),
+        together=TOGETHER,
         evidence=(TPR, AUC),
         verdict="20 of 32 records were reconstructed by FirstLayer beyond chance.",
         severity="many-records",
@@ -105,7 +137,14 @@ def null_answer(**changes: Any) -> Answer:
     nothing = replace(RAN, found=0, exact=0, low=0.0, high=3.5, p=0.4)
     quiet = (replace(TPR, value=0.01, low=0.0, high=0.05), replace(AUC, value=0.5, low=0.45, high=0.55, p=0.5))
     verdict = "No record was found by the 1 attack that ran; a stronger or longer attack may find some."
-    given = {"attacks": (nothing, REFUSED), "evidence": quiet, "verdict": verdict, "severity": "none-found"} | changes
+    none = replace(TOGETHER, found=0, copies=0, false=0.0, p=0.4)
+    given = {
+        "attacks": (nothing, REFUSED),
+        "together": none,
+        "evidence": quiet,
+        "verdict": verdict,
+        "severity": "none-found",
+    } | changes
     return made_answer(**given)
 
 
@@ -127,5 +166,4 @@ def real_report(table: bool = False) -> Report:
         answer=made_answer(records=8, attacks=(replace(RAN, found=int(found.sum()), records=8), REFUSED)),
         findings={"FirstLayer": finding},
         truth=private,
-        identified={"FirstLayer": found},
     )

@@ -130,7 +130,7 @@ def test_attacks_on_fine_tuning_are_gone_without_the_base(monkeypatch: pytest.Mo
         net(),
         FINE_TUNING,
         digits(0, 4),
-        digits(4, 300),
+        digits(4, 1200),
         initial=base(),
         attacks=("Linearised", "KKT"),
         budget=40,

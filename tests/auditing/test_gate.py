@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_report import AUC, RAN, REFUSED, TPR, made_answer, null_answer
+from made_report import AUC, RAN, REFUSED, TOGETHER, TPR, made_answer, null_answer
 from refusals import refused
 
 from remanence.auditing import Report
@@ -40,25 +40,28 @@ def test_a_condition_fails_the_report_that_meets_it(condition: str, leaky: bool,
 
 def test_a_failure_says_condition_attack_and_numbers() -> None:
     first, second = failures(LEAKY, ["found>0", "membership.tpr@1%>0.05"])
-    assert first == "found>0: FirstLayer has found 20 of 32"
+    assert first == "found>0: all attacks together have found 20 of 32"
     assert "0.2, at least 0.08" in second
 
 
 def test_a_count_that_chance_explains_does_not_fail_a_release() -> None:
     few = replace(RAN, found=1, exact=0, low=0.1, high=5.2, p=0.3)
-    assert failures(Report(answer=null_answer(attacks=(few,))), ["found>0", "FirstLayer.found>0", "exact>0"]) == []
-    copied = replace(few, exact=1)
-    assert len(failures(Report(answer=null_answer(attacks=(copied,))), ["found>0", "FirstLayer.found>0"])) == 2
+    given = {"attacks": (few,), "together": replace(TOGETHER, found=1, copies=0, p=0.3)}
+    assert failures(Report(answer=null_answer(**given)), ["found>0", "FirstLayer.found>0", "exact>0"]) == []
+    copied = {"attacks": (replace(few, exact=1),), "together": replace(TOGETHER, found=1, copies=1, p=0.3)}
+    assert len(failures(Report(answer=null_answer(**copied)), ["found>0", "FirstLayer.found>0"])) == 2
 
 
 @pytest.mark.parametrize("condition", ["found>0", "GLM.found>0", "membership.tpr@1%>0.05", "span.members>0"])
 def test_what_was_not_measured_cannot_pass(condition: str) -> None:
-    assert failures(Report(answer=null_answer(attacks=(REFUSED,), evidence=())), [condition])
+    assert failures(Report(answer=null_answer(attacks=(REFUSED,), together=None, evidence=())), [condition])
 
 
 def test_attacks_on_a_stand_in_do_not_fail_the_release() -> None:
     rows = (replace(RAN, found=0), replace(RAN, name="KKT", subject="stand-in"))
-    assert failures(Report(answer=made_answer(attacks=rows)), ["found>0"]) == []
+    report = Report(answer=null_answer(attacks=rows))
+    assert failures(report, ["found>0", "FirstLayer.found>0"]) == []
+    assert failures(report, ["KKT.found>0"]) == ["KKT.found>0: no attack ran that could say it"]
 
 
 @pytest.mark.parametrize(

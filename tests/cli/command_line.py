@@ -11,7 +11,7 @@ import pytest
 from remanence.cli import main
 
 ROOT = Path(__file__).parents[2]
-FILES = ["images.safetensors", "report.html", "results.json", "scores.csv"]
+FILES = ["evidence.safetensors", "images.safetensors", "report.html", "results.json", "scores.csv"]
 
 
 @dataclass(frozen=True)

@@ -80,8 +80,14 @@ def test_every_score_stands_beside_five_null_levels(digits: Data) -> None:
 def test_the_nearest_neighbour_is_the_nearest_known_record(digits: Data) -> None:
     parts = split(digits, private=10, fixed=0, public=100, test=200, seed=0)
     scores = evaluate(Reconstruction(x=parts.test.x[:10]), parts.private, unrelated=parts.test, known=parts.public)
+    likest = SSIM.pairwise(parts.public.x, parts.private.x).argmax(0)  # of those that are near by squared error
+    same = (scores.lookalike == parts.public.x[likest]).flatten(1).all(1)
+    assert same.float().mean() >= 0.8
+    by_error = evaluate(
+        Reconstruction(x=parts.test.x[:10]), parts.private, unrelated=parts.test, known=parts.public, metrics=(MSE,)
+    )
     naive = [min(range(100), key=lambda j: float((parts.public.x[j] - r).square().mean())) for r in parts.private.x]
-    assert torch.equal(scores.lookalike, parts.public.x[naive])
+    assert torch.equal(by_error.lookalike, parts.public.x[naive])
     assert torch.allclose(
         scores.nulls["mean_image"].values["mse"],
         (parts.public.x.mean(dim=0) - parts.private.x).square().flatten(1).mean(dim=1),
@@ -105,7 +111,7 @@ def test_a_few_good_candidates_for_many_records_are_found(digits: Data) -> None:
     parts = split(digits, private=300, fixed=0, public=10, test=1000, seed=0)
     scores = evaluate(Reconstruction(x=parts.private.x[:10]), parts.private, unrelated=parts.test)
     assert scores.found[:10].all()
-    assert not scores.found[10:].any()
+    assert scores.found[10:].sum() <= 2  # on average one in twenty of a list
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import beta, bootstrap
+from scipy.stats import beta, binomtest, bootstrap
 
 from remanence.metrics.statistics import (
     binomial_proportion,
@@ -63,15 +63,19 @@ def test_the_roc_is_the_share_of_p_values_below_each_level() -> None:
     null, scores = torch.randn(1999, generator=generator), torch.randn(500, generator=generator) + 1
     curve = roc(scores, null, distinct=len(null))
     threshold = null.sort(descending=True).values
-    assert curve.tpr_at_1_percent == pytest.approx(float((scores > threshold[19]).float().mean()))  # 1 + 19 of 2000
-    assert curve.tpr_at_01_percent == pytest.approx(float((scores > threshold[1]).float().mean()))
+    for found, level in ((curve.tpr_at_1_percent, threshold[19]), (curve.tpr_at_01_percent, threshold[1])):  # 1 + 19
+        assert found is not None
+        exact = binomtest(int((scores > level).sum()), 500).proportion_ci(0.95, "exact")
+        assert found.value == pytest.approx(float((scores > level).float().mean()))
+        assert (found.low, found.high) == pytest.approx((exact.low, exact.high))
     assert list(curve.tpr) == sorted(curve.tpr)
     assert curve.tpr[-1] == 1.0
 
 
 def test_the_roc_is_silent_where_the_null_is_too_small() -> None:
     curve = roc(torch.tensor([1.0]), torch.zeros(2000), distinct=500)
-    assert curve.tpr_at_1_percent == 1.0
+    assert curve.tpr_at_1_percent is not None
+    assert curve.tpr_at_1_percent.value == 1.0
     assert curve.tpr_at_01_percent is None
 
 

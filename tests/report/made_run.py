@@ -72,8 +72,10 @@ def made_row(label: str, i: int, score: float, *, found: bool) -> Row:
         "matching": "hungarian",
         "candidate": str(3 * i % 17) if matched else "",
         "found": "yes" if found else "no",
-        "p_held_out": f"{0.0005 if found else 0.2 + i / 1000}",
-        "p_unrelated": f"{0.001 if found else 0.3}",
+        "p": f"{0.0005 if found else 0.2 + i / 1000}",
+        "exact": "yes" if found and i == 0 else "no",
+        "recognised_by": "ssim" if i % 2 else "pixels",
+        "rank": "1" if found else str(200 + i),
         "ssim": f"{score:.6f}" if matched else "",
         "mse": f"{(1 - score) ** 2 / 10:.8f}" if matched else "",
     }
@@ -242,18 +244,48 @@ def made_summary(scores: Tensor, count: int) -> dict[str, Any]:
         "primary": "ssim",
         "objective": 0.125 if count else None,
         "metrics": {"ssim": made_metric(scores, up=True), "mse": made_metric((1 - scores) ** 2 / 10, up=False)},
-        "fpr": 0.01,
         "found": {"count": count, "fraction": made_interval(count, n)},
-        "closer": {"count": n // 2, "fraction": made_interval(n // 2, n)} if count else None,
+        "test": made_test(count),
+        "identification": made_identification(count, n),
+        "closer": {"count": n // 2, "fraction": made_interval(n // 2, n), "chance": 0.125} if count else None,
         "labels": {"accuracy": made_interval(n // 4, n), "chance": 0.2} if count else None,
         "roc": {"fpr": [i / 2000 for i in range(2000)], "tpr": tpr}
-        | {"tpr_at_1_percent": count / n, "tpr_at_01_percent": None if count == 0 else count / n},
+        | {"tpr_at_1_percent": made_interval(count, n)}
+        | {"tpr_at_01_percent": made_interval(count, n) if count else None},
         "histogram": {
             "edges": [i / BINS for i in range(BINS + 1)],
             "records": torch.histc(scores, BINS, 0, 1).int().tolist(),
             "held_out": counts.tolist(),
             "unrelated": counts.roll(1).tolist(),
         },
+    }
+
+
+def made_test(count: int, **changes: Any) -> Any:
+    """The test of an attack that found `count` records, one of them as an exact copy, half by each similarity."""
+    by = {"pixels": (count + 1) // 2, "ssim": count // 2}
+    return {
+        "fdr": 0.05,
+        "p": 5e-5 if count else 0.6,
+        "false": 0.05 * count,
+        "copies": min(1, count),
+        "held_out": 1000,
+        "smallest_list": 1,
+        "untested": [],
+        "by": {name: found for name, found in by.items() if found},
+        "subjects": None,
+    } | changes
+
+
+def made_identification(count: int, n: int) -> Any:
+    return {
+        "held_out": 1000,
+        "median": 1.0 if 2 * count > n else 215.0,
+        "chance_median": 310.0,
+        "top1": made_interval(count, n),
+        "chance_top1": 0.004,
+        "top5": made_interval(count, n),
+        "chance_top5": 0.015,
     }
 
 

@@ -26,8 +26,18 @@ HOSTILE = "<img src=x onerror=alert(1)>\"'&.npz"
 
 def test_verdict_says_fraction_interval_and_chance() -> None:
     said = verdict(made_run(n=16, leak=14).results[0]).replace(SPACE, " ").replace(DASH, "-")
-    assert said == "14 of 16 records were found (88 %, 95 % interval 62-98 %) where chance finds 1 %."
+    fraction = "14 of 16 records were found (88 %, 95 % interval 62-98 %)"
+    assert said == f"{fraction}, of which about 0.700 by chance; p 5e\N{MINUS SIGN}05 for all together."
     assert verdict(made_run(n=16, leak=1).results[0]).startswith("1 of 16 records was found")
+
+
+def test_verdict_of_a_result_without_the_test_names_the_rate_of_the_pooled_nulls() -> None:
+    older = edited(made_run(n=16, leak=14), attack__scores__test=None, attack__scores__identification=None)
+    said = verdict(older.results[0]).replace(SPACE, " ")
+    assert said.endswith(", where chance finds 1 %.")
+    page = render(older)
+    assert "by chance; p " not in page
+    assert "Ranked among" not in page
 
 
 def test_nothing_found_is_not_called_safe() -> None:
@@ -128,11 +138,13 @@ def test_every_null_stands_beside_the_scores_with_its_meaning() -> None:
     assert "Paired by <code>nearest_ncc</code>" in page
 
 
-def test_too_few_null_scores_are_named() -> None:
+def test_rates_stand_with_their_interval_and_too_few_held_out_records_are_named() -> None:
     run = made_run()
-    assert "too few null scores to say" not in render(run)
+    page = render(run).replace(SPACE, " ").replace("&nbsp;", " ")
+    assert "too few held-out records to say" not in page
+    assert page.count("88 % (95 % interval 62 % to 98 %)") == 2
     few = edited(run, attack__scores__roc__tpr_at_1_percent=None, attack__scores__roc__tpr_at_01_percent=None)
-    assert render(few).count("too few null scores to say") == 2
+    assert render(few).count("too few held-out records to say") == 2
 
 
 def test_levels_that_are_missing_are_dashes() -> None:
@@ -244,9 +256,14 @@ def test_what_was_released_stands_beside_each_verdict() -> None:
 def test_what_else_a_result_says() -> None:
     page = render(made_run(n=16)).replace(SPACE, " ")
     assert f"8 of 16 records (50 %, 95 % interval 25{DASH}75 %) came back closer (ssim)" in page
+    assert "the attacker could own; of held-out records 12 % are." in page
+    assert "Ranked among 1,000 held-out records" in page
+    assert "comes first for 88 % of the records (by chance 0.4 %), and among the first five for 88 % (1.5 %)." in page
+    assert "are recognised by pixels (7), ssim (7); 1 " in page
     assert f"The label was right for 25 % of the records (95 % interval 7.3{DASH}52 %)" in page
     assert "is right for 20 %" in page
     assert "own objective at 0.125" in page
     assert "good from 0.4" in page
     bare = render(made_run(leak=0))
-    assert not [words for words in ("came back closer (", "The label was right", "own objective") if words in bare]
+    absent = ("came back closer (", "are recognised by", "The label was right", "own objective")
+    assert not [words for words in absent if words in bare]

@@ -104,13 +104,18 @@ def test_few_records_few_nulls_unmatched_and_broken_are_said(parts: Split) -> No
     assert codes(finding(parts.private.x[:5], parts, truth=parts.private.take(slice(0, 5)))) == {"few-records"}
     assert codes(finding(parts.private.x[:35], parts)) == {"unmatched-records"}
     small = dataclasses.replace(parts, test=parts.test.take(slice(0, 100)))
-    assert codes(finding(parts.private.x, small)) == {"small-held-out-pool"}
+    assert codes(finding(parts.private.x, small)) == {"few-held-out-records"}
+    known = (parts.test.y != 3) & (parts.test.y != 7)
+    lacking = dataclasses.replace(parts, test=parts.test.take(known.nonzero()[:, 0]))
+    missing = finding(parts.private.x, lacking)
+    assert codes(missing) == {"classes-not-held-out"}
+    assert not missing.scores.test.listed[~torch.isin(parts.private.y, lacking.test.y)].any()
+    ours = parts.private.x.mean(0) * 0.5 + 0.5 * parts.private.x  # of another kind than the held-out ones
+    other = dataclasses.replace(parts, private=dataclasses.replace(parts.private, x=ours))
+    assert "records-alike" in codes(finding(ours, other))
     broken = parts.private.x.clone()
     broken[0] = torch.nan
     assert codes(finding(broken, parts, identity)) == {"broken-reconstructions"}
-    found = finding(parts.private.x, parts)
-    few = {name: dataclasses.replace(null, distinct=50) for name, null in found.scores.nulls.items()}
-    assert "few-null-scores" in codes(dataclasses.replace(found, scores=dataclasses.replace(found.scores, nulls=few)))
 
 
 def cell(parts: Split, **changes: object) -> Experiment:

@@ -76,7 +76,10 @@ def test_the_counts(completed: Completed) -> None:
     found = scores.found
     assert PRIVATE // 2 <= found.count == int(completed.finding.scores.found.sum()) < PRIVATE
     assert found.fraction.low < found.fraction.value == found.count / PRIVATE < found.fraction.high
-    assert scores.fpr == 0.01
+    assert scores.test is not None
+    assert scores.test.p == completed.finding.scores.test.together
+    assert sum(scores.test.by.values()) == found.count
+    assert scores.test.false == pytest.approx(0.05 * int(completed.finding.scores.test.listed.sum()))
 
 
 @pytest.mark.parametrize("metric", [MSE, PSNR])
@@ -116,11 +119,11 @@ def test_the_first_metric_is_counted_in_the_histogram(completed: Completed) -> N
 
 def test_the_curve_is_that_of_the_scores(completed: Completed) -> None:
     curve, scores = attack_of(completed).scores.roc, completed.finding.scores
-    assert curve.fpr == pytest.approx(scores.roc.fpr, rel=1e-3)
-    assert curve.tpr == pytest.approx(scores.roc.tpr, rel=1e-3)
-    assert curve.tpr_at_1_percent == (scores.p_held_out.numpy() <= 0.01).mean()
-    assert scores.nulls["held_out"].distinct < 999
-    assert curve.tpr_at_01_percent is None  # fewer than 999 different comparisons cannot show it
+    assert curve.fpr == pytest.approx(scores.test.roc.fpr, rel=1e-3)
+    assert curve.tpr == pytest.approx(scores.test.roc.tpr, rel=1e-3)
+    assert curve.tpr[-1] == 1.0
+    assert scores.test.held_out < 999
+    assert curve.tpr_at_01_percent is None  # fewer than 999 held-out records cannot show it
 
 
 def test_the_records_closer_than_their_neighbours_are_counted(completed: Completed) -> None:
@@ -180,7 +183,8 @@ def test_there_is_a_row_for_each_record(completed: Completed) -> None:
         assert row["mse"] == "" if np.isnan(value) else float(row["mse"]) == pytest.approx(value, rel=1e-5)
     unmatched = [row for row in made_rows if not row["candidate"]]
     assert len(unmatched) == LOST
-    assert {(row["mse"], row["found"], row["p_held_out"]) for row in unmatched} == {("", "no", "1")}
+    assert {row["mse"] for row in unmatched} == {""}
+    assert [float(row["p"]) for row in made_rows] == pytest.approx(scores.test.p.tolist(), rel=1e-3)
 
 
 def test_the_pictures_are_in_the_order_of_the_rows(completed: Completed) -> None:

@@ -40,6 +40,7 @@ from remanence.auditing.checks.preflight import preflight
 from remanence.auditing.countermeasures.comparison import countermeasures_for
 from remanence.auditing.evidence.columns import column_evidence, encoding_checks
 from remanence.auditing.evidence.membership import gather_evidence
+from remanence.auditing.evidence.together import together
 from remanence.auditing.inputs.digests import digest_data, digest_params
 from remanence.auditing.inputs.records import as_data
 from remanence.auditing.inputs.sklearn import covering
@@ -48,7 +49,6 @@ from remanence.experiments import checks
 from remanence.experiments.finding import Finding
 from remanence.experiments.provenance import version
 from remanence.experiments.summary import described
-from remanence.metrics.evaluation import FPR
 from remanence.metrics.exchangeability import FDR
 from remanence.progress import say
 from remanence.seeds import derive_seed
@@ -107,14 +107,14 @@ def audit(
         if each.status != "refused":
             waiting -= 1
             say(_line(tried[-1].row, perf_counter() - start))
-    counted = count_found(tried, others, seed)
-    if attacks is None and not any(row.found for row, _ in counted) and shows_weights_alone(release, tried):
-        more = attack_stand_ins(release, private, others, start + budget, steps, seed)
-        tried, counted = [*tried, *more], [*counted, *count_found(more, others, seed)]
-    rows = [row for row, _ in counted]
+    tests = [one.finding.scores.test for one in tried if one.finding is not None]
+    found = together(tests, seed=derive_seed(seed, "together"))
+    if attacks is None and not (found and found.found) and shows_weights_alone(release, tried):
+        tried += attack_stand_ins(release, private, others, start + budget, steps, seed)
+    rows = count_found(tried)
     findings = {row.name: one.finding for row, one in zip(rows, tried, strict=True) if one.finding is not None}
     evidence += column_evidence(release, private, others, findings, rows)
-    step = severity(rows, evidence, held_out=len(others))
+    step = severity(rows, evidence, found, held_out=len(others))
     estimates = tuple(Estimate(name=each.name, seconds=each.seconds) for each in asked if each.status != "refused")
     helps = (
         countermeasures_for(
@@ -136,8 +136,9 @@ def audit(
         digests=digests or _digests(release, private, others),
         preflight=replace(ready, estimates=estimates),
         attacks=tuple(rows),
+        together=found,
         evidence=evidence,
-        verdict=verdict(rows, evidence, step),
+        verdict=verdict(rows, evidence, step, found),
         severity=step,
         not_tested=not_tested(release, rows),
         correction=_correction(rows),
@@ -152,16 +153,16 @@ def audit(
         held_out=len(others),
         countermeasures=helps,
     )
-    identified = {row.name: found for row, found in counted if found is not None}
-    return Report(answer=answer, findings=findings, truth=private, identified=identified)
+    return Report(answer=answer, findings=findings, truth=private)
 
 
 def _correction(rows: Sequence[AttackRow]) -> str:
     ran = [row for row in rows if row.status == "ran" and row.subject == "release"]
     return (
-        f"{len(ran)} attack{'s' if len(ran) != 1 else ''} ran. Each counts a record as found at a false-positive rate "
-        f"of {FPR:.0%}, or on a list of which {FDR:.0%} are false, both divided by the number of attacks, so that all "
-        "of them together keep these levels."
+        f"{len(ran)} attack{'s' if len(ran) != 1 else ''} ran. Each lists records at a false-discovery rate of "
+        f"{FDR:.0%} by itself. The list, the p-value and the severity of the audit are of all of them together: the "
+        "best score of each record over the attacks is ranked, for private and held-out records alike, so that no "
+        "correction for their number is needed."
     )
 
 

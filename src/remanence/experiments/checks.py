@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from importlib.util import find_spec
+from math import ceil
 
+import torch
 from torch import Tensor
 
 from remanence.diagnostics.span import CLEAR, Span
@@ -13,6 +15,8 @@ from remanence.training.guarantee import guarantee_of
 from remanence.types import Caveat
 
 _SWAPPED = 0.1  # an AUC that chance does not reach from above
+_COARSE = 0.1  # of the records: where more must leak before any is listed, the list is coarse
+_ALIKE = 1e-6  # of a binomial test
 _OUTSIDE = 0.01  # of a record's energy; of records that were trained on rounding is left, or what initial weights left
 
 
@@ -39,24 +43,41 @@ def few_records(finding: Finding) -> Caveat | None:
     return Caveat(code="few-records", text=text)
 
 
-def few_null_scores(finding: Finding) -> Caveat | None:
-    fewest = min(finding.scores.nulls[name].distinct for name in ("held_out", "unrelated"))
-    if 1 / (1 + fewest) <= FPR:
-        return None
-    text = f"The nulls rest on only {fewest} comparisons, too few for a rate of {FPR:.0%}: nothing can be found."
-    return Caveat(code="few-null-scores", text=text)
-
-
-def small_held_out_pool(finding: Finding) -> Caveat | None:
-    """Draws from a small pool repeat its records, and a class that runs out is filled up from other classes."""
-    scarce = finding.scores.scarcest
-    if scarce.held_out >= 5 * scarce.needed:
+def few_held_out_records(finding: Finding) -> Caveat | None:
+    """Ranks among few records are coarse: a list at a false-discovery rate of 5 % needs 20 held-out ones for each."""
+    test = finding.scores.test
+    if (smallest := test.smallest_list) <= max(1, _COARSE * len(test.p)):
         return None
     text = (
-        f"Of class {scarce.label} there are only {scarce.held_out} held-out records, and a draw of the nulls asks for "
-        f"{scarce.needed}: their levels are less certain than their number of scores suggests. Hold more records out."
+        f"With {test.held_out:,} held-out records at least {smallest} of {len(test.p)} must leak before any is listed: "
+        f"hold out {ceil(len(test.p) / test.fdr):,} to see a single one."
     )
-    return Caveat(code="small-held-out-pool", text=text)
+    return Caveat(code="few-held-out-records", text=text)
+
+
+def classes_not_held_out(finding: Finding) -> Caveat | None:
+    if not (missing := finding.scores.test.untested):
+        return None
+    count = int(torch.isin(finding.truth.y.cpu(), torch.tensor(missing)).sum())
+    text = (
+        f"No record of class {', '.join(map(str, missing))} was held out: {count} private records cannot be tested "
+        "and count as not found. Hold out 20 records or more of each."
+    )
+    return Caveat(code="classes-not-held-out", text=text)
+
+
+def records_alike(finding: Finding) -> Caveat | None:
+    """Where private records resemble one another more than held-out ones, the test may take one for another."""
+    likeness = finding.scores.likeness
+    if likeness.p > _ALIKE or finding.scores.test.subjects is not None:
+        return None
+    text = (
+        f"The record most like a private one is private too for {likeness.nearest:.0%} of them, where "
+        f"{likeness.expected:.0%} were expected: private and held-out records are not of one kind, or several are of "
+        "one person or scene, and what is found may be another of these. Hold out records of the same kind, or say "
+        "which are of one subject with `groups`."
+    )
+    return Caveat(code="records-alike", text=text)
 
 
 def no_better_than_a_neighbour(finding: Finding) -> Caveat | None:
@@ -174,8 +195,9 @@ def tuned_on_truth(
 CHECKS: tuple[Callable[[Finding], Caveat | None], ...] = (
     nothing_found,
     few_records,
-    few_null_scores,
-    small_held_out_pool,
+    few_held_out_records,
+    classes_not_held_out,
+    records_alike,
     no_better_than_a_neighbour,
     unmatched_records,
     broken_reconstructions,

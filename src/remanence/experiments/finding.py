@@ -6,12 +6,14 @@ from time import perf_counter
 from typing import Any, final
 
 import torch
+from torch import Tensor
 
 from remanence.attacks import Attack, Linearised, ShadowAttack, SimuDy
 from remanence.data.splits import check_disjoint
 from remanence.errors import BadInput
 from remanence.execution import Backend
 from remanence.metrics import Matching, Metric, Scores, evaluate, hungarian
+from remanence.metrics.leakage import Releases
 from remanence.metrics.limit import Limit, reconstruction_limit
 from remanence.progress import track
 from remanence.releases import Case, KnowsFixed, KnowsTraining, require
@@ -63,16 +65,28 @@ def attack_cases(
     if not cases:
         raise BadInput("`cases` is empty: there is no release to attack", code="empty", argument="cases")
     truth, start = concat(case.truth for case in cases), perf_counter()
-    if len(public):
+    if len(public) and truth.is_image:  # rows of a table may well be equal
         check_disjoint({"truth": truth, "public": public})
     if isinstance(attack, ShadowAttack):
         _check_alike([case.release for case in cases], by=type(attack).__name__)
         bank = bank or build_bank(cases[0].release, public, seed=seed, backend=backend, store=store)
         check_disjoint({"truth": truth, "bank": bank.targets})
-    found = reconstruct([case.release for case in cases], attack, bank=bank, store=store, seed=seed)
-    seconds = perf_counter() - start
+    parts = _reconstruct_each([case.release for case in cases], attack, bank=bank, store=store, seed=seed)
+    found, seconds = _concatenated(parts), perf_counter() - start
+    releases = Releases(
+        candidates=_numbered([len(part.x) for part in parts]), records=_numbered([len(case.truth) for case in cases])
+    )
     owned = concat([public, cases[0].release.fixed]) if isinstance(cases[0].release, KnowsFixed) else public
-    scores = evaluate(found, truth, unrelated=unrelated, known=owned, matching=matching, metrics=metrics, seed=seed)
+    scores = evaluate(
+        found,
+        truth,
+        unrelated=unrelated,
+        known=owned,
+        matching=matching,
+        metrics=metrics,
+        releases=releases,
+        seed=seed,
+    )
     return Finding(
         release=cases[0].release,
         attack=attack,
@@ -95,6 +109,17 @@ def reconstruct(
 ) -> Reconstruction:
     """Run `attack`, fitted to `bank` where it learns from shadow models, on each release; the candidates of all, in
     the order of the releases. No truth is given."""
+    return _concatenated(_reconstruct_each(releases, attack, bank=bank, store=store, seed=seed))
+
+
+def _reconstruct_each(
+    releases: Sequence[Any],
+    attack: Attack[Any] | ShadowAttack,
+    *,
+    bank: ShadowBank | None,
+    store: Store | None,
+    seed: int,
+) -> list[Reconstruction]:
     ready = attack
     if store is not None and isinstance(attack, SimuDy | Linearised):
         ready = with_search(attack, checkpoints=store.folder)
@@ -103,7 +128,12 @@ def reconstruct(
         ready = attack.fit(bank, seed=seed)
     assert isinstance(ready, Attack)
     attacked = track(enumerate(releases), total=len(releases), label="releases")
-    return _concatenated([ready.run(release, seed=seed + i) for i, release in attacked])
+    return [ready.run(release, seed=seed + i) for i, release in attacked]
+
+
+def _numbered(counts: Sequence[int]) -> Tensor:
+    """The number of each group, as often as it has members."""
+    return torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
 
 
 def _check_alike(releases: Sequence[Any], *, by: str) -> None:

@@ -1,4 +1,5 @@
-"""A run folder: `results.json` (one result per experiment), `scores.csv` (one row per record), `images.safetensors`.
+"""A run folder: `results.json` (one result per experiment), `scores.csv` (one row per record), `images.safetensors`,
+`evidence.safetensors` (small arrays that tests can be computed from again).
 
 Every file is written under a temporary name and renamed, so that a reader never meets half of one, and all are checked
 on reading, so that a page is never rendered from something else.
@@ -7,7 +8,7 @@ on reading, so that a page is never rendered from something else.
 import csv
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias, final
 
@@ -18,6 +19,7 @@ from remanence.disk import replace_files
 from remanence.errors import BadInput
 from remanence.experiments.results import Result, dump_results, parse_results
 
+EVIDENCE = "evidence.safetensors"
 Row: TypeAlias = dict[str, str]
 
 
@@ -28,12 +30,13 @@ class Run:
 
     `images` is keyed `INDEX/truth`, `INDEX/reconstruction`, `INDEX/lookalike`, where INDEX is the experiment's position
     in `results`; row i of each belongs to the experiment's i-th row. Other pictures are keyed `INDEX/what they show`. A
-    redacted run has none.
+    redacted run has none. `evidence` holds the arrays that tests can be computed from again, keyed in the same way.
     """
 
     results: list[Result]
     rows: list[Row]
     images: dict[str, Tensor]
+    evidence: dict[str, Tensor] = field(default_factory=dict)
 
     def rows_of(self, label: str) -> list[Row]:
         return [row for row in self.rows if row["experiment"] == label]
@@ -49,12 +52,16 @@ def redacted(run: Run) -> Run:
 
 
 def read_run(folder: Path) -> Run:
+    from safetensors.torch import load_file
+
     results = read_results(folder)
     with _reading(folder / "scores.csv") as path:
         rows = _read_rows(path)
     with _reading(folder / "images.safetensors") as path:
         images = _read_images(path)
-    return Run(results=results, rows=rows, images=images)
+    with _reading(folder / EVIDENCE) as path:
+        evidence = load_file(path) if path.is_file() else {}
+    return Run(results=results, rows=rows, images=images, evidence=evidence)
 
 
 def read_results(folder: Path) -> list[Result]:
@@ -108,16 +115,20 @@ def write_run(folder: Path, run: Run) -> None:
     from safetensors.torch import save
 
     images, scores, results = (folder / name for name in ("images.safetensors", "scores.csv", "results.json"))
+    evidence = folder / EVIDENCE
     stored = {name: image.contiguous() for name, image in run.images.items()}
+    arrays = {name: each.contiguous() for name, each in run.evidence.items()}
     text = dump_results(run.results)
     writes: dict[Path, Callable[[Path], object]] = {}
     if stored:
         writes[images] = lambda path: path.write_bytes(save(stored))
+    if arrays:
+        writes[evidence] = lambda path: path.write_bytes(save(arrays))
     if run.rows:
         writes[scores] = lambda path: _write_rows(path, run.rows)
     writes[results] = lambda path: path.write_text(text, encoding="utf-8")
     replace_files(writes)
-    for path in {images, scores} - writes.keys():
+    for path in {images, scores, evidence} - writes.keys():
         path.unlink(missing_ok=True)
 
 

@@ -93,7 +93,8 @@ class Outcome:
     """What an evaluation gives: the finding of an attack, measures, figures, rows of pictures, caveats.
 
     `pictures` are rows of images in [0, 1] by what they show; a redacted run leaves them out, and figures of points
-    with them. `verdict` is a sentence that stands in place of the list of measures.
+    with them. `verdict` is a sentence that stands in place of the list of measures. `arrays` are small ones that tests
+    can be computed from again.
     """
 
     finding: Finding | None = None
@@ -102,6 +103,7 @@ class Outcome:
     pictures: Mapping[str, Tensor] = field(default_factory=dict)
     caveats: tuple[Caveat, ...] = ()
     verdict: str | None = None
+    arrays: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, x in self.pictures.items():
@@ -127,6 +129,7 @@ def joined(outcomes: Sequence[Outcome]) -> Outcome:
         pictures={name: x for outcome in outcomes for name, x in outcome.pictures.items()},
         caveats=tuple(chain.from_iterable(outcome.caveats for outcome in outcomes)),
         verdict=" ".join(verdicts) or None,
+        arrays={name: x for outcome in outcomes for name, x in outcome.arrays.items()},
     )
 
 

@@ -20,7 +20,7 @@ from remanence.metrics.limit import Limit
 from remanence.metrics.statistics import check_lengths
 from remanence.types import Caveat
 
-SCHEMA = 3
+SCHEMA = 4
 Kind: TypeAlias = Literal["attack", "measurement", "refused"]
 
 
@@ -81,6 +81,51 @@ class Counted:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class TestSummary:
+    """The test that decides which records are found: ranks among `held_out` records, a list at the false-discovery
+    rate `fdr` of which about `false` are there by chance, and `p` of all records together.
+
+    `copies` of those found are exact. Before `smallest_list` records leak, none can be listed. `by` counts the records
+    that are found by the similarity that recognises each.
+    """
+
+    fdr: float
+    p: float
+    false: float
+    copies: int
+    held_out: int
+    smallest_list: int
+    untested: tuple[int, ...]  # classes of which no record was held out
+    by: dict[str, int]
+    subjects: int | None  # where several records are of one subject, whose number it is
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class IdentificationSummary:
+    """How well reconstructions pick their records out of held-out ones, beside what held-out records reach."""
+
+    held_out: int
+    median: float
+    chance_median: float | None
+    top1: Interval
+    chance_top1: float | None
+    top5: Interval
+    chance_top5: float | None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Closer:
+    """How many records are closer than their nearest neighbour, and which fraction of held-out ones is."""
+
+    count: int
+    fraction: Interval
+    chance: float | None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Histogram:
     """Counts of the primary metric between the edges: of the records, and of the scores of two null levels."""
 
@@ -96,10 +141,11 @@ class Histogram:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ScoreSummary:
-    """The scores of a reconstruction; `primary` names the metric that decides which records are found at `fpr`.
+    """The scores of a reconstruction; `primary` names the metric of the histogram and of the nearest neighbour.
 
-    `closer` counts the records that score better than their own nearest neighbour among those the attacker could own.
-    `objective` is the attack's own criterion at its end.
+    `test` says how `found` was decided; it is null in results of before, where found meant to beat two pooled null
+    levels at a false-positive rate of 1 % each. `closer` counts the records that score better than their own nearest
+    neighbour among those the attacker could own. `objective` is the attack's own criterion at its end.
     """
 
     records: int
@@ -108,9 +154,10 @@ class ScoreSummary:
     primary: str
     objective: float | None
     metrics: dict[str, MetricSummary]
-    fpr: float
     found: Counted
-    closer: Counted | None
+    test: TestSummary | None
+    identification: IdentificationSummary | None
+    closer: Closer | None
     labels: Labels | None
     roc: Roc
     histogram: Histogram

@@ -15,11 +15,11 @@ from remanence.experiments import Completed, Experiment, Prepared, Victims, prep
 from remanence.experiments.experiment import device_of
 from remanence.experiments.folder import Run, read_results, redacted, write_run
 from remanence.experiments.results import Result
-from remanence.experiments.summary import images, result_of, rows
+from remanence.experiments.summary import arrays, images, result_of, rows
 from remanence.progress import say
 from remanence.shadow import Store
 
-FILES = ("results.json", "scores.csv", "images.safetensors", "report.html")
+FILES = ("results.json", "scores.csv", "images.safetensors", "evidence.safetensors", "report.html")
 
 
 @final
@@ -106,7 +106,13 @@ def _prepared(
 def _with_result(run: Run, completed: Completed, job: Job) -> Run:
     made = result_of(completed, recipe=job.recipe, scale=job.scale, seed=job.seed, command=job.command)
     pictures = {f"{len(run.results)}/{name}": x for name, x in images(completed).items()}
-    run = Run(results=[*run.results, made], rows=[*run.rows, *rows(completed)], images={**run.images, **pictures})
+    evidence = {f"{len(run.results)}/{name}": x for name, x in arrays(completed).items()}
+    run = Run(
+        results=[*run.results, made],
+        rows=[*run.rows, *rows(completed)],
+        images={**run.images, **pictures},
+        evidence={**run.evidence, **evidence},
+    )
     return redacted(run) if job.redact else run
 
 

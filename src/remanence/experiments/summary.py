@@ -1,5 +1,6 @@
 """From a completed experiment to its result, the rows of `scores.csv` and its pictures."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from math import isfinite
@@ -17,6 +18,8 @@ from remanence.experiments.outcome import Figure, Measure, Series, quantities_of
 from remanence.experiments.provenance import commit, hardware
 from remanence.metrics import Metric, Null, Scores
 from remanence.metrics.evaluation import FPR
+from remanence.metrics.identification import Identification
+from remanence.metrics.leakage import LeakTest
 from remanence.types import Data
 
 BINS = 30
@@ -56,6 +59,7 @@ def rows(completed: Completed) -> list[Row]:
     if (finding := completed.outcome.finding) is None:
         return []
     scores, truth = finding.scores, finding.truth
+    p = scores.test.of_records
     return [
         {
             "experiment": completed.experiment.label,
@@ -65,8 +69,10 @@ def rows(completed: Completed) -> list[Row]:
             "candidate": str(int(scores.index[i])) if scores.index[i] >= 0 else "",
             "found": "yes" if scores.found[i] else "no",
             "closer": "yes" if scores.closer[i] else "no",
-            "p_held_out": f"{float(scores.p_held_out[i]):.4g}",
-            "p_unrelated": f"{float(scores.p_unrelated[i]):.4g}",
+            "p": f"{float(p[i]):.4g}",
+            "exact": "yes" if scores.test.copies[i] else "no",
+            "recognised_by": scores.test.recognised_by(i),
+            "rank": str(int(scores.test.identification.rank[i])),
             **{name: f"{float(v[i]):.6g}" if isfinite(v[i]) else "" for name, v in scores.values.items()},
         }
         for i in range(len(truth))
@@ -83,6 +89,12 @@ def images(completed: Completed) -> dict[str, Tensor]:
         matched[has] = found[scores.index[has]].nan_to_num(0).to(truth)
         pictures |= {"truth": truth, "reconstruction": matched, "lookalike": scores.lookalike}
     return {name: as_pixels(x) for name, x in pictures.items()}
+
+
+def arrays(completed: Completed) -> dict[str, Tensor]:
+    """What the tests of an experiment can be computed from again: of its finding, then those that evaluations kept."""
+    finding = completed.outcome.finding
+    return (finding.scores.test.arrays() if finding is not None else {}) | dict(completed.outcome.arrays)
 
 
 def as_pixels(x: Tensor) -> Tensor:
@@ -141,6 +153,7 @@ def _scores(scores: Scores, objective: float | None) -> results.ScoreSummary:
     def rounded(rates: tuple[float, ...]) -> tuple[float, ...]:
         return tuple(float(f"{v:.4g}") for v in rates)
 
+    roc = scores.test.roc
     return results.ScoreSummary(
         records=len(scores.index),
         candidates=scores.candidates,
@@ -148,12 +161,42 @@ def _scores(scores: Scores, objective: float | None) -> results.ScoreSummary:
         primary=scores.primary.name,
         objective=number(objective),
         metrics={metric.name: _metric(metric, scores) for metric in scores.metrics},
-        fpr=FPR,
         found=results.Counted(count=int(scores.found.sum()), fraction=scores.fraction_found),
-        closer=results.Counted(count=int(scores.closer.sum()), fraction=scores.fraction_closer),
+        test=_test(scores.test),
+        identification=_identification(scores.test.identification),
+        closer=results.Closer(
+            count=int(scores.closer.sum()), fraction=scores.fraction_closer, chance=number(scores.chance_closer)
+        ),
         labels=scores.labels,
-        roc=replace(scores.roc, fpr=rounded(scores.roc.fpr), tpr=rounded(scores.roc.tpr)),
+        roc=replace(roc, fpr=rounded(roc.fpr), tpr=rounded(roc.tpr)),
         histogram=_histogram(scores),
+    )
+
+
+def _test(test: LeakTest) -> results.TestSummary:
+    found = [test.recognised_by(int(record)) for record in test.found.nonzero()[:, 0]]
+    return results.TestSummary(
+        fdr=test.fdr,
+        p=test.together,
+        false=test.false,
+        copies=int(test.copies.sum()),
+        held_out=test.held_out,
+        smallest_list=test.smallest_list,
+        untested=test.untested,
+        by=dict(Counter(found)),
+        subjects=None if test.subjects is None else test.subjects.private,
+    )
+
+
+def _identification(found: Identification) -> results.IdentificationSummary:
+    return results.IdentificationSummary(
+        held_out=found.held_out,
+        median=found.median,
+        chance_median=number(found.chance_median),
+        top1=found.top1,
+        chance_top1=number(found.chance_top1),
+        top5=found.top5,
+        chance_top5=number(found.chance_top5),
     )
 
 

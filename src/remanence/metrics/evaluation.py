@@ -1,12 +1,11 @@
 """The evaluation of a reconstruction against the truth: every score together with its null levels.
 
-A record is *found* when its matched score beats both nulls at a 1 % false-positive rate: (a) the same reconstructions
-against held-out records, (b) unrelated records in place of the reconstructions. See docs/evidence.md.
+A record is *found* when it stands on the list of a test at a false-discovery rate of 5 %, by its rank among held-out
+records of its class, or is an exact copy (`leakage`). See docs/evidence.md.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil
 from typing import final
 
 from torch import Tensor
@@ -14,6 +13,9 @@ from torch import Tensor
 from remanence.data.splits import check_disjoint
 from remanence.errors import BadInput
 from remanence.metrics.base import Metric
+from remanence.metrics.exchangeability import Likeness, likeness
+from remanence.metrics.leakage import LeakTest, Releases, leak_test
+from remanence.metrics.lpips import LPIPS
 from remanence.metrics.matching import NONE, Matching, hungarian
 from remanence.metrics.nulls import (
     Null,
@@ -22,26 +24,18 @@ from remanence.metrics.nulls import (
     matched,
     mean_image,
     nearest_neighbour,
+    neighbours,
     noise,
     unrelated_images,
 )
 from remanence.metrics.pixel import MAE, MSE, NCC, PSNR
+from remanence.metrics.similarity import similarities
 from remanence.metrics.ssim import SKIMAGE, SSIM, SSIM3
-from remanence.metrics.statistics import Interval, Roc, binomial_proportion, bootstrap_mean, p_values, roc
+from remanence.metrics.statistics import Interval, binomial_proportion, bootstrap_mean
 from remanence.progress import track
 from remanence.types import Data, Reconstruction
 
 FPR = 0.01
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Scarcity:
-    """The class with the fewest held-out records relative to those that one sample of a null needs."""
-
-    label: int
-    held_out: int
-    needed: int
 
 
 @final
@@ -56,30 +50,37 @@ class Labels:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scores:
-    """The scores of each record, in the order of the truth, with intervals and null levels. The first metric decides
+    """The scores of each record, in the order of the truth, with intervals and null levels, and the test that decides
     which records are found."""
 
     matching: str
     metrics: tuple[Metric, ...]
     candidates: int
-    scarcest: Scarcity
     index: Tensor  # the candidate of each record, -1 where there is none
     values: Values
     means: dict[str, Interval]
     nulls: dict[str, Null]
-    p_held_out: Tensor
-    p_unrelated: Tensor
-    found: Tensor
-    fraction_found: Interval
+    test: LeakTest
+    likeness: Likeness  # of the private records, where every record is its own subject
     closer: Tensor  # which reconstructions are closer to their record than its nearest neighbour is
     fraction_closer: Interval
+    chance_closer: float  # of held-out records: how many are closer to their match than to their nearest neighbour
     labels: Labels | None  # None where the attack returned none
-    roc: Roc  # records against held-out records
     lookalike: Tensor  # the nearest neighbour of each record among those that the attacker could own
 
     @property
+    def found(self) -> Tensor:
+        """(records,): which records are found."""
+        return self.test.found
+
+    @property
+    def fraction_found(self) -> Interval:
+        """The fraction of the records, or of their subjects, that are found."""
+        return self.test.fraction
+
+    @property
     def primary(self) -> Metric:
-        """The metric that decides which records are found."""
+        """The metric that comes first, by which records are compared with their nearest neighbour."""
         return self.metrics[0]
 
     @property
@@ -96,23 +97,26 @@ def evaluate(
     known: Data | None = None,
     matching: Matching = hungarian,
     metrics: Sequence[Metric] | None = None,
+    releases: Releases | None = None,
     seed: int = 0,
 ) -> Scores:
-    """Score `reconstruction` against `truth`, with its null levels.
+    """Score `reconstruction` against `truth`, with its null levels, and test which records are found.
 
     `unrelated` are records of the same distribution that were never trained on; `known` the records that the attacker
-    could own, for the mean image and the nearest neighbour (`unrelated` where not given).
+    could own, for the mean image and the nearest neighbour (`unrelated` where not given). `releases` says which
+    candidates and records belong together, where there are several releases.
     """
     if len(truth) == 0:
         raise BadInput("`truth` is empty: give the records to compare with", code="empty", argument="truth")
-    check_disjoint({"truth": truth, "unrelated": unrelated})
+    if truth.is_image:  # rows of a table may well be equal
+        check_disjoint({"truth": truth, "unrelated": unrelated})
     metrics = tuple(metrics or default_metrics(truth))
     known = known if known is not None and len(known) else unrelated
     truth, unrelated, known = (
         data.to(reconstruction.x.device, reconstruction.x.dtype) for data in (truth, unrelated, known)
     )
     x = reconstruction.x.detach()
-    index, values = matched(x, truth.x, matching, metrics)
+    index, values = matched(x, truth.x, matching, metrics, releases)
     lookalike, neighbour = nearest_neighbour(truth, known, metrics)
     levels: dict[str, Callable[[], Null]] = {
         "held_out": lambda: held_out(x, truth, unrelated, matching, metrics, seed=seed),
@@ -122,33 +126,35 @@ def evaluate(
         "nearest_neighbour": lambda: neighbour,
     }
     nulls = {name: compute() for name, compute in track(levels.items(), total=len(levels), label="levels of chance")}
-    score, against_held_out, against_unrelated, neighbour_score = (
-        oriented(metrics[0], v[metrics[0].name])
-        for v in (values, nulls["held_out"].values, nulls["unrelated"].values, neighbour.values)
-    )
-    p_held_out = p_values(score, against_held_out, distinct=nulls["held_out"].distinct)
-    p_unrelated = p_values(score, against_unrelated, distinct=nulls["unrelated"].distinct)
-    found = (p_held_out <= FPR) & (p_unrelated <= FPR)
+    score, neighbour_score = (oriented(metrics[0], v[metrics[0].name]) for v in (values, neighbour.values))
     closer = score > neighbour_score  # False for a record without a score (NaN)
+    by = similarities(truth, perceptual=LPIPS in metrics)
     return Scores(
         matching=matching.name,
         metrics=metrics,
         candidates=len(x),
-        scarcest=_scarcest(truth, unrelated, len(x)),
         index=index,
         values=values,
         means={m.name: bootstrap_mean(values[m.name], seed=seed) for m in metrics},
         nulls=nulls,
-        p_held_out=p_held_out,
-        p_unrelated=p_unrelated,
-        found=found,
-        fraction_found=binomial_proportion(int(found.sum()), len(truth)),
+        test=leak_test(x, truth, unrelated, releases=releases, by=by, seed=seed),
+        likeness=likeness(truth.x, unrelated.x, truth.y, unrelated.y),
         closer=closer,
         fraction_closer=binomial_proportion(int(closer.sum()), len(truth)),
+        chance_closer=_chance_closer(nulls["held_out"], unrelated, known, metrics[0]),
         labels=_labels(reconstruction, truth, index),
-        roc=roc(score, against_held_out, distinct=nulls["held_out"].distinct),
         lookalike=lookalike,
     )
+
+
+def _chance_closer(null: Null, unrelated: Data, known: Data, metric: Metric) -> float:
+    """The fraction of held-out records, matched as the truth is, that are closer than their nearest neighbour."""
+    if null.records is None or not len(null.records):
+        return float("nan")
+    records, position = null.records.unique(return_inverse=True)
+    x = unrelated.x[records]
+    neighbour = oriented(metric, metric.paired(known.x[neighbours(x, known.x, metric)], x))
+    return float((oriented(metric, null.values[metric.name]) > neighbour[position]).double().mean())
 
 
 def _labels(reconstruction: Reconstruction, truth: Data, index: Tensor) -> Labels | None:
@@ -164,19 +170,6 @@ def quantities(metrics: Sequence[Metric]) -> dict[str, bool]:
     """The quantities of an evaluation that a claim can be about, and whether higher is better."""
     named = {f"{kind} {m.name}": m.higher_is_better for kind in ("mean", "median") for m in metrics}
     return named | {"share found": True, "share closer than the nearest neighbour": True}
-
-
-def _scarcest(truth: Data, unrelated: Data, candidates: int) -> Scarcity:
-    per_record = max(1.0, candidates / len(truth))
-    classes = [
-        Scarcity(
-            label=int(label),
-            held_out=int((unrelated.y == label).sum()),
-            needed=ceil(per_record * int((truth.y == label).sum())),
-        )
-        for label in truth.y.unique()
-    ]
-    return min(classes, key=lambda c: c.held_out / c.needed)
 
 
 def oriented(metric: Metric, values: Tensor) -> Tensor:

@@ -1,24 +1,57 @@
-"""An exact test of a leak: without one, private and held-out records of a class score alike.
+"""Tests that rest on exchangeability: without a leak, private and held-out records of a class score alike.
 
-Given the reconstructions, a record's score is that of its nearest reconstruction. If nothing leaked, the private and
-held-out records of one class are exchangeable, so the rank of a private record among them is uniform, whatever the
-reconstructions are; a permutation of private and held-out records within classes gives one p-value for all.
+Given the reconstructions, let S(r) be how well record r is recognised in them, for private and held-out records by the
+same function, which may look at all of these records but not at which are private. Without a leak the private and the
+held-out records of one class are exchangeable, so that the rank of a private record among the held-out ones is
+uniform, whatever the reconstructions are; Benjamini and Hochberg's procedure on these ranks lists records at a stated
+false-discovery rate (Bates et al. 2023), and a permutation within classes gives one p-value for all records.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
 import torch
 from torch import Tensor
 
-from remanence.metrics.base import Metric
-from remanence.metrics.evaluation import oriented
-from remanence.metrics.pixel import MSE
-from remanence.types import Data
+from remanence.errors import BadInput
 
-FDR = 0.05  # of a list of discoveries, the fraction that is false
-_EXACT = 1e-3  # of the squared distance to the nearest held-out record
-_PAIRS = 200_000  # scored at once
+FDR = 0.05  # of a list, the fraction that is false
+_SMALL = 20  # records of a class: smaller ones are standardised together
+_FIRST, _DRAWS = 999, 19999  # permutations; the first ones suffice where they show no leak
+_AT_ONCE = 2**23  # random numbers
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pool:
+    """Scores of private and then held-out records, with what was reconstructed from each release.
+
+    A private record belongs to one release; a held-out one to none, and is scored with all of them.
+    """
+
+    scores: Tensor  # (releases, private + held-out records): larger is better
+    labels: Tensor  # (private + held-out records,): records are exchangeable within these
+    release: Tensor  # (private records,): the row of each
+
+    def __post_init__(self) -> None:
+        releases, records = self.scores.shape
+        if len(self.labels) != records or len(self.release) > records:
+            message = f"`labels` must be as many as the {records} records of `scores`, got {len(self.labels)}"
+            raise BadInput(message, code="shape-mismatch", argument="labels")
+        if len(self.release) and int(self.release.max()) >= releases:
+            message = f"`release` must be below {releases}, the number of rows, got {int(self.release.max())}"
+            raise BadInput(message, code="out-of-range", argument="release")
+
+    @property
+    def private(self) -> int:
+        """The number of private records."""
+        return len(self.release)
+
+    @property
+    def private_scores(self) -> Tensor:
+        """(private records,): the score of each with its own release."""
+        return self.scores[self.release, torch.arange(self.private)]
 
 
 @final
@@ -26,50 +59,129 @@ _PAIRS = 200_000  # scored at once
 class RankTest:
     """The p-values of a rank test: of each private record, and of all of them together."""
 
-    records: Tensor  # (private records,): ranks among the held-out records of the class
+    records: Tensor  # (private records,); 1 where nobody held out a record of the class
     together: float  # by permutation within classes
 
 
-def nearest_scores(candidates: Tensor, records: Tensor, metric: Metric) -> Tensor:
-    """(records,): the score of each record's nearest candidate, larger is better."""
-    if not len(candidates) or not len(records):
-        return records.new_full((len(records),), -torch.inf)
-    rows = max(1, _PAIRS // len(candidates))
-    chunks = [oriented(metric, metric.pairwise(candidates, chunk)).amax(dim=0) for chunk in records.split(rows)]
-    return torch.cat(chunks)
+def competitive(scores: Tensor) -> Tensor:
+    """(m, n): by how much each score of a candidate exceeds the best score that it has with any other record.
 
-
-def rank_test(
-    private: Tensor,
-    held_out: Tensor,
-    private_labels: Tensor,
-    held_out_labels: Tensor,
-    *,
-    seed: int,
-    draws: int = 19999,
-) -> RankTest:
-    """Test scores of `private` records against those of `held_out` ones, larger being better, class by class.
-
-    The statistic of all records is the sum of -log of their ranks among private and held-out records; records of a
-    class that nobody held out have p = 1.
+    What resembles every record is evidence of none: a blank candidate, or one of two equal records.
     """
-    private, held_out = private.nan_to_num(nan=-torch.inf), held_out.nan_to_num(nan=torch.inf)  # to the safe side
+    if scores.shape[1] < 2:
+        return scores
+    best, second = scores.topk(2, dim=1).values.unbind(1)
+    exceeded = torch.where(scores == best[:, None], second[:, None], best[:, None])
+    return scores - exceeded
+
+
+def standardised(scores: Tensor, labels: Tensor) -> Tensor:
+    """(releases, records): the scores less the median of their class, over the distance of its 16th percentile below.
+
+    The upper half plays no part, so that leaks stand out; classes of few records are taken together.
+    """
+    classes, index, counts = labels.unique(return_inverse=True, return_counts=True)
+    merged = torch.where(counts < _SMALL, len(classes), torch.arange(len(classes)))[index]
+    result = torch.empty_like(scores)
+    for label in merged.unique():
+        here = merged == label
+        values = scores[:, here]
+        low, median = values.quantile(values.new_tensor([0.16, 0.5]), dim=1)
+        deviation = values.std(1, correction=0)
+        scale = torch.maximum(median - low, 0.1 * deviation).clamp_min(1e-9)  # nearly all may have the same score
+        result[:, here] = (values - median[:, None]) / scale[:, None]
+    return result
+
+
+def rank_test(pool: Pool, *, seed: int) -> RankTest:
+    """The rank test of `pool`, whose scores should be standardised by class."""
+    scores = pool.private_scores.double().cpu()
+    return RankTest(records=_of_records(pool, scores), together=_permutation(pool, seed))
+
+
+def _of_records(pool: Pool, private_scores: Tensor) -> Tensor:
+    """(private records,): the fraction of held-out records that score as well, the record itself included.
+
+    Ranks are within the class where enough of it was held out for a list of a tenth of the records, or of five. Where
+    not, they are among all held-out records, weighted to the classes of the private ones, which keeps the level on
+    average over the classes; and no smaller than the fraction of the own class that scores as well, which keeps it
+    within each.
+    """
+    n = pool.private
+    scores = pool.scores[:, n:].double().cpu()
+    index = pool.labels.cpu().unique(return_inverse=True)[1]
+    ours, theirs = (torch.bincount(part, minlength=int(index.max()) + 1).double() for part in (index[:n], index[n:]))
+    weight = (ours / theirs.clamp_min(1))[index[n:]]
+    fine = smallest_list(n, theirs) <= max(5, n / 10)
+    p = torch.ones(n, dtype=torch.double)
+    for release in pool.release.unique():
+        for label in index[:n][pool.release == release].unique():
+            here = ((pool.release == release) & (index[:n] == label)).nonzero()[:, 0]
+            rivals = scores[release][index[n:] == label]
+            if not len(rivals):
+                continue
+            above = _weight_above(private_scores[here], rivals, torch.ones_like(rivals))
+            if fine[label]:
+                p[here] = (1 + above) / (1 + len(rivals))
+            else:
+                of_all = _weight_above(private_scores[here], scores[release], weight)
+                pooled = (weight.mean() + of_all) / (weight.mean() + weight.sum())
+                p[here] = torch.maximum(pooled, above / len(rivals)).clamp_max(1)
+    return p
+
+
+def smallest_list(records: int, held_out: Tensor, fdr: float = FDR) -> Tensor:
+    """The number of `records` that must leak before any can be listed, by ranks among so many `held_out` ones."""
+    return (records / (fdr * (1 + held_out)) - 1e-9).ceil().clamp_min(1)
+
+
+def _weight_above(scores: Tensor, null: Tensor, weight: Tensor) -> Tensor:
+    """(scores,): the total weight of null scores that are at least as large as each score."""
+    order = null.argsort()
+    below = torch.cat([weight.new_zeros(1), weight[order].cumsum(0)])
+    return (below[-1] - below[torch.searchsorted(null[order], scores)]).clamp_min(0)
+
+
+def _permutation(pool: Pool, seed: int) -> float:
+    """The p-value of the sum of -log ranks of private records among all records of their class."""
     generator = torch.Generator().manual_seed(seed)
-    each = torch.ones(len(private), dtype=torch.double)
-    observed, sampled = 0.0, torch.zeros(draws, dtype=torch.double)
-    for label in private_labels.unique():
-        here = private_labels == label
-        ours, theirs = private[here].double().cpu(), held_out[held_out_labels == label].double().cpu()
-        if not len(theirs):
-            continue
-        each[here.cpu()] = (1 + (theirs[None] >= ours[:, None]).sum(1)).double() / (1 + len(theirs))
-        pooled = torch.cat([ours, theirs])
-        surprise = -(pooled[None] >= pooled[:, None]).double().mean(1).log()
-        observed += float(surprise[: len(ours)].sum())
-        order = torch.rand(draws, len(pooled), generator=generator).topk(len(ours), dim=1).indices
-        sampled += surprise[order].sum(1)
-    together = float((1 + (sampled >= observed - 1e-9).sum()) / (1 + draws))
-    return RankTest(records=each, together=together)
+    strata = [each for each in _strata(pool) if each[0].shape[1] > len(each[1])]
+    if not strata:
+        return 1.0
+    observed = sum(float(surprise[rows, torch.arange(len(rows))].sum()) for surprise, rows in strata)
+    done, above = 0, 0
+    for draws in (_FIRST, _DRAWS - _FIRST):
+        sampled = sum((_sampled_sums(*each, draws, generator) for each in strata), torch.zeros(draws).double())
+        above += int((sampled >= observed - 1e-9).sum())
+        done += draws
+        if above >= 10:
+            break
+    return (1 + above) / (1 + done)
+
+
+def _strata(pool: Pool) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of each class -log of the ranks (releases, records) of private and then held-out records, and the releases of the
+    private ones as rows of it."""
+    n, labels = pool.private, pool.labels
+    for label in labels[:n].unique():
+        here = (labels == label).nonzero()[:, 0]
+        releases, rows = pool.release[here[here < n]].unique(return_inverse=True)
+        scores = pool.scores[releases][:, here].double().cpu()
+        below = torch.searchsorted(scores.sort(dim=1).values, scores)
+        yield -((len(here) - below).double() / len(here)).log(), rows.cpu()
+
+
+def _sampled_sums(surprise: Tensor, rows: Tensor, draws: int, generator: torch.Generator) -> Tensor:
+    """(draws,): the sums for private records that are drawn at random from all."""
+    size, block = surprise.shape[1], max(1, _AT_ONCE // surprise.shape[1])
+    sums = []
+    for start in range(0, draws, block):
+        order = torch.rand(min(block, draws - start), size, generator=generator).topk(len(rows), dim=1).indices
+        if len(surprise) > 1:  # topk sorts: which release a record goes to is drawn too
+            shuffled = torch.rand(order.shape, generator=generator).argsort(dim=1)
+            order = order.gather(1, shuffled)
+        sums.append(surprise[rows, order].sum(1))
+    return torch.cat(sums)
 
 
 def rank_sum_test(private: Tensor, held_out: Tensor, private_labels: Tensor, held_out_labels: Tensor) -> float:
@@ -98,36 +210,42 @@ def rank_sum_test(private: Tensor, held_out: Tensor, private_labels: Tensor, hel
     return float(norm.sf((excess - step) / variance**0.5))
 
 
-def leak_test(candidates: Tensor, truth: Data, held_out: Data, metric: Metric, *, seed: int) -> RankTest:
-    """The rank test of reconstructions `candidates` of the records `truth`, against records that were held out."""
-    ours, theirs = (nearest_scores(candidates, data.x.to(candidates), metric) for data in (truth, held_out))
-    return rank_test(ours, theirs, truth.y, held_out.y, seed=seed)
+@final
+@dataclass(frozen=True, kw_only=True)
+class Likeness:
+    """How many private records have a private one as their nearest, beside what exchangeable records would have."""
+
+    nearest: float  # fraction of the private records
+    expected: float
+    p: float
+
+
+def likeness(private: Tensor, held_out: Tensor, private_labels: Tensor, held_out_labels: Tensor) -> Likeness:
+    """Whether private records resemble one another more than held-out ones of their class, by nearest neighbours
+    (Schilling 1986; Henze 1988). Neighbours are mutual, so that p is rough: only very small values say something."""
+    from scipy.stats import binom
+
+    count, total, expected = 0, 0, 0.0
+    for label in private_labels.unique():
+        ours, theirs = private[private_labels == label].flatten(1), held_out[held_out_labels == label].flatten(1)
+        n, m = len(ours), len(theirs)
+        if n < 2 or not m:
+            continue
+        pool = torch.cat([ours, theirs])
+        distance = pool.square().sum(1) - 2 * ours @ pool.T
+        distance[torch.arange(n), torch.arange(n)] = torch.inf
+        count += int((distance.argmin(1) < n).sum())
+        total, expected = total + n, expected + n * (n - 1) / (n + m - 1)
+    if not total:
+        return Likeness(nearest=0.0, expected=0.0, p=1.0)
+    p = float(binom.sf(count - 1, total, expected / total))
+    return Likeness(nearest=count / total, expected=expected / total, p=p)
 
 
 def discoveries(p: Tensor, fdr: float) -> Tensor:
     """Which hypotheses are rejected at a false-discovery rate (Benjamini and Hochberg 1995)."""
-    order = p.argsort()
-    below = p[order] <= fdr * torch.arange(1, len(p) + 1, dtype=p.dtype) / len(p)
-    count = int(below.nonzero().max()) + 1 if bool(below.any()) else 0
-    rejected = torch.zeros(len(p), dtype=torch.bool)
-    rejected[order[:count]] = True
-    return rejected
+    from scipy.stats import false_discovery_control
 
-
-def exact_copies(candidates: Tensor, truth: Data, held_out: Data) -> Tensor:
-    """(records,): whether a candidate is a thousand times nearer, by squared error, than any held-out record is.
-
-    A candidate that has one value throughout, which a search that went nowhere may return, is a copy of nothing; where
-    held-out records are copied likewise, as in tables of few different rows, copies are no evidence.
-    """
-    flat = candidates.flatten(1)
-    candidates = candidates[flat.amax(1) > flat.amin(1)] if flat.shape[1] > 1 and len(flat) else candidates
-    private, others = truth.x.to(candidates), held_out.x.to(candidates)
-    copied = _copied(candidates, private, others)
-    return copied & ~_copied(candidates, others, private).any()
-
-
-def _copied(candidates: Tensor, records: Tensor, others: Tensor) -> Tensor:
-    """(records,): whether a candidate is a thousand times nearer than any of the `others`."""
-    ours, theirs = (-nearest_scores(x, records, MSE) for x in (candidates, others))
-    return ours < _EXACT * theirs
+    if not len(p):
+        return torch.zeros(0, dtype=torch.bool)
+    return torch.from_numpy(false_discovery_control(p.double().cpu().numpy()) <= fdr * (1 + 1e-12))

@@ -13,12 +13,14 @@ from torch import Tensor
 
 from remanence.errors import BadInput
 from remanence.metrics.base import Metric
-from remanence.metrics.matching import NONE, Matching
-from remanence.metrics.pixel import MSE
+from remanence.metrics.leakage import Releases
+from remanence.metrics.matching import NONE, Matching, identity
 from remanence.types import Data
 
 MIN_POOL = 0.1  # of the records that are compared, that must have been held out
 NULL_SCORES, MAX_SAMPLES = 2000, 200  # sampling is repeated until there are enough scores for a level of 0.1 %
+_SHORTLIST = 16  # neighbours by squared error, of which the metric chooses
+_CLOSEST_AT_ONCE = 2**24  # distances
 _AT_ONCE = 2**16  # pairs at most that are all compared once, rather than those of each sample again
 Values: TypeAlias = dict[str, Tensor]
 
@@ -30,12 +32,16 @@ class Null:
 
     meaning: str
     values: Values
-    distinct: int  # different pairs among those scored, which bound the p-values
+    distinct: int  # different pairs among those scored
+    records: Tensor | None = None  # (scores,): of the scores of held-out records, the index of each
 
 
-def matched(candidates: Tensor, truth: Tensor, matching: Matching, metrics: Sequence[Metric]) -> tuple[Tensor, Values]:
-    """The index of each record's candidate, and the scores of these pairs by every metric (NaN where there is none)."""
-    index = matching(candidates, truth)
+def matched(
+    candidates: Tensor, truth: Tensor, matching: Matching, metrics: Sequence[Metric], releases: Releases | None = None
+) -> tuple[Tensor, Values]:
+    """The index of each record's candidate, of its own release, and the scores of these pairs by every metric (NaN
+    where there is none)."""
+    index = _matched_within(candidates, truth, matching, releases)
     has = index != NONE
     values = {}
     for metric in metrics:
@@ -45,14 +51,29 @@ def matched(candidates: Tensor, truth: Tensor, matching: Matching, metrics: Sequ
     return index, values
 
 
+def _matched_within(candidates: Tensor, truth: Tensor, matching: Matching, releases: Releases | None) -> Tensor:
+    if releases is None or len(releases) == 1 or matching is identity:  # which goes by position already
+        return matching(candidates, truth)
+    index = torch.full((len(truth),), NONE, device=truth.device)
+    for release in releases.records.unique():
+        ours = (releases.candidates == release).nonzero()[:, 0].to(truth.device)
+        records = (releases.records == release).nonzero()[:, 0].to(truth.device)
+        found = matching(candidates[ours], truth[records])
+        index[records[found != NONE]] = ours[found[found != NONE]]
+    return index
+
+
 def held_out(
     candidates: Tensor, truth: Data, unrelated: Data, matching: Matching, metrics: Sequence[Metric], *, seed: int
 ) -> Null:
     """Null (a): the reconstructions against held-out records."""
     every = torch.arange(len(candidates), device=candidates.device)
-    trials = ((every, sampled) for sampled in _samples(truth.y, unrelated, seed))
+    trials = (
+        (position if matching is identity else every, sampled)
+        for sampled, position in _samples(truth.y, unrelated, seed)
+    )
     meaning = "the same reconstructions, scored against equally many held-out records that were never trained on"
-    return _pooled(meaning, candidates, unrelated.x, trials, matching, metrics)
+    return _pooled(meaning, candidates, unrelated.x, trials, matching, metrics, of_records=True)
 
 
 def unrelated_images(
@@ -64,8 +85,8 @@ def unrelated_images(
         1, len(truth) * min(count, len(unrelated)) // max(1, count)
     )  # fewer where fewer can stand in for all
     trials = (
-        (sampled, _subset(len(truth), compared, seed + i).to(sampled))
-        for i, sampled in enumerate(_samples(labels, unrelated, seed))
+        (sampled, position if count == len(truth) else _subset(len(truth), compared, seed + i).to(sampled))
+        for i, (sampled, position) in enumerate(_samples(labels, unrelated, seed))
     )
     meaning = "unrelated records of the same classes, as many as there are reconstructions, in their place"
     return _pooled(meaning, unrelated.x, truth.x, trials, matching, metrics)
@@ -88,11 +109,35 @@ def mean_image(truth: Data, known: Data, metrics: Sequence[Metric]) -> Null:
 
 
 def nearest_neighbour(truth: Data, known: Data, metrics: Sequence[Metric]) -> tuple[Tensor, Null]:
-    """The record nearest to each truth record among those the attacker could own, by squared error, and its scores."""
-    nearest = known.x[MSE.pairwise(known.x, truth.x).argmin(dim=0)]
-    meaning = "for each record its nearest neighbour (by squared error) among the records that the attacker could own"
+    """The record nearest to each truth record among those the attacker could own, by the first metric, and its
+    scores."""
+    nearest = known.x[neighbours(truth.x, known.x, metrics[0])]
+    meaning = f"for each record its nearest neighbour (by {metrics[0].name}) among the records the attacker could own"
     values = {metric.name: metric.paired(nearest, truth.x) for metric in metrics}
     return nearest, Null(meaning=meaning, values=values, distinct=len(truth))
+
+
+def neighbours(records: Tensor, known: Tensor, metric: Metric) -> Tensor:
+    """(records,): the index of the nearest of the `known` records other than itself: by `metric`, of those that are
+    nearest by squared error."""
+    best, index = records.new_full((len(records),), -torch.inf), records.new_zeros(len(records), dtype=torch.int64)
+    closest = _closest(records, known)
+    for column in closest.T:
+        score = metric.paired(known[column], records)
+        score = (score if metric.higher_is_better else -score).nan_to_num(nan=-torch.inf)
+        same = (known[column] == records).flatten(1).all(1)
+        better = ~same & (score > best)
+        best, index = torch.where(better, score, best), torch.where(better, column, index)
+    return index
+
+
+def _closest(records: Tensor, known: Tensor) -> Tensor:
+    """(records, 16 at most): the indices of the nearest by squared error."""
+    a, b = records.flatten(1), known.flatten(1)
+    norms = b.square().sum(1)
+    rows = max(1, _CLOSEST_AT_ONCE // max(1, len(b)))
+    found = [(norms - 2 * part @ b.T).topk(min(_SHORTLIST, len(b)), largest=False).indices for part in a.split(rows)]
+    return torch.cat(found)
 
 
 def _pooled(
@@ -102,6 +147,8 @@ def _pooled(
     trials: Iterable[tuple[Tensor, Tensor]],
     matching: Matching,
     metrics: Sequence[Metric],
+    *,
+    of_records: bool = False,
 ) -> Null:
     """The scores of the matched pairs of all trials, each of which is indices into `candidates` and into `truth`."""
     ours: list[Tensor] = []
@@ -116,12 +163,13 @@ def _pooled(
             break
     one, other = torch.cat(ours), torch.cat(theirs)
     values = {metric.name: metric.paired(candidates[one], truth[other]) for metric in metrics}
-    return Null(meaning=meaning, values=values, distinct=len((one * len(truth) + other).unique()))
+    distinct = len((one * len(truth) + other).unique())
+    return Null(meaning=meaning, values=values, distinct=distinct, records=other if of_records else None)
 
 
-def _samples(labels: Tensor, pool: Data, seed: int) -> Iterator[Tensor]:
-    """Indices of samples from `pool` without replacement, record i of the label `labels[i]` as far as there are any; a
-    smaller pool is sampled whole, with the labels of random records."""
+def _samples(labels: Tensor, pool: Data, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Indices of samples from `pool` without replacement, of the labels as far as there are any, and whose label each
+    has; a smaller pool is sampled for random ones of them. Other classes never stand in."""
     if len(pool) < MIN_POOL * len(labels):
         message = (
             f"`unrelated` must hold at least {MIN_POOL:.0%} as many records as are compared, {len(labels)}, got "
@@ -130,8 +178,10 @@ def _samples(labels: Tensor, pool: Data, seed: int) -> Iterator[Tensor]:
         raise BadInput(message, code="too-few", argument="unrelated")
     generator, labels = torch.Generator().manual_seed(seed), labels.cpu().contiguous()
     for i in range(MAX_SAMPLES):
-        some = labels[_subset(len(labels), len(pool), seed + i)] if len(pool) < len(labels) else labels
-        yield _sample(some, pool.y.cpu(), generator).to(pool.x.device)
+        position = _subset(len(labels), len(pool), seed + i)
+        sampled = _sample(labels[position], pool.y.cpu(), generator)
+        has = sampled != NONE
+        yield sampled[has].to(pool.x.device), position[has].to(pool.x.device)
 
 
 def _subset(total: int, size: int, seed: int) -> Tensor:
@@ -142,17 +192,14 @@ def _subset(total: int, size: int, seed: int) -> Tensor:
 
 
 def _sample(labels: Tensor, pool: Tensor, generator: torch.Generator) -> Tensor:
-    """For the k-th record of a label the k-th of `pool` with it, in a random order; others where there are too few."""
+    """For the k-th record of a label the k-th of `pool` with it, in a random order; -1 where there are too few."""
     order = torch.randperm(len(pool), generator=generator)
     by_label = order[pool[order].argsort(stable=True)]
     ordered = pool[by_label]
     position = torch.searchsorted(ordered, labels) + _occurrence(labels)
     has = position < torch.searchsorted(ordered, labels, right=True)
-    sampled = torch.full_like(labels, -1)
+    sampled = torch.full_like(labels, NONE)
     sampled[has] = by_label[position[has]]
-    if not has.all():
-        remaining = order[~torch.isin(order, sampled)]
-        sampled[~has] = remaining[: int((~has).sum())]
     return sampled
 
 

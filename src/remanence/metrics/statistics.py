@@ -88,8 +88,8 @@ class Roc:
 
     fpr: tuple[float, ...]
     tpr: tuple[float, ...]
-    tpr_at_1_percent: float | None
-    tpr_at_01_percent: float | None  # at 0.1 %
+    tpr_at_1_percent: Interval | None
+    tpr_at_01_percent: Interval | None  # at 0.1 %
 
     def __post_init__(self) -> None:
         check_lengths(fpr=self.fpr, tpr=self.tpr)
@@ -103,7 +103,12 @@ def check_lengths(**lists: Sequence[object]) -> None:
 
 def roc(scores: Tensor, null: Tensor, *, distinct: int, points: int = 200) -> Roc:
     """The ROC of `scores` against `null`, and its true-positive rates at false-positive rates of 1 % and 0.1 %."""
-    p = p_values(scores, null, distinct=distinct).cpu()
+    return roc_of_p_values(p_values(scores, null, distinct=distinct), distinct=distinct, points=points)
+
+
+def roc_of_p_values(p: Tensor, *, distinct: int, points: int = 200) -> Roc:
+    """The ROC of a test by the p-values of the records, which rest on so many distinct null scores."""
+    p = p.double().cpu()
     levels = torch.logspace(-torch.tensor(distinct + 1.0).log10().item(), 0, points, dtype=torch.double)
     tpr = (p[:, None] <= levels * (1 + 1e-12)).double().mean(dim=0)
     return Roc(
@@ -114,6 +119,8 @@ def roc(scores: Tensor, null: Tensor, *, distinct: int, points: int = 200) -> Ro
     )
 
 
-def _tpr_at(p: Tensor, distinct: int, level: float) -> float | None:
+def _tpr_at(p: Tensor, distinct: int, level: float) -> Interval | None:
     """The fraction of p-values at most `level`; None where there are too few comparisons for one."""
-    return None if 1 / (1 + distinct) > level else float((p <= level).double().mean())
+    if 1 / (1 + distinct) > level:
+        return None
+    return binomial_proportion(int((p <= level).sum()), len(p))

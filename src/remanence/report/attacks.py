@@ -3,7 +3,7 @@
 import ast
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 from markupsafe import Markup
@@ -16,7 +16,7 @@ from remanence.experiments.words import percent, score
 from remanence.report import figures
 from remanence.report.glossary import released
 from remanence.report.pictures import png
-from remanence.report.sentences import limit_flag, limit_sentence, notes
+from remanence.report.sentences import POOLED, limit_flag, limit_sentence, notes
 
 MAX_PICTURES, MAX_VALUES, MAX_FEATURES = 12, 6, 12
 PARTS = {"truth": "truth", "reconstruction": "reconstruction", "lookalike": "look-alike"}
@@ -42,6 +42,7 @@ class Shown:
     score: str
     found: bool
     parts: list[tuple[str, Any]]
+    facts: list[tuple[str, str]] = field(default_factory=list)  # what else is known of it, by name
 
 
 @final
@@ -86,13 +87,19 @@ def attack_view(run: Run, index: int, attack: AttackSummary) -> AttackView:
         limit_flag=limit_flag(attack),
         name=name,
         fields=fields,
-        interval=Markup(figures.interval(found.value, found.low, found.high, scores.fpr)),
+        interval=Markup(figures.interval(found.value, found.low, found.high, _by_chance(attack))),
         histogram=_histogram(attack),
         roc=Markup(figures.roc(scores.roc)),
         gallery=_gallery(run, index, attack, rows),
         columns=columns,
         rows=[[_shown(row.get(column.name) or "", column.kind) for column in columns] for row in rows],
     )
+
+
+def _by_chance(attack: AttackSummary) -> float:
+    """The fraction of the records that counts as found by chance."""
+    test = attack.scores.test
+    return POOLED if test is None else test.false / max(1, test.subjects or attack.scores.records)
 
 
 def parse_call(text: str) -> tuple[str, list[tuple[str, str]]]:
@@ -114,7 +121,7 @@ def _histogram(attack: AttackSummary) -> Markup:
     strict = [null.at_1_percent for null in nulls if null.at_1_percent is not None]
     levels = {}
     if len(strict) == len(nulls):  # a record must pass both
-        levels[percent(scores.fpr)] = max(strict) if up else min(strict)
+        levels[percent(POOLED)] = max(strict) if up else min(strict)
     if (good := scores.metrics[scores.primary].good) is not None:
         levels["good"] = good
     better = "higher is better" if up else "lower is better"
@@ -189,7 +196,7 @@ def _part(x: Tensor) -> str | list[str]:
     return png(x) if x.ndim == 3 else [f"{value:.3f}" for value in x[:MAX_FEATURES].tolist()]
 
 
-_TITLES = {"p_held_out": "p, held out", "p_unrelated": "p, unrelated"}
+_TITLES = {"recognised_by": "recognised by"}
 
 
 def _columns(run: Run, rows: Sequence[Row]) -> list[Column]:

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 
 from remanence.experiments.outcome import Measure
-from remanence.experiments.results import AttackSummary, ClaimCheck, Counted, Result
+from remanence.experiments.results import AttackSummary, ClaimCheck, Closer, Counted, Result
 from remanence.experiments.words import DASH, PERCENT, between, number, percent, score
 from remanence.metrics import Interval
 from remanence.metrics.limit import ASSUMPTIONS
 
 MAX_MEASURES = 4  # in one sentence
+POOLED = 0.01  # the false-positive rate by which results without a rank test count records as found
 
 
 def verdict(result: Result) -> str:
@@ -19,14 +20,17 @@ def verdict(result: Result) -> str:
 
 
 def _found(attack: AttackSummary) -> str:
-    found, total = attack.scores.found, number(attack.scores.records)
+    found, test = attack.scores.found, attack.scores.test
+    of_subjects = test is not None and test.subjects is not None
+    total = number(test.subjects if test is not None and of_subjects else attack.scores.records)
     if not found.count:
         return f"No record was found at this budget (0 of {total}, {_reach(found.fraction)})."
-    were = "was" if found.count == 1 else "were"
-    return (
-        f"{number(found.count)} of {total} records {were} found ({_fraction(found)}) "
-        f"where chance finds {percent(attack.scores.fpr)}."
-    )
+    were, noun = "was" if found.count == 1 else "were", "subjects" if of_subjects else "records"
+    if test is None:
+        chance = f"where chance finds {percent(POOLED)}"
+    else:
+        chance = f"of which about {score(test.false)} by chance; p {number(test.p)} for all together"
+    return f"{number(found.count)} of {total} {noun} {were} found ({_fraction(found)}), {chance}."
 
 
 def _measured(measures: Sequence[Measure]) -> str:
@@ -56,10 +60,20 @@ def _largest_leak_first(measures: Sequence[Measure]) -> list[Measure]:
 def notes(attack: AttackSummary) -> list[str]:
     """What else the scores of an attack say, where the result has it."""
     scores, sentences = attack.scores, []
+    if ranks := scores.identification:
+        sentences.append(
+            f"Ranked among {number(ranks.held_out)} held-out records by likeness to its reconstruction, a record comes "
+            f"first for {percent(ranks.top1.value)} of the records (by chance {percent(ranks.chance_top1)}), and among "
+            f"the first five for {percent(ranks.top5.value)} ({percent(ranks.chance_top5)})."
+        )
+    if (test := scores.test) and test.by:
+        by = ", ".join(f"{name} ({number(count)})" for name, count in test.by.items())
+        sentences.append(f"The records that were found are recognised by {by}; exact copies: {number(test.copies)}.")
     if closer := scores.closer:
+        chance = "" if closer.chance is None else f"; of held-out records {percent(closer.chance)} are"
         sentences.append(
             f"{number(closer.count)} of {number(scores.records)} records ({_fraction(closer)}) came back closer "
-            f"({scores.primary}) than their nearest neighbour among the records that the attacker could own."
+            f"({scores.primary}) than their nearest neighbour among the records that the attacker could own{chance}."
         )
     if labels := scores.labels:
         sentences.append(
@@ -74,7 +88,7 @@ def notes(attack: AttackSummary) -> list[str]:
     return sentences
 
 
-def _fraction(counted: Counted) -> str:
+def _fraction(counted: Counted | Closer) -> str:
     return f"{percent(counted.fraction.value)}, {_reach(counted.fraction)}"
 
 

@@ -149,6 +149,9 @@ def _study(target: Target, seed: int, device: torch.device) -> Outcome:
         figures=(scatter(preflight.margins, attacked),),
         pictures={"truth": attacked.private.x[best]} | rows,
         caveats=preflight.caveats(),
+        arrays={
+            f"{name}/{key}": x for name, each in attacked.scored.items() for key, x in each.scores.test.arrays().items()
+        },
     )
 
 
@@ -177,8 +180,12 @@ def _measures(name: str, scored: Scored) -> Iterator[Measure]:
 
 def found(name: str, scores: Scores) -> Measure:
     """The fraction of the records that an attack found."""
-    meaning = "of the records, matched one to one, beyond both nulls at 1 % false positives"
-    return Measure.from_interval(name, scores.fraction_found, chance=FPR, meaning=meaning)
+    meaning = (
+        f"of the records, at a false-discovery rate of {scores.test.fdr:.0%}; p {scores.test.together:.2g} for all"
+    )
+    return Measure.from_interval(
+        name, scores.fraction_found, chance=scores.test.false / len(scores.found), meaning=meaning
+    )
 
 
 def accuracy_of(victim: Victim, held_out: Data) -> Measure:

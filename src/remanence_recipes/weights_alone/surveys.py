@@ -9,7 +9,7 @@ from torch import Tensor
 
 from remanence.experiments import Experiment, Figure, Measure, Outcome, Scale
 from remanence.metrics import Interval
-from remanence.metrics.evaluation import FPR
+from remanence.metrics.exchangeability import FDR
 from remanence.metrics.statistics import binomial_proportion, bootstrap_mean
 from remanence.progress import track
 from remanence.seeds import derive_seed
@@ -65,8 +65,9 @@ def difference(name: str, one: Tensor, other: Tensor, seed: int) -> Measure:
 def fraction_found(name: str, surveyed: Surveyed) -> Measure:
     """The fraction found of the records of all victims."""
     victims = "one victim" if len(surveyed.found) == 1 else f"{len(surveyed.found)} victims"
+    found = surveyed.proportion(surveyed.found)
     return Measure.from_interval(
-        f"{FOUND}, {name}", surveyed.proportion(surveyed.found), meaning=f"of the records of {victims}", chance=FPR
+        f"{FOUND}, {name}", found, meaning=f"of the records of {victims}", chance=FDR * found.value
     )
 
 
@@ -89,7 +90,7 @@ def ordering(
             attack: [bootstrap_mean(each[name].fractions, seed=derive_seed(seed, attack, name)) for name in names]
             for attack, each in found.items()
         }
-        labels, chance = ("target", "fraction found"), {"chance": (FPR,) * len(names)}
+        labels, chance = ("target", "fraction found"), {"chance": (0.0,) * len(names)}
         figure = figure_along("Found, mean over victims", labels, means, names, chance)
         return Outcome(measures=(*differences, *fractions), figures=(figure,))
 
@@ -142,7 +143,7 @@ def _figures(
         for name, line in lines.items()
     }
     for title, y_label, curves, chance in (
-        ("Found", "fraction found", found, {"chance": [FPR] * len(values)}),
+        ("Found", "fraction found", found, {"chance": [0.0] * len(values)}),
         ("SSIM above 0.4 as published", "fraction above 0.4", above, by_chance),
     ):
         yield figure_along(f"{title}{suffix}", (axis, y_label), curves, values, chance, log_x=log)

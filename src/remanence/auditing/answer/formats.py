@@ -122,7 +122,7 @@ def _leaking(answer: Answer) -> list[AttackRow]:
     if answer.severity not in ("some-records", "many-records"):
         return []
     ran = [row for row in answer.attacks if row.status == "ran" and row.subject == "release"]
-    return [row for row in ran if leaks(row, len(ran))]
+    return [row for row in ran if leaks(row, attacks=len(ran))]
 
 
 def _members(evidence: Sequence[Evidence]) -> list[Evidence]:

@@ -2,7 +2,7 @@
 
 A condition is `QUANTITY OPERATOR VALUE`:
 
-    found>0                   records that any attack found; `found>=5%` as a fraction of the records
+    found>0                   records that all attacks together found; `found>=5%` as a fraction of the records
     exact>0                   exact copies among them
     FirstLayer.found>=3       the same for one attack
     membership.tpr@1%>0.05    evidence, by its group and the end of its name; the lower end of its interval is compared
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from remanence.attacks import ATTACKS
-from remanence.auditing.answer.report import SEVERITIES, Answer, AttackRow, Evidence
+from remanence.auditing.answer.report import SEVERITIES, Answer, AttackRow, AuditTest, Evidence
 from remanence.auditing.answer.saved import load_answer
 from remanence.auditing.answer.severity import leaks
 from remanence.errors import BadInput, unknown_name
@@ -100,7 +100,9 @@ def _failure(answer: Answer, condition: Condition) -> str:
         return f"{condition.text}: the severity is {answer.severity}" if met else ""
     if condition.subject in _GROUPS:
         return _evidence_failure(answer.evidence, condition, sign)
-    rows = [row for row in answer.attacks if row.name == condition.subject or not condition.subject]
+    if not condition.subject:
+        return _together_failure(answer.together, condition, sign)
+    rows = [row for row in answer.attacks if row.name == condition.subject]
     ran = sum(row.status == "ran" and row.subject == "release" for row in answer.attacks)
     counted = [(row, value) for row in rows if (value := _count(row, condition, ran)) is not None]
     if not counted:
@@ -111,12 +113,22 @@ def _failure(answer: Answer, condition: Condition) -> str:
     return said if sign(value, condition.value) else ""
 
 
+def _together_failure(found: AuditTest | None, condition: Condition, sign: Callable[[float, float], bool]) -> str:
+    """The condition on the records that all attacks together found."""
+    if found is None:
+        return f"{condition.text}: no attack ran that could say it"
+    count = found.found if condition.quantity == "found" else found.copies
+    value = 0.0 if not leaks(found) else count / found.records if condition.fraction else float(count)
+    said = f"{condition.text}: all attacks together have {condition.quantity} {count} of {found.records}"
+    return said if sign(value, condition.value) else ""
+
+
 def _count(row: AttackRow, condition: Condition, ran: int) -> float | None:
     """The count of an attack, 0 where chance explains it, None where the attack did not run on the release."""
     value = getattr(row, condition.quantity)
     if row.status != "ran" or row.subject != "release" or value is None or not row.records:
         return None
-    if not leaks(row, ran):
+    if not leaks(row, attacks=ran):
         return 0.0
     return value / row.records if condition.fraction else float(value)
 

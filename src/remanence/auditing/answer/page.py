@@ -15,9 +15,17 @@ from remanence.auditing.answer.examples import Examples
 from remanence.auditing.answer.report import SEVERITIES, Answer, AttackRow, Countermeasure, Evidence, Report, Severity
 from remanence.auditing.answer.threats import threats_asked, threats_not_asked
 from remanence.auditing.answer.tradeoff import tradeoff
-from remanence.auditing.answer.words import SCALE, evidence_words, fraction_or_number, interval_words, not_run, ranked
+from remanence.auditing.answer.words import (
+    SCALE,
+    count,
+    evidence_words,
+    fraction_or_number,
+    interval_words,
+    not_run,
+    ranked,
+)
 from remanence.auditing.attempts.applicability import BASE, OTHERS, UPDATE, WEIGHTS
-from remanence.experiments.words import number, score
+from remanence.experiments.words import number, percent, score
 from remanence.report.attacks import Shown, parse_call
 from remanence.report.document import environment, page_parts
 from remanence.report.figures import Rendered, interval, rendered
@@ -45,6 +53,7 @@ class TableRecord:
     title: str
     found: bool
     score: str
+    facts: list[tuple[str, str]]  # how sure, how well, how much of it
     rows: list[tuple[str, list[str], bool]]  # the last: whether the reconstruction says the same as the truth
     more: int  # columns that are not shown
 
@@ -118,6 +127,7 @@ def render_report(report: Report) -> str:
             scale=[Step(name=name, meaning=SCALE[name], current=name == answer.severity) for name in SEVERITIES],
             strip=_gallery(worst.name, strip, MAX_STRIP, MAX_COLUMNS) if worst and strip else None,
             personal=bool(examples),
+            numbers=_numbers(answer, worst),
             asked=threats_asked(answer.release.kind),
             not_asked=threats_not_asked(answer.release.kind),
             rows=[*ranked(answer.attacks), *(row for row in answer.attacks if row.status != "ran")],
@@ -133,6 +143,29 @@ def render_report(report: Report) -> str:
             interval_words=interval_words,
         )
     )
+
+
+def _numbers(answer: Answer, worst: AttackRow | None) -> list[tuple[str, str, str]]:
+    """The three numbers of the first screen: the list, the p-value and the rank, each with what it means."""
+    if (found := answer.together) is None:
+        return []
+    noun = "subject" if found.subjects else "record"
+    listed = f"of which about {score(found.false)} by chance" if found.found else "none stands out"
+    copies = f"; {count(found.copies, 'exact copy')}".replace("copys", "copies") if found.copies else ""
+    often = f"once in {1 / found.p:,.0f} audits" if found.p < 0.5 else "in most audits"  # of a model that leaks nothing
+    said = [
+        (f"{found.found:,} of {found.records:,}", f"{noun}s found", f"{listed}{copies}"),
+        (f"p {number(found.p)}", "all records together", f"without a leak scores are so good {often}"),
+    ]
+    if worst and (ranks := worst.ranks):
+        said.append(
+            (
+                percent(ranks.first),
+                f"picked out of {ranks.held_out:,} held-out ones",
+                f"by their reconstruction ({worst.name}); by chance {percent(ranks.chance_first)}",
+            )
+        )
+    return said
 
 
 def _tradeoffs(rows: Sequence[Countermeasure]) -> list[Rendered]:
@@ -160,7 +193,21 @@ def _picture(examples: Examples, i: int) -> Shown:
         score=score(float(examples.score[i])),
         found=bool(examples.found[i]),
         parts=[(name, png(part[i])) for name, part in zip(PARTS, parts, strict=True)],
+        facts=_facts(examples, i),
     )
+
+
+def _facts(examples: Examples, i: int) -> list[tuple[str, str]]:
+    """How sure a record is recognised, how well and by what, and how much of it came back."""
+    facts = [
+        ("p", number(float(examples.p[i]))),
+        ("rank", f"{int(examples.rank[i]):,} of {examples.held_out + 1:,}"),
+        ("same values", percent(float(examples.same[i]))),
+        ("recognised by", examples.by[i]),
+    ]
+    if shared := int(examples.shared[i]):
+        facts.append(("mixed with", count(shared, "other record")))
+    return facts
 
 
 def _label(examples: Examples, i: int) -> str:
@@ -176,6 +223,7 @@ def _table_record(examples: Examples, i: int, columns: int) -> TableRecord:
         title=f"Record {int(examples.record[i])}, label {_label(examples, i)}",
         found=bool(examples.found[i]),
         score=score(float(examples.score[i])),
+        facts=_facts(examples, i),
         rows=rows[:columns],
         more=max(0, len(rows) - columns),
     )

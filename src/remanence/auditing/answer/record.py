@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, final
 
 from remanence.auditing.answer.documentation import REFERENCES, Question, questions
-from remanence.auditing.answer.report import Answer, AttackRow, Digests, Evidence, Released, Severity
+from remanence.auditing.answer.report import Answer, AttackRow, AuditTest, Digests, Evidence, Released, Severity
 from remanence.auditing.answer.threats import threats_asked, threats_not_asked
 from remanence.auditing.answer.words import SCALE
 from remanence.experiments.codec import encode, json_schema
 from remanence.types import Caveat
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 
 
 @final
@@ -49,6 +49,7 @@ class DisclosureRecord:
     budget: float  # seconds given
     seconds: float  # seconds taken
     attacks: tuple[AttackRecord, ...]
+    together: AuditTest | None
     correction: str
     evidence: tuple[Evidence, ...]
     severity: Severity
@@ -78,6 +79,7 @@ def disclosure_record(answer: Answer) -> DisclosureRecord:
         budget=answer.budget,
         seconds=answer.seconds,
         attacks=tuple(_attack(row) for row in answer.attacks),
+        together=answer.together,
         correction=answer.correction,
         evidence=answer.evidence,
         severity=answer.severity,

@@ -18,12 +18,11 @@ from remanence.types import Caveat
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-    from torch import Tensor
 
     from remanence.auditing.answer.examples import Examples
     from remanence.types import Data
 
-SCHEMA = 1
+SCHEMA = 2
 Status: TypeAlias = Literal["ran", "refused", "failed", "skipped"]
 Severity: TypeAlias = Literal["inconclusive", "none-found", "membership", "some-records", "many-records"]
 SEVERITIES: tuple[Severity, ...] = ("inconclusive", "none-found", "membership", "some-records", "many-records")
@@ -31,11 +30,49 @@ SEVERITIES: tuple[Severity, ...] = ("inconclusive", "none-found", "membership", 
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """How well reconstructions pick their records out of held-out ones: the rank of the record, 1 is the best.
+
+    `first` and `first_five` are fractions of the records; `chance_…` is what held-out records reach among the others.
+    """
+
+    held_out: int  # records among which each is ranked
+    median: float
+    chance_median: float | None
+    first: float
+    chance_first: float | None
+    first_five: float
+    chance_first_five: float | None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AuditTest:
+    """All attacks on the release together: how many of the records, or subjects, are found by one or more of them, of
+    which about `false` by chance, and `p`, that held-out records score as well.
+
+    `copies` of those found are exact. Before `smallest_list` records leak, none can be listed.
+    """
+
+    records: int
+    found: int
+    copies: int
+    false: float
+    fdr: float
+    p: float
+    held_out: int
+    smallest_list: int
+    untested: tuple[int, ...]  # classes of which no record was held out
+    subjects: bool  # whether subjects are counted rather than records
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class AttackRow:
     """One attack of an audit, whether it ran or not; `reason` says why not, or what makes it weaker than usual.
 
-    `found` counts the records that are identified at the level of the audit, with its 95 % interval from `low` to
-    `high`; `chance` is the number that would be counted without a leak.
+    `found` counts the records on the list of the rank test at a false-discovery rate of `fdr`, and exact copies, with
+    its 95 % interval from `low` to `high`; of these about `chance` are there by chance.
     """
 
     name: str
@@ -48,8 +85,9 @@ class AttackRow:
     high: float | None = None
     chance: float | None = None
     exact: int | None = None  # of those found: copies, far nearer to their record than any held-out record is
-    level: float | None = None  # the false-positive rate per record, corrected for the number of attacks
+    fdr: float | None = None  # of the list
     p: float | None = None  # of all records together: that held-out ones score as well
+    ranks: Ranks | None = None
     seconds: float = 0.0
     call: str | None = None  # the Python expression that makes the attack
     subject: Literal["release", "stand-in"] = "release"
@@ -162,6 +200,7 @@ class Answer:
     digests: Digests
     preflight: PreflightSummary
     attacks: tuple[AttackRow, ...]
+    together: AuditTest | None  # None where no attack ran
     evidence: tuple[Evidence, ...]
     verdict: str
     severity: Severity
@@ -190,7 +229,6 @@ class Report:
     answer: Answer
     findings: Mapping[str, Finding] = field(default_factory=dict)
     truth: "Data | None" = None
-    identified: Mapping[str, "Tensor"] = field(default_factory=dict)  # of each finding: which records count as found
     stored: Mapping[str, "Examples"] = field(default_factory=dict)  # of a report that was loaded
 
     @property
@@ -226,11 +264,7 @@ class Report:
 
         if self.stored or self.truth is None:
             return self.stored
-        private, scored = self.truth, self.identified
-        return {
-            name: examples_of(finding, scored.get(name, finding.scores.found).cpu(), private)
-            for name, finding in self.findings.items()
-        }
+        return {name: examples_of(finding, self.truth) for name, finding in self.findings.items()}
 
     def __str__(self) -> str:
         from remanence.auditing.answer.words import lines_of

@@ -3,14 +3,13 @@
 A step of the scale is taken only where chance would take it in fewer than one audit in a thousand, all of its tests
 together:
 
-- *many-records*, *some-records*: an attack returned exact copies; or found more records than the false-positive rate
-  explains (binomial) while all private records together lie nearer to its reconstructions than held-out ones of their
-  class do (permutation). Many are 10 % of the records. With fewer than 10 records no test reaches one in a thousand,
-  and one in a hundred has to do.
+- *many-records*, *some-records*: an attack returned exact copies; or records are listed at a false-discovery rate of
+  5 %, and the p-value of all attacks and all records together is at most one in a thousand. Many are 10 % of the
+  records. With fewer than 10 records no test reaches one in a thousand, and one in a hundred has to do.
 - *membership*: private records are distinguished from held-out ones of their class, by a membership test, the span, or
-  the ranks of an attack's reconstructions.
+  the ranks of all reconstructions together.
 - *none-found*: something was tested, and none of it.
-- *inconclusive*: nothing could be tested.
+- *inconclusive*: nothing could be tested: no attack ran and nothing was measured, or too few records were held out.
 
 Attacks on a stand-in take no part.
 """
@@ -18,8 +17,8 @@ Attacks on a stand-in take no part.
 from collections.abc import Sequence
 from typing import Final
 
-from remanence.auditing.answer.report import AttackRow, Evidence, Severity
-from remanence.experiments.words import percent, score
+from remanence.auditing.answer.report import AttackRow, AuditTest, Evidence, Severity
+from remanence.experiments.words import number, percent, score
 
 LEVEL: Final = 0.001  # of a whole audit, for each step of the scale
 FEWEST_HELD_OUT: Final = 20  # records: with fewer no test tells a leak from chance
@@ -29,84 +28,101 @@ FPR: Final = 0.01  # at which single members are identified
 _AUC: Final = ": AUC"
 
 
-def severity(attacks: Sequence[AttackRow], evidence: Sequence[Evidence], *, held_out: int | None = None) -> Severity:
-    """The highest step that any attack or evidence reaches; with few `held_out` records nothing found says nothing."""
-    ran = _ran(attacks)
-    if leaking := [row for row in ran if leaks(row, len(ran))]:
-        largest = max((row.found or 0) / (row.records or 1) for row in leaking)
-        return "many-records" if largest >= MANY else "some-records"
-    tests = _tests(ran, evidence)
+def severity(
+    attacks: Sequence[AttackRow],
+    evidence: Sequence[Evidence],
+    together: AuditTest | None = None,
+    *,
+    held_out: int | None = None,
+) -> Severity:
+    """The highest step that the attacks together or any evidence reach; with few `held_out` records nothing found says
+    nothing."""
+    if together is not None and leaks(together):
+        return "many-records" if together.found >= MANY * together.records else "some-records"
+    tests = _tests(together, evidence)
     if any(p <= LEVEL / len(tests) for _, p in tests):
         return "membership"
-    powerful = held_out is None or held_out >= FEWEST_HELD_OUT
-    return "none-found" if powerful and (ran or tests) else "inconclusive"
+    tested = together is None or len(together.untested) == 0 or together.smallest_list <= together.records
+    powerful = (held_out is None or held_out >= FEWEST_HELD_OUT) and tested
+    return "none-found" if powerful and (_ran(attacks) or tests) else "inconclusive"
 
 
 def _ran(attacks: Sequence[AttackRow]) -> list[AttackRow]:
     return [row for row in attacks if row.status == "ran" and row.subject == "release"]
 
 
-def _tests(ran: Sequence[AttackRow], evidence: Sequence[Evidence]) -> list[tuple[AttackRow | Evidence, float]]:
+def _tests(together: AuditTest | None, evidence: Sequence[Evidence]) -> list[tuple[AuditTest | Evidence, float]]:
     """The tests of membership and their p-values: of evidence, and of the ranks of enough reconstructed records."""
-    members = [(row, row.p) for row in evidence if row.p is not None and row.group in ("membership", "span")]
-    together = [(row, row.p) for row in ran if row.p is not None and (row.records or 0) >= FEW]
-    return [*members, *together]
+    tests: list[tuple[AuditTest | Evidence, float]] = [
+        (row, row.p) for row in evidence if row.p is not None and row.group in ("membership", "span")
+    ]
+    if together is not None and together.records >= FEW:
+        tests.append((together, together.p))
+    return tests
 
 
-def leaks(row: AttackRow, attacks: int) -> bool:
-    """Whether there are exact copies; or more records were found than chance explains, and all records together score
-    better than held-out ones."""
-    from scipy.stats import binom
+def leaks(tested: AuditTest | AttackRow, *, attacks: int = 1) -> bool:
+    """Whether there are exact copies; or records are listed, and all records together score better than held-out ones.
 
-    if not row.found or row.records is None or row.level is None or row.p is None:
+    One attack of several is held to a level that is divided by their number."""
+    copies = tested.copies if isinstance(tested, AuditTest) else tested.exact
+    if not tested.found or tested.records is None or tested.p is None:
         return False
-    if row.exact:
-        return True
-    level = LEVEL if row.records >= FEW else 0.01
-    tail = float(binom.sf(row.found - 1, row.records, row.level))
-    return tail <= level / attacks and row.p <= level / attacks
+    level = LEVEL if tested.records >= FEW else 0.01
+    return bool(copies) or tested.p <= level / attacks
 
 
-def verdict(attacks: Sequence[AttackRow], evidence: Sequence[Evidence], step: Severity) -> str:
+def verdict(
+    attacks: Sequence[AttackRow], evidence: Sequence[Evidence], step: Severity, together: AuditTest | None = None
+) -> str:
     """The answer in a sentence or two; "safe" and "anonymous" are no words of it."""
     ran = _ran(attacks)
-    sentences = [_of_attacks([row for row in ran if row.records], step)]
-    tests = _tests(ran, evidence)
+    sentences = [_of_attacks([row for row in ran if row.records], together, step)]
+    tests = _tests(together, evidence)
     if step not in ("none-found", "inconclusive") and tests:
         strongest, p = min(tests, key=lambda each: each[1])
         if p <= LEVEL / len(tests) and (step == "membership" or isinstance(strongest, Evidence)):
             sentences.append(_of_membership(strongest, evidence))
     if step == "inconclusive" and (ran or tests):
-        sentences.append(f"Too few records were held out to tell anything from chance: give {FEWEST_HELD_OUT} or more.")
+        sentences.append(_too_few(together))
     if step == "none-found" and tests:
         sentences.append("Private records were not distinguished from held-out ones beyond chance.")
     return " ".join(sentences)
 
 
-def _of_attacks(ran: Sequence[AttackRow], step: Severity) -> str:
-    if not ran:
+def _too_few(together: AuditTest | None) -> str:
+    if together is not None and together.untested:
+        classes = ", ".join(map(str, together.untested))
+        return f"Inconclusive: no record of class {classes} was held out; add {FEWEST_HELD_OUT} or more of each."
+    return f"Too few records were held out to tell anything from chance: give {FEWEST_HELD_OUT} or more."
+
+
+def _of_attacks(ran: Sequence[AttackRow], together: AuditTest | None, step: Severity) -> str:
+    if not ran or together is None:
         return "No attack could run on this release, which is no proof that nothing leaks."
-    leaking = [row for row in ran if leaks(row, len(ran))]
-    best = max(leaking or ran, key=lambda row: (row.found or 0, row.exact or 0))
+    best = max(ran, key=lambda row: (row.found or 0, row.exact or 0))
     tried = f"{len(ran)} attack{'s' if len(ran) > 1 else ''} that ran"
+    noun = "subjects" if together.subjects else "records"
     if step in ("some-records", "many-records"):
-        were = "was" if best.found == 1 else "were"
+        were = "was" if together.found == 1 else "were"
+        alone = f" ({best.found} by {best.name}, the strongest of {tried})" if len(ran) > 1 else f" by {best.name}"
         return (
-            f"{best.found} of {best.records} records {were} reconstructed by {best.name} beyond chance "
-            f"(chance {score(best.chance)}; the strongest of {tried})."
+            f"{together.found} of {together.records} {noun} {were} reconstructed beyond chance{alone}; of those listed "
+            f"about {score(together.false)} by chance, p {number(together.p)} for all together."
         )
-    if best.found:
+    if together.found:
         return (
-            f"{best.found} of {best.records} records came back closer than held-out ones by {best.name}, too few to "
-            f"tell them from chance ({tried})."
+            f"{together.found} of {together.records} {noun} came back closer than held-out ones, too few to tell them "
+            f"from chance ({tried})."
         )
     return f"No record was found by the {tried}; a stronger or longer attack may find some."
 
 
-def _of_membership(strongest: AttackRow | Evidence, evidence: Sequence[Evidence]) -> str:
+def _of_membership(strongest: AuditTest | Evidence, evidence: Sequence[Evidence]) -> str:
     """How well private records are distinguished by the strongest test."""
-    if isinstance(strongest, AttackRow):
-        return f"What {strongest.name} reconstructed lies nearer to the private than to held-out records."
+    if isinstance(strongest, AuditTest):
+        p = number(strongest.p)
+        return f"What was reconstructed lies nearer to private than to held-out records, all taken together (p {p})."
     name = strongest.name.removesuffix(_AUC)
     rates = [row for row in evidence if row.name == f"{name}: tpr@1%" and row.value is not None]
     by = name if name.startswith("membership") else f"membership by the {name}"

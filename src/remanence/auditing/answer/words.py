@@ -65,7 +65,9 @@ def ranked(attacks: Sequence[AttackRow]) -> list[AttackRow]:
 
 def attack_words(row: AttackRow) -> str:
     """What an attack that ran found, beside chance."""
-    found = f"{row.found} of {row.records} found, chance {score(row.chance)}, p {number(row.p)}, {_seconds(row)}"
+    ranks = f", picks {percent(row.ranks.first)} out of {row.ranks.held_out:,}" if row.ranks and row.found else ""
+    by_chance = f" (about {score(row.chance)} by chance)" if row.found and row.chance else ""
+    found = f"{row.found} of {row.records} found{by_chance}, p {number(row.p)}{ranks}, {_seconds(row)}"
     return found + (", on a stand-in" if row.subject == "stand-in" else "")
 
 

@@ -1,5 +1,5 @@
-"""One attack of an audit, run within the time it is allowed and scored; the counts of several, corrected for their
-number. An attack that is refused or fails is a row."""
+"""One attack of an audit, run within the time it is allowed and scored. An attack that is refused or fails is a
+row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,16 +10,14 @@ import torch
 from torch import Tensor
 
 from remanence.attacks import ShadowAttack, with_search
-from remanence.auditing.answer.report import AttackRow
+from remanence.auditing.answer.report import AttackRow, Ranks
 from remanence.auditing.attempts.applicability import Applicability
 from remanence.auditing.attempts.resuming import Steps
 from remanence.auditing.checks.records import distinct
 from remanence.errors import BadInput
 from remanence.experiments.finding import Finding, attack_cases, reconstruct
+from remanence.experiments.summary import number
 from remanence.metrics import hungarian, identity
-from remanence.metrics.evaluation import FPR
-from remanence.metrics.exchangeability import FDR, discoveries, exact_copies, leak_test
-from remanence.metrics.statistics import binomial_proportion
 from remanence.progress import OutOfTime, time_limit
 from remanence.releases import Case
 from remanence.seeds import derive_seed
@@ -85,10 +83,12 @@ def _within(one: Applicability, allowed: float, chosen: Steps) -> tuple[Any, str
 def _found(one: Applicability, attack: Any, private: Data, others: Data, seconds: float, seed: int) -> Finding:
     """What the attack reconstructs in at most so many `seconds`, scored, which may take longer."""
     public, unrelated = others.take(slice(0, 0)), others
+    if len(others) > _MAX_NULL:
+        unrelated = others.take(_sampled(len(others), _MAX_NULL, seed))
     if isinstance(attack, ShadowAttack):
         order = _sampled(len(others), len(others), seed)
         half = min(_MAX_SHADOWS, len(others) // 2)
-        public, unrelated = others.take(order[:half]), others.take(order[half:])
+        public, unrelated = others.take(order[:half]), others.take(order[half:][:_MAX_NULL])
     truth = distinct(private)
     truth = truth if len(truth) <= _MAX_SCORED else truth.take(_sampled(len(truth), _MAX_SCORED, seed))
     start, found = perf_counter(), one.reconstruction
@@ -123,41 +123,34 @@ def _sampled(count: int, size: int, seed: int) -> Tensor:
     return torch.randperm(count, generator=torch.Generator().manual_seed(derive_seed(seed, "scored")))[:size]
 
 
-def count_found(
-    tried: Sequence[Attempt], others: Data, seed: int, *, attacks: int | None = None
-) -> list[tuple[AttackRow, Tensor | None]]:
-    """The rows with their counts, at a false-positive rate that is divided by the number of `attacks`, by default of
-    those that ran, and for each attack that ran which records were found."""
-    ran = attacks or sum(one.finding is not None for one in tried)
-    return [_counted(one.row, one.finding, ran, others, seed) if one.finding else (one.row, None) for one in tried]
+def count_found(tried: Sequence[Attempt]) -> list[AttackRow]:
+    """The rows with what each attack that ran found by itself."""
+    return [_counted(one.row, one.finding) if one.finding else one.row for one in tried]
 
 
-def _counted(row: AttackRow, finding: Finding, attacks: int, others: Data, seed: int) -> tuple[AttackRow, Tensor]:
-    """The row with the records that are listed by either test, and those that are exact; which they are."""
-    scores, truth, x = finding.scores, finding.truth, finding.reconstruction.x.detach()
-    records = len(truth)
-    held_out = others if len(others) <= _MAX_NULL else others.take(_sampled(len(others), _MAX_NULL, seed))
-    ranks = leak_test(x, truth, held_out, scores.primary, seed=derive_seed(seed, "ranks"))
-    finest = 1 / (1 + min(scores.nulls[name].distinct for name in ("held_out", "unrelated")))
-    level = max(FPR / attacks, min(finest, FPR))
-    pooled = (torch.maximum(scores.p_held_out, scores.p_unrelated) <= level).cpu()
-    listed = discoveries(ranks.records, FDR / attacks)
-    exact = exact_copies(x, truth, held_out).cpu()
-    identified = pooled | listed | exact
-    found = int(identified.sum())
-    interval = binomial_proportion(found, records)
-    counted = replace(
+def _counted(row: AttackRow, finding: Finding) -> AttackRow:
+    test = finding.scores.test
+    records, ranks = len(test.p), test.identification
+    return replace(
         row,
         records=records,
-        found=found,
-        exact=int(exact.sum()),
-        low=interval.low * records,
-        high=interval.high * records,
-        chance=level * records,
-        level=level,
-        p=ranks.together,
+        found=int(test.found.sum()),
+        exact=int(test.copies.sum()),
+        low=test.fraction.low * records,
+        high=test.fraction.high * records,
+        chance=test.false,
+        fdr=test.fdr,
+        p=test.together,
+        ranks=Ranks(
+            held_out=ranks.held_out,
+            median=ranks.median,
+            chance_median=number(ranks.chance_median),
+            first=ranks.top1.value,
+            chance_first=number(ranks.chance_top1),
+            first_five=ranks.top5.value,
+            chance_first_five=number(ranks.chance_top5),
+        ),
     )
-    return counted, identified
 
 
 def minutes(seconds: float) -> str:

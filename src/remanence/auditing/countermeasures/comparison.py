@@ -128,7 +128,7 @@ def _attacked(
         allowed = min(max_seconds, (end - perf_counter()) / (len(asked) - index))
         tried.append(attempt(each, owner.truth, owner.held_out, allowed, steps, owner.seed))
     ran = [(each, one) for each, one in zip(asked, tried, strict=True) if one.finding is not None]
-    rows = [row for row, _ in count_found([one for _, one in ran], owner.held_out, owner.seed)]
+    rows = count_found([one for _, one in ran])
     found = sorted(zip(rows, ran, strict=True), key=lambda pair: _strength(pair[0]), reverse=True)
     return _Attacks(
         rows=tuple(replace(row, subject="stand-in") for row, _ in found),
@@ -182,7 +182,7 @@ def _attacked_again(
         again = replace(one, release=stand_in.release)
         tried = attempt(again, owner.truth, owner.held_out, end - perf_counter(), Steps(None), owner.seed)
         if tried.finding is not None:
-            [(row, _)] = count_found([tried], owner.held_out, owner.seed, attacks=len(attacks.rows))
+            [row] = count_found([tried])
             return replace(row, subject="stand-in"), reason
         reason = reason or _named(tried.row)
     return None, reason
