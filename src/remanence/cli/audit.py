@@ -28,6 +28,7 @@ from remanence.cli.options import (
     command_line,
     examples,
     one_of,
+    print_path,
 )
 from remanence.errors import BadInput
 
@@ -244,7 +245,7 @@ def init(
     from remanence.auditing.request import write_template
 
     write_template(path, force=force)
-    print(path)
+    print_path(path)
 
 
 @app.command(
@@ -375,7 +376,9 @@ def _audited(request: "Request", wanted: "Wanted", *, force: bool, as_json: bool
     failed = failures(report, wanted.fail_if)
     worse = compare(earlier, report) if earlier else []
     _write_formats(report, wanted, failed, worse)
-    print(json.dumps(report.to_json(), indent=1) if as_json else f"{report}\n{folder / 'report.html'}")
+    print(json.dumps(report.to_json(), indent=1) if as_json else report)
+    if not as_json:
+        print_path(folder / "report.html")
     for reason in (*failed, *worse):
         print(f"not passed: {reason}", file=sys.stderr)
     if failed or worse:
