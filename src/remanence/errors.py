@@ -6,13 +6,14 @@ hold a stranger's words, from a file or its name: no message steers a terminal, 
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from math import inf
 from numbers import Integral, Real
 from typing import Any, ClassVar, get_args
 
 MAX_MESSAGE = 1000  # characters
+MAX_NAME = 200  # characters of a name that comes from a file
 _MAX_NAMES = 12  # in one sentence
 _MAX_LISTED = 400  # characters of names in one sentence
 _MAX_COMPARED = 2000  # names, and characters of one, that spellings are compared with
@@ -131,7 +132,7 @@ def unknown_name(
     near = _near(given, names) if max(len(names), len(given)) <= _MAX_COMPARED else []
     given = printable(given, 100)
     hint = f"did you mean {_one_of(near)}? " if near else ""
-    listing = f"`{shown_by}` shows all" if shown_by and len(names) > _MAX_NAMES else f"known: {_listed(names)}"
+    listing = f"`{shown_by}` shows all" if shown_by and len(names) > _MAX_NAMES else f"known: {listed(names)}"
     return BadInput(f"unknown {kind} `{given}`: {hint}{listing}", code="unknown-name", argument=argument)
 
 
@@ -151,7 +152,8 @@ def _one_of(near: list[str]) -> str:
     return f"{'one of ' if len(near) > 1 else ''}{_quoted(near[:_MAX_NAMES])}{more}"
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """The first names, as many as a sentence takes, and how many more there are."""
     shown, room = list[str](), _MAX_LISTED
     for name in names:
         room -= min(len(name), 100) + 2
