@@ -30,7 +30,7 @@ from remanence.cli.options import (
     one_of,
     print_path,
 )
-from remanence.errors import BadInput
+from remanence.errors import MAX_MESSAGE, BadInput, printable
 
 if TYPE_CHECKING:
     from remanence.auditing import Report
@@ -380,7 +380,7 @@ def _audited(request: "Request", wanted: "Wanted", *, force: bool, as_json: bool
     if not as_json:
         print_path(folder / "report.html")
     for reason in (*failed, *worse):
-        print(f"not passed: {reason}", file=sys.stderr)
+        print(f"not passed: {printable(reason, MAX_MESSAGE)}", file=sys.stderr)
     if failed or worse:
         raise SystemExit(GATE_FAILED)
 
