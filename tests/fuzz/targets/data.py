@@ -1,6 +1,8 @@
 """Files of records: .npz, .csv and images, as the options of an audit name them."""
 
-from collections.abc import Mapping
+import struct
+import zipfile
+from collections.abc import Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
 
@@ -32,6 +34,43 @@ def seeds() -> Mapping[str, bytes]:
     }
 
 
+def zip_file(**members: bytes) -> bytes:
+    """A zip of these members, which need not be arrays."""
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+    return buffer.getvalue()
+
+
+def npy_file(header: str, content: bytes = b"") -> bytes:
+    text = header.encode()
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + content
+
+
+def crafted() -> Iterable[tuple[str, bytes]]:
+    """What once failed, or would have: members that are no arrays, headers that lie, tables that steer a terminal."""
+    good = npy_file("{'descr': '<f8', 'fortran_order': False, 'shape': (1, 1), }", bytes(8))
+    labels = npy_file("{'descr': '<i8', 'fortran_order': False, 'shape': (1,), }", bytes(8))
+    kinds = ("|O", "|V8", "<c16", "<M8[D]", "<U500000000", "|S0", "<f16", ">f8", "[('a', '<i4'), ('b', '<f4')]")
+    shapes = ("(1,)", "(-1, -1)", f"({10**400},)", f"({10**18},)", "(0, 10)", "()", "(True,)", "[1]", "(1.0,)", "'a'")
+    headers = [f"{{'descr': {kind!r}, 'fortran_order': False, 'shape': (1, 1), }}" for kind in kinds]
+    headers += [f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}" for shape in shapes]
+    headers += ["(" * 9000, "-" * 9000 + "1", "{}", "", "1if 1else 2", "{'descr': 1L}"]
+    for member in (b"", b"text", good[:20], good + b"more", *(npy_file(header, bytes(8)) for header in headers)):
+        yield "x.npz", zip_file(x=member, y=labels)
+        yield "x.npz", zip_file(x=good, y=member)
+        yield "x.npz", zip_file(x=good, y=labels, columns=member, classes=member)
+    control = b"\x1b[2J\x1b]0;x\x07"
+    yield "a.csv", b"a" + control + b",class\nx,1\n" + control + b",2\n"
+    yield "a.csv", control * 5000 + b",class\n1,2\n"
+    yield "a.csv", b"a,class\n1.7e308,5e-324\n-1.7e308,1\n,1\n"
+    yield "a.csv", b"[" * 100_000 + b",class\n1,2\n"
+    yield "a.csv", b"\x00" * 1000
+    yield "a.csv", b"a,class\n" + b"x" * 200_000 + b",1\n"
+    yield "a.csv", b",".join(b"c%d" % i for i in range(20_000)) + b",class\n" + b"q," * 20_000 + b"1\n"
+
+
 def parse(path: Path) -> list[Data]:
     return load_records([str(path)], "class" if path.suffix == ".csv" else None)
 
@@ -42,11 +81,16 @@ def sound(parsed: object) -> None:
     for data in parsed:
         assert isinstance(data, Data)
         assert len(data.x) == len(data.y)
+        assert data.name.isprintable()
+        if data.columns is not None:
+            names = [column.name for column in data.columns.columns]
+            assert all(name.isprintable() for name in (*names, *data.columns.classes, *data.columns.notes))
 
 
 TARGET = Target(
     parse=parse,
     seeds=seeds,
+    crafted=crafted,
     sound=sound,
     words=(
         b"\x93NUMPY\x01\x00",

@@ -35,7 +35,7 @@ def lines_of(answer: Answer) -> list[str]:
 
 
 def _line(name: str, text: str) -> str:
-    start = f"{name:<{_NAME - 1}} "  # a long name keeps its distance
+    start = f"{printable(name, WIDTH // 2):<{_NAME - 1}} "  # a long name keeps its distance
     return f"{start}{_fitting(text, WIDTH - len(start))}"
 
 
