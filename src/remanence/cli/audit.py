@@ -289,7 +289,7 @@ def data(
     chosen = audit_experiments(partial(load, source, label=label, encode=encode), net, attack, named=source)
     options = [*(["--label", label] if label else []), *(["--encode", encode] if encode else [])]
     job = Job(
-        recipe=shlex.join(["audit", source, *options, "--net", net]),
+        recipe=printable(shlex.join(["audit", source, *options, "--net", net])),
         scale="small",
         seed=seed,
         device=device,

@@ -83,7 +83,8 @@ def recipes() -> "Mapping[str, Recipe]":
 
 
 def command_line() -> str:
-    return shlex.join(["remanence", *sys.argv[1:]])
+    """The command as it was typed; bytes of a file name that are no text, which no page can hold, are escaped."""
+    return printable(shlex.join(["remanence", *sys.argv[1:]]))
 
 
 def backend_from(name: str, ray_address: str | None) -> "Local | Ray":

@@ -52,8 +52,11 @@ def main() -> None:
         if option in sys.argv:
             progress.set_mode(mode)
     arguments = audit.with_command([each for each in sys.argv[1:] if each != "--debug" and each not in _MODES])
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # it was closed before we began
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a sign that the terminal lacks must not cost a result
     try:
         with terminable():
