@@ -1,16 +1,20 @@
-"""Files of records: .npz, .csv and images, as the options of an audit name them."""
+"""Files of records: .npz, .csv and images in a folder, as the options of an audit name them."""
 
 import struct
 import zipfile
 from collections.abc import Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
+from PIL import Image
 
 from remanence.auditing.inputs.sources import load_records
 from remanence.types import Data
 from targets import Target
+
+IMAGES = {".png": "PNG", ".jpg": "JPEG", ".bmp": "BMP", ".webp": "WEBP"}
 
 
 def npz_file(*, compressed: bool = False, **arrays: object) -> bytes:
@@ -30,6 +34,8 @@ def seeds() -> Mapping[str, bytes]:
         "packed.npz": npz_file(compressed=True, x=x, y=y),
         "table.npz": npz_file(x=table, y=y, columns=np.array(["a", "b", "c"]), classes=np.array(["u", "v", "w"])),
         "numbers.csv": b"a,b [cm],class\n1,2.5,x\n2,3.5,y\n3,1e3,x\n4,-7,y\n",
+        **{f"image{suffix}": image_file(kind) for suffix, kind in IMAGES.items()},
+        "steps.jpg": image_file("JPEG", progressive=True),
         "mixed.csv": b"age,when,job,class\n31,2020-01-02,cook,yes\n,2021-03-04,smith,no\n40,2022-05-06,cook,no\n",
     }
 
@@ -67,11 +73,27 @@ def crafted() -> Iterable[tuple[str, bytes]]:
     yield "a.csv", b"a,class\n1.7e308,5e-324\n-1.7e308,1\n,1\n"
     yield "a.csv", b"[" * 100_000 + b",class\n1,2\n"
     yield "a.csv", b"\x00" * 1000
+    yield "a.png", image_file("PNG").replace(b"\x00\x00\x00\x07\x00\x00\x00\x09", b"\x7f\xff\xff\xff" * 2)
+    yield "a.bmp", image_file("BMP").replace(b"\x07\x00\x00\x00\x09", b"\xff\xff\xff\x7f\x09")
+    yield "a.png", image_file("GIF")
     yield "a.csv", b"a,class\n" + b"x" * 200_000 + b",1\n"
     yield "a.csv", b",".join(b"c%d" % i for i in range(20_000)) + b",class\n" + b"q," * 20_000 + b"1\n"
 
 
+def image_file(kind: str, **options: object) -> bytes:
+    buffer = BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 7, 3), np.uint8)
+    Image.fromarray(pixels).convert("P" if kind == "GIF" else "RGB").save(buffer, kind, **options)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
 def parse(path: Path) -> list[Data]:
+    if path.suffix in IMAGES:
+        with TemporaryDirectory() as folder:
+            for name, content in {"whole.png": image_file("PNG"), path.name: path.read_bytes()}.items():
+                (Path(folder) / "a").mkdir(exist_ok=True)
+                (Path(folder) / "a" / name).write_bytes(content)
+            return load_records([folder], None)
     return load_records([str(path)], "class" if path.suffix == ".csv" else None)
 
 
