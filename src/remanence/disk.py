@@ -62,6 +62,15 @@ def read_text(path: Path, *, max_bytes: int) -> str:
     return content.decode("utf-8")
 
 
+def check_safetensors(path: Path, *, max_header: int = 2**20) -> None:
+    """Refuse what is no regular file, and raise `ValueError` where the header, which may name any number of tensors, is
+    longer than `max_header` bytes."""
+    with open_regular(path) as file:
+        length = int.from_bytes(file.read(8), "little")
+    if length > max_header:
+        raise ValueError(f"its header has {length:,} bytes, more than {max_header:,}")
+
+
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file beside `path`, then give it its name; on any error `path` is as before."""
     replace_files({path: write})

@@ -133,6 +133,20 @@ def test_a_bomb_of_six_gigabytes_is_not_unpacked(tmp_path: Path) -> None:
             load(str(path))
 
 
+def test_very_many_members_are_not_listed(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", X)
+    content = (tmp_path / "a.npz").read_bytes()
+    end = content.rindex(b"PK\x05\x06")
+    entry = content[content.rindex(b"PK\x01\x02") : end]
+    many = struct.pack("<HHHHIIH", 0, 0, 1, 1, len(entry) * 100_000, len(content) - len(entry) - 22, 0)
+    (tmp_path / "a.npz").write_bytes(content[: end - len(entry)] + entry * 100_000 + b"PK\x05\x06" + many)
+    start = perf_counter()
+    with refused_soon("damaged-file"):
+        load(str(tmp_path / "a.npz"))
+    assert perf_counter() - start < 0.5
+
+
 def test_a_gzip_bomb_of_an_idx_file_is_not_unpacked(tmp_path: Path) -> None:
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     head = struct.pack(">IIII", 0x803, 6 * 2**20, 32, 32)

@@ -244,6 +244,18 @@ def test_pictures_that_do_not_fit_are_refused(tmp_path: Path, case: str) -> None
     assert str(caught.value).isprintable()
 
 
+def test_a_file_of_very_many_tensors_is_refused(tmp_path: Path) -> None:
+    folder = written(tmp_path)
+    header = json.dumps(
+        {f"{i}": {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]} for i in range(200_000)}
+    ).encode()
+    (folder / "images.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    start = perf_counter()
+    with refused("damaged-file"):
+        rendered(folder)
+    assert perf_counter() - start < 2
+
+
 @pytest.mark.parametrize("shape", [(3, 1, 100_000), (1, 100_000, 1), (5, 3000, 3000), (2, 1, 1)])
 def test_pictures_of_any_size_are_shown(tmp_path: Path, shape: tuple[int, ...]) -> None:
     x = torch.randint(256, (1, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)).expand(

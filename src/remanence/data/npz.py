@@ -5,6 +5,7 @@ file does not become a large one.
 """
 
 import os
+import re
 import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from math import prod
 from pathlib import Path
-from typing import Any, final
+from typing import Any, BinaryIO, final
 
 import numpy as np
 from numpy.lib import format as npy
@@ -36,6 +37,7 @@ from remanence.types import Data
 
 _KEYS = (("x", "y"), ("images", "labels"))
 _MAX_HEADER = 10_000  # bytes that numpy takes at most, and some for what stands before them
+_MAX_DIRECTORY = 2**21  # bytes of the list of members, which has 50 and more for each
 _PACKED_BY = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # as numpy does
 
 
@@ -50,7 +52,7 @@ def from_npz(path: Path | str, *, part: Part = "all") -> Data:
         names: list[str] = [name for name in ("columns", "classes") if name in file.keys]
         found = file.load([y for _, y in pairs["all"]] + [x for x, _ in pairs[part]] + names)
         images = _joined([_channels_first(path, found[x]) for x, _ in pairs[part]])
-        every, y = (_joined([found[y] for _, y in pairs[of]]) for of in ("all", part))
+        every, y = (_joined([found[y] for _, y in pairs[name]]) for name in ("all", part))
     if every.dtype.kind not in "iu":
         message = f"the labels of {path} must be integers, got {every.dtype}: number the classes from 0"
         raise BadInput(message, code="wrong-type", argument="y")
@@ -195,5 +197,22 @@ def opened_npz(path: Path) -> Iterator[Npz]:
             raise BadInput(message, code="wrong-type", argument="path")
         if not start.startswith(b"P"):
             raise ValueError("it is no zip file of arrays")
+        size = os.fstat(file.fileno()).st_size
+        if _directory_size(file, size) > _MAX_DIRECTORY:
+            raise ValueError("it has too many members")
         with zipfile.ZipFile(file) as archive:
-            yield Npz(path=path, size=os.fstat(file.fileno()).st_size, archive=archive)
+            yield Npz(path=path, size=size, archive=archive)
+
+
+def _directory_size(file: BinaryIO, size: int) -> int:
+    """The bytes of a zip file's list of members, which are parsed on opening, as its end says, in the old or the new
+    form; of several ends the largest."""
+    file.seek(max(0, size - 2**16 - 200))
+    tail, sizes = file.read(), [0]
+    file.seek(0)
+    for found in re.finditer(rb"PK\x05\x06", tail):
+        at = found.start()
+        sizes.append(int.from_bytes(tail[at + 12 : at + 16], "little"))
+        if tail[max(0, at - 20) : at].startswith(b"PK\x06\x07"):
+            sizes[-1] = int.from_bytes(tail[at - 36 : at - 28], "little")
+    return max(sizes)

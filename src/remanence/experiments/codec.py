@@ -117,10 +117,10 @@ def _is(hint: Any, value: Any) -> bool:
         return hint in (int, float) and -_MAX_INT <= value <= _MAX_INT
     if hint is float:
         return type(value) is float and isfinite(value)
-    return type(value) is hint and (hint is not str or _can_be_written(value))
+    return type(value) is hint and (hint is not str or _is_text(value))
 
 
-def _can_be_written(text: str) -> bool:
+def _is_text(text: str) -> bool:
     """Whether a text has a usual length and no half of a character."""
     if len(text) > _MAX_TEXT:
         return False

@@ -17,7 +17,7 @@ from typing import TypeAlias, final
 import torch
 from torch import Tensor
 
-from remanence.disk import open_regular, read_text, replace_files
+from remanence.disk import check_safetensors, open_regular, read_text, replace_files
 from remanence.errors import BadInput, printable
 from remanence.experiments.codec import MAX_BYTES
 from remanence.experiments.results import Result, dump_results, parse_results
@@ -122,7 +122,7 @@ def _read_images(path: Path) -> dict[str, Tensor]:
 
     if not path.exists():
         return {}
-    open_regular(path).close()
+    check_safetensors(path)
     images = load_file(path)  # maps the file: what no page shows is never read
     if len(images) > _MAX_TENSORS:
         raise ValueError(f"it holds more than {_MAX_TENSORS:,} tensors")

@@ -51,8 +51,8 @@ def scale_over(values: Sequence[float], start: float, end: float, *, log: bool, 
     shown = [value for value in values if can_be_shown(value, log=log)] or [1.0]
     low, high = (_bounded(value, log=log) for value in (min(shown), max(shown)))
     if log:
-        apart = high > low * (1 + _NEAR)
-        low, high = (low, high) if apart and not zero else (low / 1.5, high * 1.5)
+        differ = high > low * (1 + _NEAR)
+        low, high = (low, high) if differ and not zero else (low / 1.5, high * 1.5)
         return Scale(low=low, high=high, start=start, end=end, log=True)
     low, high = (min(low, 0.0), max(high, 0.0)) if zero else (low, high)
     largest = max(abs(low), abs(high))

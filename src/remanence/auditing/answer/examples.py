@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from remanence.columns import Columns
-from remanence.disk import open_regular
+from remanence.disk import check_safetensors
 from remanence.errors import BadInput, printable
-from remanence.experiments.codec import decode, encode, parse_json
+from remanence.experiments.codec import MAX_BYTES, decode, encode, parse_json
 from remanence.experiments.finding import Finding
 from remanence.experiments.summary import as_pixels
 from remanence.metrics.evaluation import oriented
@@ -103,8 +103,8 @@ def load_examples(path: Path) -> dict[str, Examples]:
 
     if not path.exists():
         return {}
-    open_regular(path).close()
     try:
+        check_safetensors(path, max_header=MAX_BYTES)
         with safe_open(path, framework="pt") as file:
             texts = parse_json((file.metadata() or {})["examples"])
             if not isinstance(texts, dict) or len(texts) > _MAX_ATTACKS:
