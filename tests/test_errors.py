@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, nan
-from time import perf_counter
+from time import process_time
 from typing import Any, cast
 
 import numpy as np
@@ -193,8 +193,8 @@ def test_other_letters_and_signs_stay_as_they_are() -> None:
 @pytest.mark.parametrize("given", ["q", "y" * 100_000])
 def test_an_unknown_name_among_very_many_is_answered_soon_and_shortly(given: str) -> None:
     many = [f"column {i} {'x' * 50}" for i in range(50_000)]
-    start = perf_counter()
+    start = process_time()
     message = str(unknown_name("column", given, many))
-    assert perf_counter() - start < 1
+    assert process_time() - start < 1
     assert len(message) < 700
     assert message.endswith(" more")

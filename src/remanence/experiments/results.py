@@ -21,7 +21,7 @@ from remanence.metrics.statistics import check_lengths
 from remanence.types import Caveat
 
 SCHEMA = 3
-MAX_RESULTS = 500  # of one run, which is one page
+MAX_RESULTS = 200  # of one run, which is one page
 Kind: TypeAlias = Literal["attack", "measurement", "refused"]
 
 

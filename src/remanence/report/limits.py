@@ -7,7 +7,7 @@ from typing import final
 from remanence.experiments.folder import Run
 
 MAX_ROWS = 40_000  # of single records, on one page
-MAX_PICTURES = 8000
+MAX_PICTURES = 4000
 MAX_PIXELS = 500 * 128**2  # of all pictures
 MAX_SIDE, MIN_SIDE = 128, 32  # pixels of one picture
 
