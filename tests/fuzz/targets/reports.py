@@ -21,6 +21,7 @@ from remanence.auditing.answer.gate import compare, failures
 from remanence.auditing.answer.report import Countermeasure
 from remanence.auditing.answer.saved import dump_answer
 from remanence.columns import Column, Columns
+from remanence.errors import printable
 from remanence.experiments.codec import encode
 from remanence.metrics import Interval
 from targets import HERE, Target
@@ -74,6 +75,7 @@ def parse(path: Path) -> str:
     own = Report(answer=made_answer())
     said = [str(report), *compare(report, own), *compare(own, report), *failures(report, GATES), report.model_card()]
     assert all(len(each) < 1_000_000 for each in said)
+    assert all(line == printable(line) for line in str(report).split("\n"))
     for form in (to_junit(report.answer), to_sarif(report.answer), to_summary(report.answer)):
         form.encode()
     return report.to_html() + report._repr_html_()
