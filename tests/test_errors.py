@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, nan
+from time import process_time
 from typing import Any, cast
 
 import numpy as np
@@ -169,3 +170,31 @@ def test_settings_that_would_do_nothing_are_refused(kind: Callable[..., object],
 def test_settings_that_exclude_each_other_are_refused(make: Callable[[], object], argument: str) -> None:
     with refused("conflict", argument):
         make()
+
+
+HOSTILE = "\x1b[2J\x1b]0;title\x07\r\n\u202egnp.exe\u2028\ud800"
+
+
+@pytest.mark.parametrize("length", [0, 100, 20_000, 120_000, 10_000_000])
+def test_no_message_steers_a_terminal_or_fills_it(length: int) -> None:
+    message = str(BadInput(f"the file {HOSTILE * 2} must hold numbers, got {'x' * length}{HOSTILE}: correct it"))
+    assert message.isprintable()
+    assert len(message) <= 1000
+    assert message.startswith(r"the file \x1b[2J\x1b]0;title\x07\r\n\u202egnp.exe\u2028\ud800")
+    assert message.endswith(": correct it")
+
+
+def test_other_letters_and_signs_stay_as_they_are() -> None:
+    text = "é \N{EN DASH} 1\N{NO-BREAK SPACE}% \N{GREEK SMALL LETTER MU} \U0001f600 日本"
+    assert str(BadInput(text)) == text
+    assert str(BadInput(str(BadInput(HOSTILE)))) == str(BadInput(HOSTILE))
+
+
+@pytest.mark.parametrize("given", ["q", "y" * 100_000])
+def test_an_unknown_name_among_very_many_is_answered_soon_and_shortly(given: str) -> None:
+    many = [f"column {i} {'x' * 50}" for i in range(50_000)]
+    start = process_time()
+    message = str(unknown_name("column", given, many))
+    assert process_time() - start < 1
+    assert len(message) < 700
+    assert message.endswith(" more")

@@ -9,7 +9,8 @@ import remanence
 
 ROOT = Path(remanence.__file__).parent
 LAYERS = [  # lowest first
-    {"columns", "errors", "progress", "seeds"},
+    {"columns", "errors", "seeds"},
+    {"progress"},
     {"disk"},
     {"types"},
     {"data"},

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from remanence import models
-from remanence.disk import remove_leftovers, replace_bytes
+from remanence.disk import check_safetensors, remove_leftovers, replace_bytes
 from remanence.engine.ensembles.chunked import chunk_size
 from remanence.progress import say
 from remanence.releases import KnowsAllButOne, KnowsFixed
@@ -131,6 +131,7 @@ def read_tensors(path: Path, *, belongs_to: str) -> Params | None:
     try:
         if not path.is_file():
             raise FileNotFoundError if not path.exists() else IsADirectoryError
+        check_safetensors(path)
         with safe_open(path, "pt") as file:
             tensors: Params = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             stored = file.metadata()

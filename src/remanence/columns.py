@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
+from math import isfinite
 from typing import Literal, TypeAlias, final
 
 import torch
@@ -47,8 +48,8 @@ class Column:
         """A raw value in words, such as `female`, `1985-03-02` or `12.3 years`."""
         if self.kind == "category":
             return str(self.reference) if value < 0 else self.categories[int(value)]
-        if self.kind == "date":
-            return date.fromordinal(max(1, round(value))).isoformat()
+        if self.kind == "date" and isfinite(value):
+            return date.fromordinal(min(max(1, round(value)), date.max.toordinal())).isoformat()
         return f"{value:.6g} {self.unit}" if self.unit else f"{value:.6g}"
 
 
@@ -62,6 +63,13 @@ class Columns:
     classes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # what was done to columns that are no numbers, in words
 
+    def fit(self, features: int) -> bool:
+        """Whether each column has features among so many, and a step that values can be rounded to."""
+        return all(
+            each.start >= 0 and each.size >= 1 and each.start + each.size <= features and each.resolution != 0
+            for each in self.columns
+        )
+
     def describe(self, x: Tensor) -> list[dict[str, str]]:
         """Each record of `x` (n, features) as raw values in words, by the names of the columns."""
         raw = {column.name: [column.describe(v) for v in column.raw(x).tolist()] for column in self.columns}
@@ -69,7 +77,7 @@ class Columns:
 
     def describe_label(self, y: int) -> str:
         """The name of class `y`."""
-        return self.classes[y] if y < len(self.classes) else str(y)
+        return self.classes[y] if 0 <= y < len(self.classes) else str(y)
 
 
 def resolution_of(values: Sequence[float]) -> float | None:

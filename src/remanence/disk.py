@@ -1,4 +1,5 @@
-"""Files that are written whole or not at all, and folders that one process fills at a time.
+"""Files that are written whole or not at all, folders that one process fills at a time, and files of others, which may
+be anything.
 
 A file is filled under a temporary name, which holds the machine and the process that fill it, and then renamed: a kill
 at any moment leaves the old file, the new one or none, and a temporary file whose process is dead is removed by the
@@ -9,13 +10,14 @@ import errno
 import os
 import re
 import socket
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO
+from typing import IO, BinaryIO
 
 from remanence.errors import BadInput
 
@@ -37,6 +39,36 @@ def check_writable(folder: Path, *, option: str = "--out") -> None:
             code="not-writable",
             argument=option,
         ) from None
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading that must be one: a pipe or device, which may never end, is refused, and not waited for.
+
+    A file that is missing or cannot be read raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        message = f"`{path}` must be a regular file, got a folder, pipe or device: give the path of a file"
+        raise BadInput(message, code="wrong-type", argument="path")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_text(path: Path, *, max_bytes: int) -> str:
+    """The text of a regular file in UTF-8 of at most `max_bytes`; what is no such text raises `ValueError`."""
+    with open_regular(path) as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"it has more than {max_bytes:,} bytes")
+    return content.decode("utf-8")
+
+
+def check_safetensors(path: Path, *, max_header: int = 2**20) -> None:
+    """Refuse what is no regular file, and raise `ValueError` where the header, which may name any number of tensors, is
+    longer than `max_header` bytes."""
+    with open_regular(path) as file:
+        length = int.from_bytes(file.read(8), "little")
+    if length > max_header:
+        raise ValueError(f"its header has {length:,} bytes, more than {max_header:,}")
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:

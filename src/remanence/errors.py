@@ -1,16 +1,43 @@
 """The errors of the package, and checks of fields that raise them.
 
-A message names the argument, what was expected, what was got and the way out; a code names the kind of fault.
+A message names the argument, what was expected, what was got and the way out; a code names the kind of fault. It may
+hold a stranger's words, from a file or its name: no message steers a terminal, and none is longer than a screen.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from math import inf
 from numbers import Integral, Real
 from typing import Any, ClassVar, get_args
 
+MAX_MESSAGE = 1000  # characters
+MAX_NAME = 200  # characters of a name that comes from a file
 _MAX_NAMES = 12  # in one sentence
+_MAX_LISTED = 400  # characters of names in one sentence
+_MAX_COMPARED = 2000  # names, and characters of one, that spellings are compared with
+
+
+def printable(text: str, limit: int | None = None) -> str:
+    """A stranger's words for a line of ours: control characters, line breaks, marks that turn the direction of writing
+    and halves of characters are escaped; of one longer than `limit` the middle is left out."""
+    if limit is not None:
+        text = _shortened(text, limit)
+    if not (text.isascii() and text.isprintable()):
+        text = "".join(each if _shows(each) else each.encode("unicode_escape").decode("ascii") for each in text)
+    return text if limit is None else _shortened(text, limit)
+
+
+def _shows(character: str) -> bool:
+    return character.isprintable() or unicodedata.category(character) == "Zs"  # such as a no-break space
+
+
+def _shortened(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    end = limit // 3  # where a message says the way out
+    return f"{text[: limit - end - 5]} ... {text[-end:] if end else ''}"
 
 
 class BadInput(ValueError):
@@ -23,7 +50,7 @@ class BadInput(ValueError):
     default_code: ClassVar[str] = "bad-input"
 
     def __init__(self, message: str, *, code: str | None = None, argument: str | None = None) -> None:
-        super().__init__(message)
+        super().__init__(printable(message, MAX_MESSAGE))
         self.code, self.argument = code or self.default_code, argument
 
 
@@ -102,9 +129,10 @@ def unknown_name(
     ``raise unknown_name("recipe", "demo.digit", RECIPES)``.
     """
     names = sorted(known)
-    near = _near(given, names)
+    near = _near(given, names) if max(len(names), len(given)) <= _MAX_COMPARED else []
+    given = printable(given, 100)
     hint = f"did you mean {_one_of(near)}? " if near else ""
-    listing = f"`{shown_by}` shows all" if shown_by and len(names) > _MAX_NAMES else f"known: {_listed(names)}"
+    listing = f"`{shown_by}` shows all" if shown_by and len(names) > _MAX_NAMES else f"known: {listed(names)}"
     return BadInput(f"unknown {kind} `{given}`: {hint}{listing}", code="unknown-name", argument=argument)
 
 
@@ -124,9 +152,21 @@ def _one_of(near: list[str]) -> str:
     return f"{'one of ' if len(near) > 1 else ''}{_quoted(near[:_MAX_NAMES])}{more}"
 
 
-def _listed(names: list[str]) -> str:
-    return _quoted(names) if any("," in name for name in names) else ", ".join(names)
+def listed(names: Sequence[str]) -> str:
+    """The first names, as many as a sentence takes, and how many more there are."""
+    shown, room = list[str](), _MAX_LISTED
+    for name in names:
+        room -= min(len(name), 100) + 2
+        if room < 0:
+            break
+        shown.append(name)
+    more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
+    return (_quoted(shown) if any("," in name for name in shown) else ", ".join(_short(shown))) + more
 
 
 def _quoted(names: list[str]) -> str:
-    return "; ".join(f"`{name}`" for name in names)
+    return "; ".join(f"`{name}`" for name in _short(names))
+
+
+def _short(names: list[str]) -> list[str]:
+    return [printable(name, 100) for name in names]

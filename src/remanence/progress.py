@@ -10,6 +10,8 @@ from contextvars import ContextVar
 from time import monotonic
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
+from remanence.errors import MAX_MESSAGE, printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -112,9 +114,10 @@ def _logged(items: Iterable[T], total: int, label: str) -> Iterator[T]:
 
 
 def say(text: str) -> None:
-    """Print a line on stderr, above any bar, unless the program is quiet."""
+    """Print a line on stderr, above any bar, unless the program is quiet; a stranger's words in it are escaped."""
     if _mode == "quiet":
         return
+    text = printable(text, MAX_MESSAGE)
     if _shown:
         _shown[0].console.print(text, markup=False, highlight=False)
     else:

@@ -180,9 +180,10 @@ def test_a_page_goes_into_a_folder_that_is_there(call: Call, tiny: None, tmp_pat
     assert_refused(call("report", "run", "--out", "page.pdf"), "`--out`", "page.pdf")
 
 
-def test_a_damaged_run_is_refused(call: Call, tiny: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["[{}]", "[" * 100_000, f'[{{"schema": 1{"0" * 400}}}]', '[{"schema": "\\u001b[2J"}]'])
+def test_a_damaged_run_is_refused(call: Call, tiny: None, tmp_path: Path, text: str) -> None:
     call("run", "tiny", "--out", "run")
-    (tmp_path / "run" / "results.json").write_text("[{}]")
+    (tmp_path / "run" / "results.json").write_text(text)
     before = contents(tmp_path)
     assert_refused(call("report", "run"), "results.json", "make the run again")
     assert contents(tmp_path) == before

@@ -1,6 +1,7 @@
 """Data of one's own, good and bad."""
 
 import csv
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -117,6 +118,9 @@ BAD_DATA: dict[str, tuple[str, Callable[[Path], object], list[str], list[str]]] 
     "a label for arrays": ("x.npz", arrays(), LABEL, ["`label`", ".csv", "leave it out"]),
     "empty arrays": ("x.npz", arrays(n=0), [], ["0 different records", "at least 200"]),
     "two sizes": ("faces", partial(write_images, last=(5, 6)), [], ["one size", "(5, 5)", "(6, 5)"]),
+    "objects": ("x.npz", arrays(x=np.array([{}], object)), [], ["`x` of Python objects"]),
+    "a pipe": ("x.npz", os.mkfifo, [], ["must be a regular file"]),
+    "control characters": ("t.csv", rows(table(**{"\x1b[2J": ["x"] * 220})), LABEL, [r"`\x1b[2J`"]),
     "another file": ("notes.txt", Path.touch, [], ["a .npz, a .csv or a folder of images"]),
 }
 

@@ -1,6 +1,7 @@
 """Every parser of files from outside parses or refuses: no traceback, nothing executed, no endless message."""
 
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -41,6 +42,16 @@ def test_past_failures_are_handled(name: str, file: str, tmp_path: Path) -> None
 def test_crafted_files_are_handled(name: str, tmp_path: Path) -> None:
     target = target_named(name)
     for file, content in target.crafted():
+        assert_handled(target, tmp_path / file, content)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in target_names() if target_named(name).made])
+def test_hostile_files_that_fit_the_format_are_handled(name: str, tmp_path: Path) -> None:
+    target, random = target_named(name), Random(0)
+    assert target.made
+    for _ in range(100):
+        file, content = target.made(random)
         assert_handled(target, tmp_path / file, content)
 
 

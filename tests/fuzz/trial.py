@@ -14,7 +14,7 @@ from remanence.errors import BadInput
 
 Verdict: TypeAlias = Literal["parsed", "refused", "message", "traceback", "executed", "slow", "memory", "died"]
 FAILURES: tuple[Verdict, ...] = ("message", "traceback", "executed", "slow", "memory", "died")
-MAX_MESSAGE = 1200  # characters, of which a path may take some hundreds
+MAX_MESSAGE = 1000  # characters
 _PROGRAMS = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.startfile", "subprocess.Popen", "pty.spawn")
 _RUNS = {*_PROGRAMS, "pickle.find_class", "socket.connect"}
 _watched: list[set[str]] = []  # of the trial that runs now

@@ -7,8 +7,9 @@ from xml.etree import ElementTree
 import pytest
 from made_run import made_figure
 
-from remanence.report.charts import LEFT, RIGHT, WIDTH, chart, log_ticks, ticks
+from remanence.report.charts import LEFT, RIGHT, WIDTH, chart
 from remanence.report.figures import rendered
+from remanence.report.scales import log_ticks, ticks
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&"
 KINDS = ("lines", "bars", "points")

@@ -19,6 +19,7 @@ from remanence.auditing.inputs.sources import load_records, raw_units
 from remanence.auditing.inputs.updates import update_release
 from remanence.auditing.inputs.weights import load_release_weights
 from remanence.auditing.pipeline import BUDGET, audit
+from remanence.disk import read_text
 from remanence.errors import BadInput, unknown_name
 from remanence.experiments.experiment import device_of
 from remanence.models import normalized, normalized_params
@@ -257,14 +258,19 @@ class Wanted:
     redact: bool = False
 
 
+_MAX_TOML = 2**20  # bytes
+
+
 def read_toml(path: Path) -> tuple[Request, Wanted]:
     """The request in an `audit.toml`; paths in it are relative to its folder."""
     try:
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
+        given = tomllib.loads(read_text(path, max_bytes=_MAX_TOML))
     except OSError as error:
         message = f"cannot read `{path}` ({error.strerror}): `remanence audit init` writes such a file"
         raise BadInput(message, code="missing-file", argument=str(path)) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except BadInput:
+        raise
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"`{path}` is not TOML ({error})", code="damaged-file", argument=str(path)) from None
     known = {field.name for field in fields(Request)}, {field.name for field in fields(Wanted)}
     for name in given:

@@ -28,8 +28,9 @@ from remanence.cli.options import (
     command_line,
     examples,
     one_of,
+    print_path,
 )
-from remanence.errors import BadInput
+from remanence.errors import MAX_MESSAGE, BadInput, printable
 
 if TYPE_CHECKING:
     from remanence.auditing import Report
@@ -244,7 +245,7 @@ def init(
     from remanence.auditing.request import write_template
 
     write_template(path, force=force)
-    print(path)
+    print_path(path)
 
 
 @app.command(
@@ -288,7 +289,7 @@ def data(
     chosen = audit_experiments(partial(load, source, label=label, encode=encode), net, attack, named=source)
     options = [*(["--label", label] if label else []), *(["--encode", encode] if encode else [])]
     job = Job(
-        recipe=shlex.join(["audit", source, *options, "--net", net]),
+        recipe=printable(shlex.join(["audit", source, *options, "--net", net])),
         scale="small",
         seed=seed,
         device=device,
@@ -375,9 +376,11 @@ def _audited(request: "Request", wanted: "Wanted", *, force: bool, as_json: bool
     failed = failures(report, wanted.fail_if)
     worse = compare(earlier, report) if earlier else []
     _write_formats(report, wanted, failed, worse)
-    print(json.dumps(report.to_json(), indent=1) if as_json else f"{report}\n{folder / 'report.html'}")
+    print(json.dumps(report.to_json(), indent=1) if as_json else report)
+    if not as_json:
+        print_path(folder / "report.html")
     for reason in (*failed, *worse):
-        print(f"not passed: {reason}", file=sys.stderr)
+        print(f"not passed: {printable(reason, MAX_MESSAGE)}", file=sys.stderr)
     if failed or worse:
         raise SystemExit(GATE_FAILED)
 

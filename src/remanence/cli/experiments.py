@@ -22,6 +22,7 @@ from remanence.cli.options import (
     Store,
     backend_from,
     command_line,
+    print_path,
     recipes,
 )
 from remanence.errors import BadInput, unknown_name
@@ -132,7 +133,7 @@ def report(
         raise BadInput(message, code="wrong-suffix", argument="--out")
     check_writable(page.parent)
     replace_file(page, lambda temporary: temporary.write_text(html, encoding="utf-8"))
-    print(page)
+    print_path(page)
 
 
 def run_experiments(experiments: "Sequence[Experiment]", job: "Job", *, as_json: bool) -> None:
@@ -158,13 +159,16 @@ def run_experiments(experiments: "Sequence[Experiment]", job: "Job", *, as_json:
     except BadInput as error:
         if not results:
             raise
-        text = f"{error}\n{len(results)} of {total} experiments were finished: `{job.page}`"
-        raise BadInput(text, code=error.code, argument=error.argument) from error
+        error.add_note(f"{len(results)} of {total} experiments were finished: `{job.page}`")
+        raise
     except KeyboardInterrupt:
         where = f"; what is finished is in `{job.folder}`" if results else ""
         print(f"interrupted after {len(results)} of {total} experiments{where}", file=sys.stderr)
         raise SystemExit(exit_code()) from None
-    print(dump_results(results).rstrip() if as_json else job.page)
+    if as_json:
+        print(dump_results(results).rstrip())
+    else:
+        print_path(job.page)
     if refused := [result.label for result in results if result.refusal is not None]:
         text = f"{len(refused)} of {total} experiments refused ({'; '.join(refused)}): `{job.page}` says why"
         raise BadInput(text, code="refused")

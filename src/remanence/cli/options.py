@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remanence.errors import BadInput, unknown_name
+from remanence.errors import BadInput, printable, unknown_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -83,7 +83,8 @@ def recipes() -> "Mapping[str, Recipe]":
 
 
 def command_line() -> str:
-    return shlex.join(["remanence", *sys.argv[1:]])
+    """The command as it was typed; bytes of a file name that are no text, which no page can hold, are escaped."""
+    return printable(shlex.join(["remanence", *sys.argv[1:]]))
 
 
 def backend_from(name: str, ray_address: str | None) -> "Local | Ray":
@@ -95,6 +96,11 @@ def backend_from(name: str, ray_address: str | None) -> "Local | Ray":
         message = f"`--ray-address` needs `--backend ray`, got `--backend {name}`: change one of them"
         raise BadInput(message, code="conflict", argument="--ray-address")
     return Ray(address=ray_address) if name == "ray" else Local()
+
+
+def print_path(path: Path) -> None:
+    """Print the path of a result: as it is for a program that reads it, escaped where a terminal would obey it."""
+    print(printable(str(path)) if sys.stdout.isatty() else path)
 
 
 def first_line(described: object) -> str:

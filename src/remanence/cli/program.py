@@ -15,7 +15,7 @@ from remanence import progress
 from remanence.cli import audit, experiments, listing
 from remanence.cli.interruption import exit_code, terminable
 from remanence.cli.options import examples
-from remanence.errors import BadInput
+from remanence.errors import MAX_MESSAGE, BadInput, printable
 
 app = typer.Typer(
     name="remanence",
@@ -52,8 +52,12 @@ def main() -> None:
         if option in sys.argv:
             progress.set_mode(mode)
     arguments = audit.with_command([each for each in sys.argv[1:] if each != "--debug" and each not in _MODES])
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a sign that the terminal lacks must not cost a result
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # it was closed before we began
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a sign that the terminal lacks must not cost a result
     try:
         with terminable():
             if app(args=arguments or ["--help"], prog_name="remanence", standalone_mode=False):
@@ -77,19 +81,25 @@ def _fail(error: BaseException) -> NoReturn:
 
 
 def _explained(error: BaseException) -> tuple[str, int]:
-    """What went wrong and how to go on, and the exit code."""
+    """What went wrong and how to go on, in one or two lines, and the exit code."""
+    lines, code = _lines(error)
+    return "\n".join(printable(line, MAX_MESSAGE) for line in lines), code
+
+
+def _lines(error: BaseException) -> tuple[list[str], int]:
     if isinstance(error, BadInput):
-        return str(error), 2
+        return [str(error), *getattr(error, "__notes__", ())], 2
     if hasattr(error, "format_message"):  # typer's own, whose class it does not export
         command = getattr(getattr(error, "ctx", None), "command_path", "remanence")
-        return f"{error.format_message()}\n`{command} --help` shows what can be given.", 2
+        return [str(error.format_message()), f"`{command} --help` shows what can be given."], 2
     if isinstance(error, KeyboardInterrupt | typer.Abort):
-        return "interrupted", exit_code()
+        return ["interrupted"], exit_code()
     if isinstance(error, OSError):
         where = f" (`{error.filename}`)" if error.filename else ""
-        return f"{error.strerror}{where}: put that right and repeat the command" if error.strerror else str(error), 1
+        said = f"{error.strerror}{where}: put that right and repeat the command" if error.strerror else str(error)
+        return [said], 1
     first = str(error).partition("\n")[0]
-    return f"{type(error).__name__}: {first}\nThis is a defect of remanence: `--debug` shows where.", 1
+    return [f"{type(error).__name__}: {first}", "This is a defect of remanence: `--debug` shows where."], 1
 
 
 def _show_version(asked: bool) -> None:

@@ -1,4 +1,4 @@
-"""What the parsers of files have in common: one error for a damaged file, and arrays as float records."""
+"""What the parsers of files have in common: paths, limits, one error for a damaged file, arrays as float records."""
 
 import csv
 import struct
@@ -14,16 +14,48 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from remanence.errors import BadInput
+from remanence.errors import BadInput, printable
 
 Part: TypeAlias = Literal["train", "test", "all"]
 Array: TypeAlias = NDArray[Any]
 
 # everything that decoders are known to raise on a damaged file
 _BROKEN = (
-    *(OSError, ValueError, EOFError, SyntaxError, RuntimeError, MemoryError),
-    *(zlib.error, zipfile.BadZipFile, struct.error, csv.Error),
+    *(OSError, ValueError, EOFError, SyntaxError, RuntimeError, MemoryError, LookupError, TypeError, ArithmeticError),
+    *(AttributeError, AssertionError, zlib.error, zipfile.BadZipFile, struct.error, csv.Error),
 )
+_MAX_RATIO = 50  # of unpacked to packed bytes: beyond, a file of more than ...
+_MAX_UNPACKED = 2**28  # ... so many unpacked bytes is a decompression bomb
+MAX_PROBLEMS = 5  # named in one message
+
+
+def user_path(given: Path | str, *, argument: str = "path") -> Path:
+    """The path with `~` and `~user` in place of home directories, which must be known."""
+    try:
+        return Path(given).expanduser()
+    except RuntimeError:
+        raise BadInput(
+            f"`{given}` begins in a home directory that is not known here: give the path without `~`",
+            code="missing-file",
+            argument=argument,
+        ) from None
+
+
+def check_unpacked(path: Path, unpacked: int, packed: int) -> None:
+    """Refuse, before anything is unpacked, what would become far larger than the file is."""
+    if unpacked > max(_MAX_UNPACKED, _MAX_RATIO * packed):
+        raise BadInput(
+            f"{path} would unpack its {packed:,} bytes to {unpacked:,}, as a decompression bomb does: save it again "
+            "without compression, or as smaller numbers",
+            code="too-large",
+            argument="path",
+        )
+
+
+def first_of(problems: Sequence[str], what: str) -> str:
+    """The first problems in words, and how many more there are of `what`."""
+    more = len(problems) - MAX_PROBLEMS
+    return "; ".join(problems[:MAX_PROBLEMS]) + (f"; and {more} more {what}" if more > 0 else "")
 
 
 def check_one_size(names: Sequence[str], sizes: Sequence[tuple[int, ...]]) -> None:
@@ -72,6 +104,9 @@ def parsing(path: Path, kind: str) -> Iterator[None]:
         raise
     except FileNotFoundError:
         raise BadInput(f"{path} does not exist: check the path", code="missing-file", argument="path") from None
+    except NotADirectoryError:
+        raise BadInput(f"{path} does not exist: check the path", code="missing-file", argument="path") from None
     except _BROKEN as error:
-        message = f"{path} cannot be read as {kind} ({error}): check or replace the file"
+        said = printable(str(error) or type(error).__name__, 300)
+        message = f"{path} cannot be read as {kind} ({said}): check or replace the file"
         raise BadInput(message, code="damaged-file", argument="path") from error

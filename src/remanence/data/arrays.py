@@ -1,8 +1,9 @@
-"""Parsers of arrays of records: IDX and CIFAR files, .npz files, and any map-style `Dataset`."""
+"""Parsers of arrays of records: IDX and CIFAR files, and any map-style `Dataset`."""
 
 import gzip
 import math
 import operator
+import os
 import struct
 from collections.abc import Sequence, Sized
 from pathlib import Path
@@ -13,12 +14,18 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from remanence.columns import Column, Columns
-from remanence.data._parsing import Array, Part, as_floats, as_tensor, check_one_size, count_classes, parsing
+from remanence.data._parsing import (
+    Array,
+    as_floats,
+    as_tensor,
+    check_one_size,
+    check_unpacked,
+    count_classes,
+    parsing,
+)
+from remanence.disk import open_regular
 from remanence.errors import BadInput
 from remanence.types import Data
-
-_NPZ_KEYS = (("x", "y"), ("images", "labels"))
 
 
 def from_idx(images_path: Path | str, labels_path: Path | str, *, num_classes: int, name: str) -> Data:
@@ -35,26 +42,30 @@ def from_idx(images_path: Path | str, labels_path: Path | str, *, num_classes: i
 
 
 def _idx(path: Path, ndim: int) -> Array:
-    with parsing(path, "an IDX file"):
-        raw = path.read_bytes()
-        raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
     head, magic = 4 * (1 + ndim), 0x0800 + ndim
-    if len(raw) < head or int.from_bytes(raw[:4], "big") != magic:
+    with parsing(path, "an IDX file"), open_regular(path) as packed:
+        size, zipped = os.fstat(packed.fileno()).st_size, packed.peek(2)[:2] == b"\x1f\x8b"  # type: ignore[attr-defined]
+        with gzip.open(packed) if zipped else packed as file:
+            start = file.read(head)
+            shape = struct.unpack(f">{ndim}I", start[4:]) if len(start) == head else ()
+            expected = math.prod(shape) if start[:4] == magic.to_bytes(4, "big") else 0
+            check_unpacked(path, expected, size)
+            raw = file.read(expected + 1)
+    if len(start) < head or int.from_bytes(start[:4], "big") != magic:
         raise BadInput(
             f"{path} must be an IDX file of bytes with {ndim} axes (magic {magic:#010x}), "
-            f"got one that starts with 0x{raw[:4].hex()}: are images and labels swapped?",
+            f"got one that starts with 0x{start[:4].hex()}: are images and labels swapped?",
             code="damaged-file",
             argument="path",
         )
-    shape = struct.unpack(f">{ndim}I", raw[4:head])
-    if len(raw) - head != math.prod(shape):
+    if len(raw) != expected:
         raise BadInput(
-            f"{path} must hold {math.prod(shape)} bytes for its shape {shape}, got {len(raw) - head}: "
+            f"{path} must hold {expected} bytes for its shape {shape}, got {'more' if raw[expected:] else len(raw)}: "
             "the file is truncated or damaged, fetch it again",
             code="damaged-file",
             argument="path",
         )
-    return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
+    return np.frombuffer(raw, np.uint8).reshape(shape)
 
 
 def from_cifar(paths: Sequence[Path | str], *, label_bytes: Literal[1, 2], num_classes: int, name: str) -> Data:
@@ -66,8 +77,8 @@ def from_cifar(paths: Sequence[Path | str], *, label_bytes: Literal[1, 2], num_c
 
 
 def _cifar_rows(path: Path, width: int) -> Array:
-    with parsing(path, "a CIFAR batch"):
-        raw = path.read_bytes()
+    with parsing(path, "a CIFAR batch"), open_regular(path) as file:
+        raw = file.read()
     if not raw or len(raw) % width:
         raise BadInput(
             f"{path} must hold complete CIFAR records of {width} bytes, got {len(raw)} bytes: "
@@ -76,77 +87,6 @@ def _cifar_rows(path: Path, width: int) -> Array:
             argument="paths",
         )
     return np.frombuffer(raw, np.uint8).reshape(-1, width)
-
-
-def from_npz(path: Path | str, *, part: Part = "all") -> Data:
-    """Load arrays `x`, `y` or `images`, `labels` of a .npz file; `x_test`, `y_test`, if present, are the test part.
-
-    Tables may name their features in an array `columns` and their classes in `classes`.
-    """
-    path = Path(path)
-    with parsing(path, "a .npz file"), path.open("rb") as raw:
-        if raw.peek(1)[:1] not in (b"P", b"\x93"):  # numpy would take it for a pickle, and speak of trusting it
-            raise ValueError("it is no zip file of arrays")
-        file = np.load(raw, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):
-            message = f"{path} must be a .npz file, got a single array: write it with numpy.savez(path, x=x, y=y)"
-            raise BadInput(message, code="wrong-type", argument="path")
-        with file:
-            pairs = _npz_pairs(path, file.files, part)
-            labels = {y: file[y] for _, y in pairs["all"]}
-            images = np.concatenate([_channels_first(path, file[x]) for x, _ in pairs[part]])
-            names: dict[str, Array] = {name: file[name] for name in ("columns", "classes") if name in file.files}
-            every, y = np.concatenate(list(labels.values())), np.concatenate([labels[y] for _, y in pairs[part]])
-    if every.dtype.kind not in "iu":
-        message = f"the labels of {path} must be integers, got {every.dtype}: number the classes from 0"
-        raise BadInput(message, code="wrong-type", argument="y")
-    if every.ndim != 1:
-        message = f"the labels of {path} must be one number for each record, got the shape {every.shape}"
-        raise BadInput(message, code="shape-mismatch", argument="y")
-    num_classes = count_classes(every.tolist(), str(path))
-    x, columns = as_floats(as_tensor(images)), _columns(path, names, images)
-    return Data(x=x, y=as_tensor(y).long(), num_classes=num_classes, name=path.stem, columns=columns)
-
-
-def _columns(path: Path, names: dict[str, Array], records: Array) -> Columns | None:
-    """The names of the features and classes of a table, where the file has arrays `columns` and `classes`."""
-    if "columns" not in names or records.ndim != 2:
-        return None
-    if names["columns"].shape != records.shape[1:]:
-        got = names["columns"].shape
-        message = f"`columns` of {path} must name each of the {records.shape[1]} features, got the shape {got}"
-        raise BadInput(message, code="shape-mismatch", argument="columns")
-    columns = tuple(Column(name=str(name), start=index) for index, name in enumerate(names["columns"]))
-    return Columns(columns=columns, classes=tuple(map(str, names.get("classes", ()))))
-
-
-def _npz_pairs(path: Path, keys: list[str], part: Part) -> dict[Part, list[tuple[str, str]]]:
-    train = [pair for pair in _NPZ_KEYS if set(pair) <= set(keys)][:1]
-    test = [(f"{x}_test", f"{y}_test") for x, y in train if {f"{x}_test", f"{y}_test"} <= set(keys)]
-    if not train or (part == "test" and not test):
-        wanted = " or ".join(f"`{x}` and `{y}`" for x, y in _NPZ_KEYS)
-        suffix = ", and for a test part the same with `_test`" if part == "test" else ""
-        message = f"{path} must hold arrays {wanted}{suffix}, got {', '.join(keys) or 'none'}: rename the arrays"
-        raise BadInput(message, code="unknown-name", argument="part" if train else "path")
-    return {"train": train, "test": test, "all": train + test}
-
-
-def _channels_first(path: Path, array: Array) -> Array:
-    if array.dtype.kind not in "fiub":
-        message = f"the images of {path} must be numbers, got {array.dtype}: save bytes or floats in [0, 1]"
-        raise BadInput(message, code="wrong-type", argument="x")
-    if array.ndim == 3:
-        return array[:, None]
-    if array.ndim != 4 or array.shape[1] in (1, 3):
-        return array
-    if array.shape[-1] not in (1, 3):
-        raise BadInput(
-            f"the images of {path} must have 1 or 3 channels on their second or last axis, got {array.shape}: "
-            "drop the other channels, or build `Data` from a tensor",
-            code="shape-mismatch",
-            argument="x",
-        )
-    return array.transpose(0, 3, 1, 2)
 
 
 def from_dataset(dataset: Dataset[Any], num_classes: int | None = None) -> Data:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import final, get_args
 
 import torch
 
-from remanence.data._parsing import Part
-from remanence.data.arrays import from_cifar, from_idx, from_npz
+from remanence.data._parsing import Part, parsing, user_path
+from remanence.data.arrays import from_cifar, from_idx
 from remanence.data.download import KnownFile, Source, fetch
 from remanence.data.images import from_image_folder
+from remanence.data.npz import from_npz
 from remanence.data.tables import from_csv
 from remanence.errors import BadInput, unknown_name
 from remanence.types import Data, concat
@@ -53,7 +55,7 @@ def load(source: str | Path, *, part: Part = "all", label: str | None = None, en
     """
     if part not in get_args(Part):
         raise unknown_name("part", part, get_args(Part), argument="part")
-    path = Path(source).expanduser()
+    path = user_path(source, argument="source")
     if label is not None and path.suffix.lower() != ".csv":
         message = f"`label` names the class column of a .csv file, got it for {source}: leave it out"
         raise BadInput(message, code="conflict", argument="label")
@@ -73,6 +75,8 @@ def load(source: str | Path, *, part: Part = "all", label: str | None = None, en
 
 
 def _load_path(path: Path, given: str, label: str | None, encode: str | None) -> Data:
+    with parsing(path, "a path"):
+        path.exists()  # a name may be too long, and a folder above it closed
     if path.suffix.lower() == ".csv":
         if label is None and path.exists():
             message = f"`label` must name the class column of {path}, got none: give the column's name"
@@ -98,7 +102,7 @@ def _load_named(name: str, entry: Entry, part: Part) -> Data:
 def _checked(name: str, folder: str, file: KnownFile) -> Path:
     path = _find(folder, file)
     if path is None:
-        looked = " and ".join(str(root / folder) for root in data_folders())
+        looked = " and ".join(str(root / folder) for root in data_folders()) or "no folder, as there is no home"
         raise BadInput(
             f"{name} needs the file {file.name}, got none in {looked}: run `remanence data fetch {name}`, "
             f"or put the file into `$REMANENCE_DATA/{folder}/`",
@@ -118,14 +122,24 @@ def _checked(name: str, folder: str, file: KnownFile) -> Path:
 
 def _find(folder: str, file: KnownFile) -> Path | None:
     paths = (root / folder / file.name for root in data_folders())
-    return next((path for path in paths if path.is_file()), None)
+    return next((path for path in paths if _is_file(path)), None)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # in a folder that is closed to us
+        return False
 
 
 def data_folders() -> list[Path]:
-    """The folders that are searched for files, in this order: `$REMANENCE_DATA` if it is set, then the user's cache."""
-    given = os.environ.get("REMANENCE_DATA")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "remanence"
-    return ([Path(given).expanduser()] if given else []) + [cache]
+    """The folders that are searched for files, in this order: `$REMANENCE_DATA` if it is set, then the user's cache,
+    where there is a home directory."""
+    given, cache = os.environ.get("REMANENCE_DATA"), os.environ.get("XDG_CACHE_HOME")
+    folders = [user_path(given, argument="REMANENCE_DATA")] if given else []
+    with suppress(RuntimeError):  # a process in a container may have neither $HOME nor a user
+        folders.append(Path(cache or Path.home() / ".cache") / "remanence")
+    return folders
 
 
 def fetch_named(name: str, *, root: Path | None = None, address: str | None = None) -> list[Path]:
@@ -133,7 +147,12 @@ def fetch_named(name: str, *, root: Path | None = None, address: str | None = No
     if name not in CATALOGUE:
         raise unknown_name("data set", name, CATALOGUE, argument="name")
     source = CATALOGUE[name].source
-    return [] if source is None else fetch(source, root or data_folders()[0], address=address)
+    if source is None:
+        return []
+    if not (roots := [root] if root else data_folders()):
+        message = "there is no home directory to put files into: set `$REMANENCE_DATA` to a folder"
+        raise BadInput(message, code="missing-file", argument="root")
+    return fetch(source, roots[0], address=address)
 
 
 def list_named() -> list[Listing]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remanence.columns import Column, resolution_of
+from remanence.errors import MAX_NAME, printable
 
 Kind: TypeAlias = Literal["number", "date", "category", "id", "text", "empty", "stray"]
 Floats: TypeAlias = NDArray[np.float64]
@@ -21,6 +22,7 @@ _DAYS = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y")
 _DATES = (*_DAYS, *(f"%Y-%m-%d{mark}%H:%M{seconds}" for mark in " T" for seconds in ("", ":%S")))
 _ID_NAME = re.compile(r"(^|[^a-z])(id|uuid|guid|ssn|index|key)([^a-z]|$)|number$|_nr$", re.IGNORECASE)
 _MANY = 50  # categories: with more, in more than half of the rows, a column is text
+_TOO_MANY = 1000  # categories: with more it is text in any case, for each would be a feature
 _MIN_IDS = 10  # rows: with fewer, different values say nothing
 _STRAY = 0.9  # of the cells are numbers: then the others are mistakes
 _MAX_SHOWN = 3
@@ -61,18 +63,18 @@ class Cells:
             return "stray"
         if distinct == len(present) >= _MIN_IDS:
             return "id"
-        return "text" if distinct > _MANY and distinct > len(present) / 2 else "category"
+        return "text" if distinct > _MANY and (distinct > len(present) / 2 or distinct > _TOO_MANY) else "category"
 
     def problem(self) -> str | None:
         """What keeps the column from being numbers, in words; None where nothing does."""
         kind, found = self.kind(), []
         match kind:
             case "date":
-                found.append(f"dates such as {self.present[0]}")
+                found.append(f"dates such as {_shown(self.present[0])}")
             case "category":
                 names = [name for name, _ in Counter(self.present).most_common()]
                 more = ", ..." if len(names) > _MAX_SHOWN else ""
-                found.append(f"{len(names)} categories ({', '.join(names[:_MAX_SHOWN])}{more})")
+                found.append(f"{len(names)} categories ({', '.join(map(_shown, names[:_MAX_SHOWN]))}{more})")
             case "text":
                 found.append(f"text, {len(set(self.present))} different values")
             case "id" if as_float(self.present[0]) is None:
@@ -89,7 +91,7 @@ class Cells:
         """The cells that are no numbers in a column of numbers, in words."""
         pairs = zip(self.rows, self.cells, strict=True)
         odd = [(row, cell) for row, cell in pairs if not is_missing(cell) and as_float(cell) is None]
-        shown = ", ".join(f"{cell!r} in row {row}" for row, cell in odd[:_MAX_SHOWN])
+        shown = ", ".join(f"'{_shown(cell)}' in row {row}" for row, cell in odd[:_MAX_SHOWN])
         return f"numbers but for {shown}{', ...' if len(odd) > _MAX_SHOWN else ''}"
 
 
@@ -130,13 +132,15 @@ def _numeric(cells: Cells, values: Sequence[float | None], start: int, kind: Lit
     """One feature, and where values are missing their median and a feature that says so."""
     present = [value for value in values if value is not None and math.isfinite(value)]
     gap = np.array([value is None or not math.isfinite(value) for value in values])
-    filled = np.array([np.median(present) if gone else value for value, gone in zip(values, gap, strict=True)], float)
+    median = 2 * np.median(np.array(present) / 2)  # halved: the sum of the largest would overflow
+    filled = np.array([median if gone else value for value, gone in zip(values, gap, strict=True)], float)
     low, high = float(filled.min()), float(filled.max())
     high = high if high > low else low + 1.0
     column = Column(
         name=cells.name, start=start, kind=kind, low=low, high=high, resolution=resolution_of(present), unit=cells.unit
     )
-    features = (filled / 2 - low / 2) / (high / 2 - low / 2)  # halved: the difference of the largest would overflow
+    half = high / 2 - low / 2  # as the difference of the largest would overflow
+    features = (filled / 2 - low / 2) / half if half else np.zeros_like(filled)  # the largest and smallest have none
     said = f"`{cells.name}` was read as dates, in days" if kind == "date" else None
     if not gap.any():
         return Encoded(columns=(column,), features=features[:, None], note=said)
@@ -151,9 +155,15 @@ def _one_hot(cells: Cells, start: int) -> Encoded:
     names = sorted(set(named))
     reference, categories = (names[0], names[1:]) if len(names) <= 2 else (None, names)
     features = np.array([[float(cell == name) for name in categories] for cell in named]).reshape(len(named), -1)
-    column = Column(name=cells.name, start=start, kind="category", categories=tuple(categories), reference=reference)
+    shown = tuple(printable(name, MAX_NAME) for name in categories)
+    reference = None if reference is None else printable(reference, MAX_NAME)
+    column = Column(name=cells.name, start=start, kind="category", categories=shown, reference=reference)
     note = f"`{cells.name}` became {len(names)} categories"
     return Encoded(columns=(column,) if categories else (), features=features, note=note)
+
+
+def _shown(cell: str) -> str:
+    return printable(cell, 40)
 
 
 def is_missing(cell: str) -> bool:

@@ -46,7 +46,10 @@ class KnownFile:
             return hashlib.file_digest(file, lambda: hashlib.new(self.algorithm, usedforsecurity=False)).hexdigest()
 
     def is_at(self, path: Path) -> bool:
-        return path.is_file() and self.digest_of(path) == self.digest
+        try:
+            return path.is_file() and self.digest_of(path) == self.digest
+        except OSError:  # it cannot be read, so it must be made
+            return False
 
 
 @final

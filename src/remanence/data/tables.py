@@ -2,21 +2,24 @@
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from remanence.columns import Columns
-from remanence.data._parsing import as_tensor, parsing
+from remanence.data._parsing import MAX_PROBLEMS, as_tensor, first_of, parsing, user_path
 from remanence.data.cells import Cells, Encoded, as_float, encode_cells, encode_numbers, is_missing
-from remanence.errors import BadInput, unknown_name
+from remanence.disk import open_regular
+from remanence.errors import MAX_NAME, BadInput, printable, unknown_name
 from remanence.types import Data
 
 Rows = list[tuple[int, list[str]]]  # with the numbers of their lines
 _UNIT = re.compile(r"^(.+?)\s*(?:\[([^\]]+)\]|\(([^)]+)\))$")
-_MAX_SHOWN = 5
+_MAX_COLUMNS = 100_000
 
 
 def from_csv(path: Path | str, label: str, *, encode: str | None = None) -> Data:
@@ -33,14 +36,15 @@ def from_csvs(paths: Sequence[Path | str], label: str, *, encode: str | None = N
     """Load several tables of one header, such as private and held-out records, with one scale for all of them."""
     if encode not in (None, "auto"):
         raise unknown_name("encoding", str(encode), ["auto"], argument="encode")
-    files = [Path(path) for path in paths]
+    files, label = [user_path(path) for path in paths], printable(label)
     tables = [_table(file) for file in files]
     header, rows = tables[0][0], [row for _, some in tables for row in some]
     if other := next((file for file, (names, _) in zip(files, tables, strict=True) if names != header), None):
         message = f"{other} must have the header of {files[0]}, got another: give the same columns in the same order"
         raise BadInput(message, code="conflict", argument="path")
     names, units = zip(*map(_named, header), strict=True)
-    names = tuple(name if names.count(name) == 1 else full for name, full in zip(names, header, strict=True))
+    counts = Counter(names)
+    names = tuple(name if counts[name] == 1 else full for name, full in zip(names, header, strict=True))
     at = _label_index(label, header, names)
     cells = [
         Cells(name=names[i], unit=units[i], rows=tuple(n for n, _ in rows), cells=tuple(row[i] for _, row in rows))
@@ -49,10 +53,10 @@ def from_csvs(paths: Sequence[Path | str], label: str, *, encode: str | None = N
     ]
     _check_columns(files[0], cells, encode)
     y, classes = _classes(files[0], label, [row[at] for _, row in rows])
-    encoded = list[Encoded]()
+    encoded, start = list[Encoded](), 0
     for each in cells:
-        start = sum(done.features.shape[1] for done in encoded)
         encoded.append(encode_cells(each, start) if encode else encode_numbers(each, start))
+        start += encoded[-1].features.shape[1]
     columns = Columns(
         columns=tuple(column for each in encoded for column in each.columns),
         label=names[at],
@@ -60,31 +64,40 @@ def from_csvs(paths: Sequence[Path | str], label: str, *, encode: str | None = N
         notes=tuple(each.note for each in encoded if each.note is not None),
     )
     if not columns.columns:
-        message = f"{files[0]} must hold a column of values besides `{label}`, got none: {'; '.join(columns.notes)}"
+        message = (
+            f"{files[0]} must hold a column of values besides `{label}`, got none: {first_of(columns.notes, 'columns')}"
+        )
         raise BadInput(message, code="empty", argument="path")
     x = as_tensor(np.concatenate([each.features for each in encoded], axis=1))
     sizes = [len(some) for _, some in tables]
     return [
-        Data(x=part, y=labels, num_classes=len(classes), name=file.stem, columns=columns)
+        Data(x=part, y=labels, num_classes=len(classes), name=printable(file.stem, MAX_NAME), columns=columns)
         for file, part, labels in zip(files, x.split(sizes), torch.tensor(y).split(sizes), strict=True)
     ]
 
 
 def _table(path: Path) -> tuple[list[str], Rows]:
-    with parsing(path, "a CSV file"), path.open(newline="", encoding="utf-8-sig") as file:
+    with parsing(path, "a CSV file"), TextIOWrapper(open_regular(path), newline="", encoding="utf-8-sig") as file:
         rows = csv.reader(file)
         lines = [(rows.line_num, [cell.strip() for cell in row]) for row in rows if row]
-    if len(lines) < 2 or len(lines[0][1]) < 2 or len(set(lines[0][1])) < len(lines[0][1]):
+    header = [printable(name) for name in lines[0][1]] if lines else []
+    if len(lines) < 2 or len(header) < 2 or len(set(header)) < len(header):
         raise BadInput(
             f"{path} must hold a header of at least two different column names and then rows, got {len(lines)} lines "
-            f"and the header {lines[0][1] if lines else []}: separate columns with commas and name each once",
+            f"and the header {printable(str(header), 300)}: separate columns with commas and name each once",
             code="damaged-file",
             argument="path",
         )
-    header = lines[0][1]
+    if len(header) > _MAX_COLUMNS or max(map(len, header)) > MAX_NAME:
+        raise BadInput(
+            f"{path} must have at most {_MAX_COLUMNS:,} columns, with names of at most {MAX_NAME} characters, got "
+            f"{len(header):,} and {max(map(len, header)):,}: shorten the names, or drop columns",
+            code="too-large",
+            argument="path",
+        )
     if odd := [(line, len(row)) for line, row in lines[1:] if len(row) != len(header)]:
-        said = ", ".join(f"{count} in row {line}" for line, count in odd[:_MAX_SHOWN])
-        more = f" and {len(odd) - _MAX_SHOWN} rows more" if len(odd) > _MAX_SHOWN else ""
+        said = ", ".join(f"{count} in row {line}" for line, count in odd[:MAX_PROBLEMS])
+        more = f" and {len(odd) - MAX_PROBLEMS} rows more" if len(odd) > MAX_PROBLEMS else ""
         message = f"rows of {path} need {len(header)} values like the header, got {said}{more}: correct them"
         raise BadInput(message, code="shape-mismatch", argument="path")
     return header, lines[1:]
@@ -114,7 +127,7 @@ def _check_columns(path: Path, cells: Sequence[Cells], encode: str | None) -> No
     if problems:
         numeric = all(as_float(cell) is not None for each in cells for cell in each.cells)
         raise BadInput(
-            f"columns of {path} must hold finite numbers, got {'; '.join(problems)}: {correction}",
+            f"columns of {path} must hold finite numbers, got {first_of(problems, 'columns')}: {correction}",
             code="not-finite" if numeric else "wrong-type",
             argument="path",
         )
@@ -129,7 +142,7 @@ def _classes(path: Path, label: str, cells: list[str]) -> tuple[list[int], tuple
     if len(numbers) < len(cells):
         names = sorted(set(cells))
         index = {name: i for i, name in enumerate(names)}
-        return [index[cell] for cell in cells], tuple(names)
+        return [index[cell] for cell in cells], tuple(printable(name, MAX_NAME) for name in names)
     odd = [number for number in numbers if not number.is_integer() or abs(number) >= 2**31]
     if odd:
         message = f"the label column `{label}` of {path} must hold class numbers or names, got {odd[0]:g}: bin it"

@@ -2,16 +2,20 @@
 
 Hints may be `str`, `int`, `float`, `bool`, `None`, literals, unions, `tuple[T, ...]`, tuples of fixed length,
 `dict[str, T]` and dataclasses of these. A field that is missing or unknown is an error, whatever its default.
+
+A file may come from a stranger: what is parsed has a bounded size, numbers that a float holds, and texts that can be
+written.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from math import isfinite
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Never, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from remanence.errors import BadInput
+from remanence.errors import BadInput, printable
 
 T = TypeVar("T")
 _NAMES: dict[type, str] = {
@@ -23,7 +27,26 @@ _NAMES: dict[type, str] = {
     dict: "an object",
     list: "a list",
 }
+MAX_BYTES = 2**25  # of a file
+_MAX_VALUES = 500_000  # in a file: thirty times what our largest has, and what a page of a few seconds shows
+_MAX_TEXT = 100_000  # characters
+_MAX_INT = 2**63
+_MAX_OBJECTS = 10_000  # in one list
 _SCHEMAS: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
+
+
+def parse_json(text: str) -> Any:
+    """The JSON in `text`; what is none, or more than a result holds, raises `ValueError`."""
+    if len(text) > MAX_BYTES or text.count(",") > _MAX_VALUES:
+        raise ValueError(f"it holds more than {_MAX_VALUES:,} values or {MAX_BYTES:,} characters")
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _refuse_constant(constant: str) -> Never:
+    raise ValueError(f"{constant} is no number")
 
 
 def encode(value: Any) -> Any:
@@ -57,7 +80,10 @@ def _decode(hint: Any, value: Any, path: str) -> Any:
     if origin is dict:
         if not isinstance(value, dict):
             raise _fault(path, value, "an object")
-        return {key: _decode(arguments[1], each, _under(path, key)) for key, each in value.items()}
+        return {
+            _decode(str, key, _under(path, key)): _decode(arguments[1], each, _under(path, key))
+            for key, each in value.items()
+        }
     if is_dataclass(hint):
         return _object(hint, value, path)
     if not _is(hint, value):
@@ -87,9 +113,22 @@ def _fits(hint: Any, value: Any) -> bool:
 
 def _is(hint: Any, value: Any) -> bool:
     """By `type`, as True is an int to Python; JSON has no infinity, but 1e999 is parsed as one."""
+    if type(value) is int:
+        return hint in (int, float) and -_MAX_INT <= value <= _MAX_INT
     if hint is float:
-        return type(value) in (int, float) and isfinite(value)
-    return type(value) is hint
+        return type(value) is float and isfinite(value)
+    return type(value) is hint and (hint is not str or _is_text(value))
+
+
+def _is_text(text: str) -> bool:
+    """Whether a text has a usual length and no half of a character."""
+    if len(text) > _MAX_TEXT:
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _tuple(items: tuple[Any, ...], value: Any, path: str) -> tuple[Any, ...]:
@@ -98,6 +137,10 @@ def _tuple(items: tuple[Any, ...], value: Any, path: str) -> tuple[Any, ...]:
     hints = (items[0],) * len(value) if items[-1] is Ellipsis else items
     if len(hints) != len(value):
         raise _fault(path, value, f"a list of {len(hints)}")
+    if len(value) > _MAX_OBJECTS and is_dataclass(items[0]):
+        raise _fault(path, value, f"a list of at most {_MAX_OBJECTS:,}")
+    if items[-1] is Ellipsis and float in (items[0], *get_args(items[0])) and all(_is(float, each) for each in value):
+        return tuple(value)  # the commonest by far, and the longest
     return tuple(_decode(hint, each, f"{path}[{i}]") for i, (hint, each) in enumerate(zip(hints, value, strict=True)))
 
 
@@ -122,11 +165,14 @@ def field_hints(kind: Any) -> dict[str, Any]:
 
 
 def _under(path: str, name: str) -> str:
+    name = printable(name, 80)
     return f"{path}.{name}" if path else name
 
 
 def _fault(path: str, value: Any, expected: str) -> BadInput:
     got = _NAMES.get(type(value), type(value).__name__)
+    if got == expected:
+        got = "a text that is too long or no Unicode" if type(value) is str else "a number that is too large"
     return BadInput(f"has {got} for `{path}`, expected {expected}", code="damaged-file", argument=path)
 
 

@@ -6,21 +6,27 @@ on reading, so that a page is never rendered from something else.
 """
 
 import csv
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TypeAlias, final
 
 import torch
 from torch import Tensor
 
-from remanence.disk import replace_files
-from remanence.errors import BadInput
+from remanence.disk import check_safetensors, open_regular, read_text, replace_files
+from remanence.errors import BadInput, printable
+from remanence.experiments.codec import MAX_BYTES
 from remanence.experiments.results import Result, dump_results, parse_results
 
 EVIDENCE = "evidence.safetensors"
 Row: TypeAlias = dict[str, str]
+_MAX_ROWS, _MAX_CELLS, _MAX_TABLE = 200_000, 3_000_000, 2**26  # of scores.csv, the last in bytes
+_MAX_TENSORS = 2000
 
 
 @final
@@ -39,7 +45,19 @@ class Run:
     evidence: dict[str, Tensor] = field(default_factory=dict)
 
     def rows_of(self, label: str) -> list[Row]:
-        return [row for row in self.rows if row["experiment"] == label]
+        return self._rows_by_label.get(label, [])
+
+    @cached_property
+    def _rows_by_label(self) -> dict[str, list[Row]]:
+        found: dict[str, list[Row]] = {}
+        for row in self.rows:
+            found.setdefault(row["experiment"], []).append(row)
+        return found
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """The columns of all rows, in the order of the file."""
+        return list(dict.fromkeys(name for row in self.rows for name in row))
 
 
 def redacted(run: Run) -> Run:
@@ -52,28 +70,26 @@ def redacted(run: Run) -> Run:
 
 
 def read_run(folder: Path) -> Run:
-    from safetensors.torch import load_file
-
     results = read_results(folder)
     with _reading(folder / "scores.csv") as path:
         rows = _read_rows(path)
     with _reading(folder / "images.safetensors") as path:
         images = _read_images(path)
     with _reading(folder / EVIDENCE) as path:
-        evidence = load_file(path) if path.is_file() else {}
+        evidence = _read_arrays(path)
     return Run(results=results, rows=rows, images=images, evidence=evidence)
 
 
 def read_results(folder: Path) -> list[Result]:
     with _reading(folder / "results.json") as path:
-        if not path.is_file():
+        if not path.exists():
             raise BadInput(
                 f"`{folder}` is not a run folder (there is no results.json in it): "
                 "give the folder that demo, audit or run wrote",
                 code="missing-file",
                 argument="folder",
             )
-        return parse_results(path.read_text(encoding="utf-8"), where=str(path))
+        return parse_results(read_text(path, max_bytes=MAX_BYTES), where=str(path))
 
 
 @contextmanager
@@ -85,28 +101,48 @@ def _reading(path: Path) -> Iterator[Path]:
         yield path
     except BadInput:
         raise
-    except (ValueError, csv.Error, SafetensorError) as error:
-        raise BadInput(f"`{path}` is damaged ({error}): make the run again", code="damaged-file") from None
+    except (ValueError, csv.Error, SafetensorError, KeyError, AttributeError, RuntimeError) as error:
+        message = f"`{path}` is damaged ({printable(str(error), 300)}): make the run again"
+        raise BadInput(message, code="damaged-file") from None
 
 
 def _read_rows(path: Path) -> list[Row]:
-    if not path.is_file():
+    if not path.exists():
         return []
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    for i, row in enumerate(rows):
-        if "experiment" not in row or None in row or None in row.values():
-            raise ValueError(f"row {i} does not fit its header, or there is no column `experiment`")
+    rows = list[Row]()
+    with TextIOWrapper(open_regular(path), newline="", encoding="utf-8") as file:
+        if os.fstat(file.fileno()).st_size > _MAX_TABLE:
+            raise ValueError(f"it has more than {_MAX_TABLE:,} bytes")
+        for i, row in enumerate(csv.DictReader(file)):
+            if "experiment" not in row or None in row or None in row.values():
+                raise ValueError(f"row {i} does not fit its header, or there is no column `experiment`")
+            if i >= _MAX_ROWS or i * len(row) > _MAX_CELLS:
+                raise ValueError(f"it has more than {_MAX_ROWS:,} rows or {_MAX_CELLS:,} cells")
+            rows.append(row)
     return rows
+
+
+def _read_arrays(path: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    if not path.exists():
+        return {}
+    check_safetensors(path)
+    return load_file(path)
 
 
 def _read_images(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
-    images = load_file(path) if path.is_file() else {}
+    if not path.exists():
+        return {}
+    check_safetensors(path)
+    images = load_file(path)  # maps the file: what no page shows is never read
+    if len(images) > _MAX_TENSORS:
+        raise ValueError(f"it holds more than {_MAX_TENSORS:,} tensors")
     for name, x in images.items():
-        if (x.dtype, x.ndim) not in ((torch.uint8, 4), (torch.float32, 2)):
-            raise ValueError(f"`{name}` holds neither 8-bit images nor float rows")
+        if (x.dtype, x.ndim) not in ((torch.uint8, 4), (torch.float32, 2)) or 0 in x.shape[1:]:
+            raise ValueError(f"`{printable(name, 80)}` holds neither 8-bit images nor float rows, or empty ones")
     return images
 
 

@@ -6,11 +6,11 @@ Reading is strict (see `codec`), and `remanence schema` prints the JSON schema t
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Never, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final
 
-from remanence.errors import BadInput
+from remanence.errors import BadInput, printable
 from remanence.experiments.claim import Budget
-from remanence.experiments.codec import decode, encode, json_schema
+from remanence.experiments.codec import decode, encode, json_schema, parse_json
 from remanence.experiments.experiment import Point
 from remanence.experiments.outcome import Figure, Measure
 from remanence.experiments.provenance import Hardware
@@ -21,6 +21,7 @@ from remanence.metrics.statistics import check_lengths
 from remanence.types import Caveat
 
 SCHEMA = 4
+MAX_RESULTS = 200  # of one run, which is one page
 Kind: TypeAlias = Literal["attack", "measurement", "refused"]
 
 
@@ -261,11 +262,13 @@ def dump_results(results: Sequence[Result]) -> str:
 def parse_results(text: str, *, where: str) -> list[Result]:
     """The results in `text`, every field checked; `where` is named in errors."""
     try:
-        parsed = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+        parsed = parse_json(text)
+    except ValueError as error:
         raise _damaged(f"`{where}` is not JSON ({error})") from None
     if not isinstance(parsed, list):
         raise _damaged(f"`{where}` must hold a list of results")
+    if len(parsed) > MAX_RESULTS:
+        raise _damaged(f"`{where}` must hold at most {MAX_RESULTS} results, got {len(parsed)}")
     return [_parsed(each, f"result {i} of `{where}`") for i, each in enumerate(parsed)]
 
 
@@ -273,7 +276,7 @@ def _parsed(value: Any, where: str) -> Result:
     if not isinstance(value, dict):
         raise _damaged(f"{where} must be an object")
     if value.get("schema") != SCHEMA:
-        raise _damaged(f"{where} has schema {value.get('schema')!r}, this version reads {SCHEMA}")
+        raise _damaged(f"{where} has schema {shown(value.get('schema'))}, this version reads {SCHEMA}")
     try:
         return decode(Result, value)
     except BadInput as fault:
@@ -284,8 +287,9 @@ def _damaged(what: str, *, argument: str | None = None) -> BadInput:
     return BadInput(f"{what}: make the run again", code="damaged-file", argument=argument)
 
 
-def _refuse_constant(constant: str) -> Never:
-    raise ValueError(f"{constant} is no number")
+def shown(value: Any) -> str:
+    """A parsed value in a message; lists and objects only by their kind."""
+    return type(value).__name__ if isinstance(value, list | dict) else printable(repr(value), 40)
 
 
 def schema() -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 import ast
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from torch import Tensor
 
 from remanence.errors import BadInput
@@ -15,10 +16,12 @@ from remanence.experiments.results import AttackSummary
 from remanence.experiments.words import percent, score
 from remanence.report import figures
 from remanence.report.glossary import released
+from remanence.report.limits import Limits
 from remanence.report.pictures import png
 from remanence.report.sentences import POOLED, limit_flag, limit_sentence, notes
 
-MAX_PICTURES, MAX_VALUES, MAX_FEATURES = 12, 6, 12
+MAX_VALUES, MAX_FEATURES = 6, 12
+MAX_CALL = 20_000  # characters
 PARTS = {"truth": "truth", "reconstruction": "reconstruction", "lookalike": "look-alike"}
 
 
@@ -71,13 +74,15 @@ class AttackView:
     roc: Markup
     gallery: Gallery | None
     columns: list[Column]
-    rows: list[list[str]]
+    count: int  # of all rows
+    rows: list[Markup]
 
 
-def attack_view(run: Run, index: int, attack: AttackSummary) -> AttackView:
+def attack_view(run: Run, index: int, attack: AttackSummary, limits: Limits) -> AttackView:
     """The attack of the result at `index`."""
     scores, rows = attack.scores, run.rows_of(run.results[index].label)
-    columns, (name, fields) = _columns(run, rows), parse_call(attack.call)
+    shown, (name, fields) = rows[: limits.rows], parse_call(attack.call)
+    columns = _columns(run, shown)
     found = scores.found.fraction
     return AttackView(
         summary=attack,
@@ -90,9 +95,10 @@ def attack_view(run: Run, index: int, attack: AttackSummary) -> AttackView:
         interval=Markup(figures.interval(found.value, found.low, found.high, _by_chance(attack))),
         histogram=_histogram(attack),
         roc=Markup(figures.roc(scores.roc)),
-        gallery=_gallery(run, index, attack, rows),
+        gallery=_gallery(run, index, attack, rows, limits),
         columns=columns,
-        rows=[[_shown(row.get(column.name) or "", column.kind) for column in columns] for row in rows],
+        count=len(rows),
+        rows=[_cells(row, columns) for row in shown],
     )
 
 
@@ -104,8 +110,12 @@ def _by_chance(attack: AttackSummary) -> float:
 
 def parse_call(text: str) -> tuple[str, list[tuple[str, str]]]:
     """The name and the fields of an attack from its `repr`; no fields where it does not read as a call."""
+    if len(text) > MAX_CALL:
+        return "", []
     try:
-        tree = ast.parse(text, mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return "", []
     if not isinstance(tree, ast.Call):
@@ -132,15 +142,17 @@ def _upwards(attack: AttackSummary) -> bool:
     return attack.scores.metrics[attack.scores.primary].higher_is_better
 
 
-def _gallery(run: Run, index: int, attack: AttackSummary, rows: Sequence[Row]) -> Gallery | None:
+def _gallery(run: Run, index: int, attack: AttackSummary, rows: Sequence[Row], limits: Limits) -> Gallery | None:
     images, metric = _images(run, index, len(rows)), attack.scores.primary
     if not images:
         return None
     shape = tuple(images["truth"].shape[1:])
-    kind, count = ("pictures", MAX_PICTURES) if len(shape) == 3 else ("values", MAX_VALUES)
+    kind = "pictures" if len(shape) == 3 else "values"
+    count = limits.pictures if kind == "pictures" else min(limits.pictures, MAX_VALUES)
     order = _ranked(rows, metric, _upwards(attack))
     groups = [
-        (name, [_entry(rows[i], images, i, metric) for i in chosen]) for name, chosen in _groups(order, count).items()
+        (name, [_entry(rows[i], images, i, metric, limits.side) for i in chosen])
+        for name, chosen in _groups(order, count).items()
     ]
     return Gallery(kind=kind, shape=shape, features=min(shape[0], MAX_FEATURES), groups=groups)
 
@@ -159,6 +171,9 @@ def _images(run: Run, index: int, rows: int) -> dict[str, Tensor]:
     images = {part: run.images[key] for part in PARTS if (key := f"{index}/{part}") in run.images}
     if not rows or not {"truth", "reconstruction"} <= images.keys():
         return {}
+    if len({image.shape[1:] for image in images.values()}) > 1:
+        message = f"the pictures of experiment `{run.results[index].label}` differ in their shape: make the run again"
+        raise BadInput(message, code="damaged-file")
     if lengths := {len(image) for image in images.values()} - {rows}:
         raise BadInput(
             f"experiment `{run.results[index].label}` has {rows} rows in scores.csv and {lengths.pop()} in "
@@ -178,7 +193,7 @@ def _ranked(rows: Sequence[Row], metric: str, up: bool) -> list[int]:
     return sorted(range(len(rows)), key=badness)
 
 
-def _entry(row: Row, images: dict[str, Tensor], index: int, metric: str) -> Shown:
+def _entry(row: Row, images: dict[str, Tensor], index: int, metric: str, side: int) -> Shown:
     matched, value = bool(row.get("candidate")), _float(row.get(metric) or "")
     return Shown(
         record=row.get("record", str(index)),
@@ -186,14 +201,14 @@ def _entry(row: Row, images: dict[str, Tensor], index: int, metric: str) -> Show
         score="" if value is None or math.isnan(value) else score(value),
         found=row.get("found") == "yes",
         parts=[
-            (PARTS[part], _part(image[index]) if matched or part != "reconstruction" else None)
+            (PARTS[part], _part(image[index], side) if matched or part != "reconstruction" else None)
             for part, image in images.items()
         ],
     )
 
 
-def _part(x: Tensor) -> str | list[str]:
-    return png(x) if x.ndim == 3 else [f"{value:.3f}" for value in x[:MAX_FEATURES].tolist()]
+def _part(x: Tensor, side: int) -> str | list[str]:
+    return png(x, side) if x.ndim == 3 else [f"{value:.3f}" for value in x[:MAX_FEATURES].tolist()]
 
 
 _TITLES = {"recognised_by": "recognised by"}
@@ -202,7 +217,7 @@ _TITLES = {"recognised_by": "recognised by"}
 def _columns(run: Run, rows: Sequence[Row]) -> list[Column]:
     """The columns in the file's order, without those that belong to other experiments and are empty here."""
     columns = []
-    for name in dict.fromkeys(name for row in run.rows for name in row):
+    for name in run.columns:
         values = [value for row in rows if (value := row.get(name))]
         if values and name != "experiment":
             kind = "number" if all(_float(value) is not None for value in values) else "text"
@@ -215,6 +230,12 @@ def _float(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def _cells(row: Row, columns: Sequence[Column]) -> Markup:
+    """The cells of one row; here and not in the template, as there may be very many."""
+    shown = ((_shown(row.get(column.name) or "", column.kind), column.kind) for column in columns)
+    return Markup("".join(f"<td{' class=num' if kind == 'number' else ''}>{escape(text)}</td>" for text, kind in shown))
 
 
 def _shown(text: str, kind: str) -> str:

@@ -6,12 +6,12 @@ dotted, printed numbers hollow.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
-from typing import final
+from itertools import count
 
 from remanence.experiments.outcome import Figure, Series
 from remanence.experiments.words import number
+from remanence.report.scales import Scale, can_be_shown, scale_over
 
 WIDTH = 420
 LEFT, RIGHT, BOTTOM, PLOT = 58, 20, 48, 190
@@ -21,36 +21,9 @@ RING = 7  # around a point that is flagged
 SPARSE = 30  # so many points get a mark and a whisker each; more get a band
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Scale:
-    """From the values of an axis to points in the drawing."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-    log: bool = False
-
-    def __call__(self, value: float) -> float:
-        low, high, at = (math.log10(v) if self.log else v for v in (self.low, self.high, value))
-        return self.start + (self.end - self.start) * (at - low) / (high - low)
-
-    def shows(self, value: float | None) -> bool:
-        return value is not None and (value > 0 or not self.log)
-
-    def within(self, value: float | None, other: float) -> float:
-        """The point of a bound; where it cannot be shown, it ends with the axis."""
-        return self(other if value is None else max(value, self.low) if self.log else value)
-
-    @property
-    def marks(self) -> list[float]:
-        return log_ticks(self.low, self.high) if self.log else ticks(self.low, self.high)
-
-
 def chart(figure: Figure, *, levels: Mapping[str, float] | None = None) -> str:
     """The figure as SVG; `levels` are named values on the x axis that get an upright line each."""
-    series = [each for each in figure.series if any(_shown(y, figure.log_y) for y in each.y)]
+    series = [each for each in figure.series if any(can_be_shown(y, log=figure.log_y) for y in each.y)]
     if not series:
         return nothing(figure.title)
     return _bars(figure, series) if figure.kind == "bars" else _plane(figure, series, levels or {})
@@ -61,8 +34,8 @@ def _plane(figure: Figure, series: Sequence[Series], levels: Mapping[str, float]
     key, top = _key(series, classes)
     height = top + PLOT + BOTTOM
     xs = [float(x) for each in series for x in each.x]
-    across = _scale(xs, LEFT + 8, WIDTH - RIGHT - 8, log=figure.log_x)
-    up = _scale(_values(series), height - BOTTOM, top + 4, log=figure.log_y, zero=figure.kind == "lines")
+    across = scale_over(xs, LEFT + 8, WIDTH - RIGHT - 8, log=figure.log_x)
+    up = scale_over(_values(series), height - BOTTOM, top + 4, log=figure.log_y, zero=figure.kind == "lines")
     parts = [_frame(figure, across, up, top, height)]
     for each, name in zip(series, classes, strict=True):
         parts.append(_curve(each, name, across, up, joined=figure.kind == "lines"))
@@ -133,19 +106,19 @@ def _bars(figure: Figure, series: Sequence[Series]) -> str:
     """Lying bars, so that their names can be read; levels are upright strokes across the bars they belong to."""
     classes = _classes(series)
     key, top = _key(series, classes)
-    names = list(dict.fromkeys(_text(x) for each in series for x in each.x))
+    rows = {name: i for i, name in enumerate(dict.fromkeys(_text(x) for each in series for x in each.x))}
     ours = [each for each in series if each.role == "ours"]
     group = GROUP + BAR * max(1, len(ours))
-    left = min(150.0, 14 + 6.4 * max(map(len, names)))
-    height = top + group * len(names) + BOTTOM
-    right = _scale(_values(series), left, WIDTH - RIGHT - 8, log=figure.log_y, zero=True)
-    parts = [_bar_frame(figure, right, top, height)]
-    for i, name in enumerate(names):
+    left = min(150.0, 14 + 6.4 * max(map(len, rows)))
+    height = top + group * len(rows) + BOTTOM
+    right = scale_over(_values(series), left, WIDTH - RIGHT - 8, log=figure.log_y, zero=True)
+    parts, lanes = [_bar_frame(figure, right, top, height)], count()
+    for name, i in rows.items():
         y = top + group * (i + 0.5)
         parts.append(f'<text x="{left - 7:.1f}" y="{y + 4:.1f}" text-anchor="end">{_short(name, left - 7)}</text>')
     for each, name in zip(series, classes, strict=True):
-        lane = BAR * (ours.index(each) - (len(ours) - 1) / 2) if each.role == "ours" else None
-        middles = [top + group * (names.index(_text(x)) + 0.5) for x in each.x]
+        lane = BAR * (next(lanes) - (len(ours) - 1) / 2) if each.role == "ours" else None
+        middles = [top + group * (rows[_text(x)] + 0.5) for x in each.x]
         parts += [_bar(each, i, name, right, middle, lane, group) for i, middle in enumerate(middles)]
     return drawing(figure.title, "".join([*parts, key]), height)
 
@@ -252,30 +225,9 @@ def _text(x: object) -> str:
     return x if isinstance(x, str) else number(x)
 
 
-def _shown(value: float | None, log: bool) -> bool:
-    return value is not None and (value > 0 or not log)
-
-
 def _values(series: Sequence[Series]) -> list[float]:
     lists = (values for each in series for values in (each.y, each.low, each.high) if values is not None)
     return [value for values in lists for value in values if value is not None]
-
-
-def _scale(values: Sequence[float], start: float, end: float, *, log: bool, zero: bool = False) -> Scale:
-    """An axis over all values. With `zero`, a plain one begins there and ends with a mark, and a logarithmic one leaves
-    the smallest value some length."""
-    shown = [value for value in values if _shown(value, log)] or [1.0]
-    low, high = min(shown), max(shown)
-    if log:
-        low, high = (low / 1.5, high * 1.5) if zero or low == high else (low, high)
-        return Scale(low=low, high=high, start=start, end=end, log=True)
-    low, high = (min(low, 0.0), max(high, 0.0)) if zero else (low, high)
-    low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
-    marks = ticks(low, high)
-    if zero and len(marks) > 1:
-        step = marks[1] - marks[0]
-        low, high = step * math.floor(low / step + 1e-9), step * math.ceil(high / step - 1e-9)
-    return Scale(low=low, high=high, start=start, end=end)
 
 
 def drawing(title: str, body: str, height: float) -> str:
@@ -288,23 +240,3 @@ def drawing(title: str, body: str, height: float) -> str:
 def nothing(title: str, height: float = 120) -> str:
     body = f'<text x="{WIDTH / 2}" y="{height / 2:g}" text-anchor="middle">too few scores to draw</text>'
     return drawing(title, body, height)
-
-
-def ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round values between `low` and `high`, in steps of 1, 2 or 5."""
-    if not high > low:
-        return [low]
-    rough = (high - low) / about
-    size = 10.0 ** math.floor(math.log10(rough))
-    step = next(m * size for m in (1, 2, 5, 10) if m * size >= rough * 0.999)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(i * step, 12) for i in range(first, last + 1)]
-
-
-def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten between two positive values, with 2 and 5 times them where those are few."""
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    every = max(1, math.ceil((last - first) / 6))
-    steps = (1, 2, 5) if high / low < 50 else (1, 3) if high / low < 500 else (1,)
-    marks = [m * 10.0**power for power in range(first, last + 1, every) for m in steps]
-    return [mark for mark in marks if low * 0.999 <= mark <= high * 1.001]

@@ -13,7 +13,7 @@ from remanence.experiments.words import between, number, score
 from remanence.metrics import Roc
 from remanence.report.charts import chart
 
-MAX_ROWS = 60
+MAX_ROWS, MAX_CELLS = 60, 10_000
 GROUPS: dict[str, tuple[str, Role]] = {
     "records": ("records", "ours"),
     "held_out": ("held out", "chance"),
@@ -39,18 +39,21 @@ class Rendered:
 def rendered(figure: Figure, *, note: str = "") -> Rendered:
     """`figure` as SVG and as a table."""
     xs = list(dict.fromkeys(x for series in figure.series for x in series.x))
-    rows = [(number(x), [_at(series, x) for series in figure.series]) for x in xs]
-    header = [figure.x_label, *(series.name for series in figure.series)]
-    short = len(xs) <= MAX_ROWS and figure.kind != "points"
-    return Rendered(title=figure.title, svg=Markup(chart(figure)), note=note, header=header, rows=rows if short else [])
+    short = len(xs) <= MAX_ROWS and len(xs) * len(figure.series) <= MAX_CELLS and figure.kind != "points"
+    columns = [_column(series) for series in figure.series] if short else []
+    rows = [(number(x), [column.get(x, ("", "")) for column in columns]) for x in xs] if short else []
+    header = [figure.x_label, *(series.name for series in figure.series)] if short else []
+    return Rendered(title=figure.title, svg=Markup(chart(figure)), note=note, header=header, rows=rows)
 
 
-def _at(series: Series, x: float | str) -> tuple[str, str]:
-    if x not in series.x:
-        return "", ""
-    i = series.x.index(x)
-    low, high = (bound[i] if bound else None for bound in (series.low, series.high))
-    return score(series.y[i]), between(low, high)
+def _column(series: Series) -> dict[float | str, tuple[str, str]]:
+    """The value and the interval at each x, of several at one the first."""
+    column: dict[float | str, tuple[str, str]] = {}
+    xs: tuple[float | str, ...] = series.x
+    for i, x in enumerate(xs):
+        low, high = (bound[i] if bound else None for bound in (series.low, series.high))
+        column.setdefault(x, (score(series.y[i]), between(low, high)))
+    return column
 
 
 def histogram(counts: Histogram, *, metric: str, better: str, levels: Mapping[str, float]) -> str:
@@ -101,7 +104,7 @@ def interval(value: float, low: float, high: float, chance: float) -> str:
     say the same."""
 
     def x(v: float) -> str:
-        return f"{6 + 228 * v:.1f}"
+        return f"{6 + 228 * min(max(v, 0.0), 1.0):.1f}"
 
     return (
         '<svg class="interval" viewBox="0 0 240 16" aria-hidden="true">'

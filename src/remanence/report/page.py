@@ -12,6 +12,7 @@ from remanence.report.attacks import AttackView, attack_view
 from remanence.report.document import environment, page_parts
 from remanence.report.figures import Rendered, rendered
 from remanence.report.glossary import matchings_in, metrics_in
+from remanence.report.limits import Limits, limits_of
 from remanence.report.overview import overview
 from remanence.report.pictures import PictureRow, picture_rows
 from remanence.report.sentences import budget_sentence, verdict
@@ -21,14 +22,14 @@ def render(run: Run, *, redact: bool = False, title: str = "What can be reconstr
     """The page of a run. With `redact` it keeps counts and curves, and no picture and no line about a single record."""
     if redact:
         run = redacted(run)  # not there, so that no template can show it by mistake
-    attacks = [result.attack for result in run.results if result.attack]
+    attacks, limits = [result.attack for result in run.results if result.attack], limits_of(run)
     return (
         environment()
         .get_template("page.html")
         .render(
             title=title,
             **page_parts(),
-            views=[_view(run, index) for index in range(len(run.results))],
+            views=[_view(run, index, limits) for index in range(len(run.results))],
             overview=overview(run.results),
             attacks=bool(attacks),
             personal=bool(run.rows or run.images),
@@ -56,15 +57,15 @@ class ResultView:
     hardware: dict[str, object]
 
 
-def _view(run: Run, index: int) -> ResultView:
+def _view(run: Run, index: int, limits: Limits) -> ResultView:
     result = run.results[index]
     return ResultView(
         result=result,
         verdict=verdict(result),
         budget=budget_sentence(result),
-        attack=attack_view(run, index, result.attack) if result.attack else None,
+        attack=attack_view(run, index, result.attack, limits) if result.attack else None,
         figures=[rendered(figure) for figure in result.figures],
-        pictures=picture_rows(run, index),
+        pictures=picture_rows(run, index, limits),
         printed={claim.quantity.casefold(): claim.printed for claim in result.claims},
         hardware={field.name: getattr(result.hardware, field.name) for field in fields(Hardware)},
     )

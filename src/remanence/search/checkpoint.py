@@ -5,7 +5,7 @@ left in a folder is never loaded. A file is written at once or not at all, with 
 damaged, or does not fit the search, is said to be so, and the search begins anew.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, final
@@ -27,6 +27,8 @@ from remanence.caching import (
 )
 from remanence.engine.cuda import params_of
 from remanence.types import Data, Params
+
+_MAX_STEP = 2**24  # beyond, float32 counts no further
 
 
 def checkpoint_path(folder: Path | None, attack: object, release: Any, *purpose: str | int) -> Path | None:
@@ -85,7 +87,7 @@ def load(path: Path | None, optimizer: torch.optim.Optimizer, count: int, steps:
     if path is None or (state := read_tensors(path, belongs_to=path.name)) is None:
         return None
     done, restarts = state.pop("done", torch.tensor(-1)), state.pop("restarts", torch.tensor(-1))
-    if not (_fit(done, restarts, count, steps) and _fits(state, params_of([optimizer]), len(restarts))):
+    if not (_fit(done, restarts, count, steps) and _fits(state, optimizer, len(restarts))):
         say_damaged(path)
         return None
     return Saved(done=int(done), restarts=restarts, state=state)
@@ -93,25 +95,39 @@ def load(path: Path | None, optimizer: torch.optim.Optimizer, count: int, steps:
 
 def _fit(done: Tensor, restarts: Tensor, count: int, steps: int) -> bool:
     """Whether `done` is a number of steps, and `restarts` are some of the `count` in their order."""
-    if done.shape or done.is_floating_point() or restarts.ndim != 1 or restarts.is_floating_point():
+    if done.shape or restarts.ndim != 1 or (done.dtype, restarts.dtype) != (torch.int64, torch.int64):
         return False
     listed = restarts.tolist()
     return 0 < int(done) <= steps and bool(listed) and listed == sorted(set(listed) & set(range(count)))
 
 
-def _fits(state: Params, params: Sequence[Tensor], restarts: int) -> bool:
-    """Whether `state` holds the value of each of `params`, and moments of the same shape or a count of steps, all for
-    this many restarts."""
-    values = {f"{index}.value" for index in range(len(params))}
-    shapes = [(restarts, *p.shape[1:]) for p in params]
+def _moments(optimizer: torch.optim.Optimizer) -> set[str]:
+    """What an optimizer keeps of each parameter besides its value, by torch's names."""
+    match optimizer:
+        case torch.optim.Adam():
+            return {"step", "exp_avg", "exp_avg_sq"}
+        case torch.optim.RMSprop():
+            return {"step", "square_avg"}
+    return {"momentum_buffer"}  # none without momentum
+
+
+def _fits(state: Params, optimizer: torch.optim.Optimizer, restarts: int) -> bool:
+    """Whether `state` holds the value of each parameter and the moments that `optimizer` keeps, of its shape and dtype,
+    or a count of steps, all for this many restarts."""
+    params, moments = params_of([optimizer]), _moments(optimizer)
+    names = {name.removeprefix("0.") for name in state if name.startswith("0.")}
+    if names not in ({"value"} | moments, {"value"} | (moments - {"momentum_buffer"})):
+        return False
+    if state.keys() != {f"{index}.{name}" for index in range(len(params)) for name in names}:
+        return False
     for name, value in state.items():
-        index, _, entry = name.partition(".")
-        if not entry or not index.isdecimal() or int(index) >= len(params):
+        index, entry = name.split(".")
+        if entry == "step":
+            if value.shape or not value.is_floating_point() or not 1 <= float(value) <= _MAX_STEP:
+                return False
+        elif (value.shape, value.dtype) != ((restarts, *params[int(index)].shape[1:]), params[int(index)].dtype):
             return False
-        shape, p = shapes[int(index)], params[int(index)]
-        if value.shape not in (shape, ()) or (entry == "value" and (value.shape, value.dtype) != (shape, p.dtype)):
-            return False
-    return values <= state.keys()
+    return True
 
 
 @torch.no_grad()

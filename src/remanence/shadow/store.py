@@ -15,7 +15,7 @@ from typing import final
 from torch import Tensor
 
 from remanence.caching import Ingredients, bytes_of, digest, say_damaged
-from remanence.disk import remove_leftovers, replace_bytes
+from remanence.disk import check_safetensors, remove_leftovers, replace_bytes
 from remanence.errors import BadInput
 
 
@@ -84,6 +84,7 @@ class Shards:
         try:
             if not path.is_file():
                 return None
+            check_safetensors(path)
             with safe_open(path, "pt") as file:
                 weights: Tensor = file.get_tensor("weights")
                 stored, names = file.metadata(), list(file.keys())

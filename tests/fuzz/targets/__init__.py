@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from os import getpid
 from pathlib import Path
+from random import Random
 from tempfile import gettempdir
 from typing import final
 
@@ -27,13 +28,16 @@ class Target:
 
     `parse` takes the path of one file, alone in a folder of its own, and gives anything or raises `BadInput`; what else
     it raises is a failure. What a parser needs besides, such as files around that one, it makes itself. `seeds` gives
-    valid files by name, which are damaged; `crafted` files made by hand, which are taken as they are; `words` are
-    pieces of bytes that the format knows, put into damaged files; `sound` checks what was parsed by assertions.
+    valid files by name, which are damaged; `crafted` files made by hand, which are taken as they are: past failures
+    first of all, as code that makes them; `made` gives a hostile file that fits the format further than damage does;
+    `words` are pieces of bytes that the format knows, put into damaged files; `sound` checks what was parsed by
+    assertions.
     """
 
     parse: Callable[[Path], object]
     seeds: Callable[[], Mapping[str, bytes]]
     crafted: Callable[[], Iterable[tuple[str, bytes]]] = no_files
+    made: Callable[[Random], tuple[str, bytes]] | None = None
     words: tuple[bytes, ...] = ()
     sound: Callable[[object], None] = lambda parsed: None
     max_seconds: float = 5.0

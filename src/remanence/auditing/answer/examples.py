@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from remanence.columns import Columns
-from remanence.errors import BadInput
-from remanence.experiments.codec import decode, encode
+from remanence.disk import check_safetensors
+from remanence.errors import BadInput, printable
+from remanence.experiments.codec import MAX_BYTES, decode, encode, parse_json
 from remanence.experiments.finding import Finding
 from remanence.experiments.summary import as_pixels
 from remanence.metrics.evaluation import oriented
@@ -20,6 +21,7 @@ from remanence.types import Data
 
 MAX_EXAMPLES = 12  # of each attack
 SAME = 0.1  # of the range of a value: no further apart, values count as the same
+_MAX_ATTACKS = 100
 
 
 @final
@@ -103,34 +105,49 @@ def dump_examples(examples: Mapping[str, Examples]) -> bytes:
     return save(tensors, metadata={"examples": json.dumps(texts)})
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class Texts:
+    """What stands in the metadata of the file about the examples of one attack."""
+
+    metric: str
+    by: tuple[str, ...]
+    held_out: int
+    columns: Columns | None
+
+
 def load_examples(path: Path) -> dict[str, Examples]:
     """What `dump_examples` made; nothing where there is no such file."""
     from safetensors import SafetensorError, safe_open
 
-    if not path.is_file():
+    if not path.exists():
         return {}
     try:
+        check_safetensors(path, max_header=MAX_BYTES)
         with safe_open(path, framework="pt") as file:
-            texts = json.loads((file.metadata() or {})["examples"])
+            texts = parse_json((file.metadata() or {})["examples"])
+            if not isinstance(texts, dict) or len(texts) > _MAX_ATTACKS:
+                raise ValueError("its metadata is no object of a few attacks")
             return {name: _loaded(file, name, given) for name, given in texts.items()}
-    except (BadInput, SafetensorError, ValueError, KeyError, TypeError) as error:
-        message = f"`{path}` is damaged ({error}): make the audit again"
+    except (BadInput, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+        message = f"`{path}` is damaged ({printable(str(error), 300)}): make the audit again"
         raise BadInput(message, code="damaged-file", argument="folder") from None
 
 
-def _loaded(file: Any, name: str, texts: Mapping[str, Any]) -> Examples:
-    tensors = {field.name: f"{name}/{field.name}" for field in fields(Examples) if field.type is Tensor}
-    made = Examples(
-        metric=str(texts["metric"]),
-        by=tuple(str(each) for each in texts["by"]),
-        held_out=int(texts["held_out"]),
-        columns=None if texts["columns"] is None else decode(Columns, texts["columns"]),
-        **{key: file.get_tensor(stored) for key, stored in tensors.items()},
-    )
-    pictures = {(made.truth.dtype, made.truth.ndim), (made.reconstruction.dtype, made.reconstruction.ndim)}
-    if (
-        not pictures <= {(torch.uint8, 4), (torch.float32, 2)}
-        or len({len(getattr(made, key)) for key in (*tensors, "by")}) > 1
-    ):
-        raise ValueError(f"`{name}` holds neither 8-bit images nor rows, one for each record")
-    return replace(made, found=made.found.bool())
+def _loaded(file: Any, name: str, given: Any) -> Examples:
+    texts = decode(Texts, given)
+    stored = {field.name: f"{name}/{field.name}" for field in fields(Examples) if field.type is Tensor}
+    tensors = {key: file.get_tensor(at) for key, at in stored.items()}
+    made = Examples(metric=texts.metric, by=texts.by, held_out=texts.held_out, columns=texts.columns, **tensors)
+    shape, dtype = made.truth.shape, made.truth.dtype
+    records = [tensors.pop(part) for part in ("truth", "reconstruction", "lookalike")]
+    if (dtype, len(shape)) not in ((torch.uint8, 4), (torch.float32, 2)) or 0 in shape[1:]:
+        raise ValueError(f"`{name}` holds neither 8-bit images nor rows")
+    if any((each.shape, each.dtype) != (shape, dtype) for each in records) or shape[0] > MAX_EXAMPLES:
+        raise ValueError(f"`{name}` holds records of several shapes, or too many")
+    if any(each.shape != shape[:1] or each.is_complex() for each in tensors.values()) or len(made.by) != shape[0]:
+        raise ValueError(f"`{name}` must hold one number for each record")
+    if made.columns is not None and not made.columns.fit(shape[1:].numel()):
+        raise ValueError(f"`{name}` has columns that are not in its records")
+    whole = {key: getattr(made, key).long() for key in ("record", "label", "rank", "shared")}
+    return replace(made, found=made.found.bool(), **whole)

@@ -117,7 +117,7 @@ def render_report(report: Report) -> str:
     """The page of `report`; what it shows of single records is what `report.examples` holds."""
     answer, examples = report.answer, report.examples
     worst = report.worst
-    strip = examples.get(worst.name) if worst else None
+    strip, shown = examples.get(worst.name) if worst else None, dict(examples)  # each once
     return (
         environment("remanence.auditing.answer")
         .get_template("audit.html")
@@ -136,7 +136,7 @@ def render_report(report: Report) -> str:
             evidence=[_evidence(row) for row in answer.evidence if row.group != "other"],
             columns=[_evidence(row) for row in answer.evidence if row.group == "other"],
             figures=[rendered(figure) for figure in answer.figures],
-            details=[_detail(row, examples.get(row.name)) for row in ranked(answer.attacks)],
+            details=[_detail(row, shown.pop(row.name, None)) for row in ranked(answer.attacks)],
             helps=answer.countermeasures,
             tradeoffs=_tradeoffs(answer.countermeasures),
             questions=questions(answer),

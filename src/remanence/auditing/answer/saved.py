@@ -4,14 +4,15 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from remanence.auditing.answer.examples import dump_examples, load_examples
 from remanence.auditing.answer.record import dump_record
 from remanence.auditing.answer.report import SCHEMA, Answer, Report
-from remanence.disk import check_writable, replace_files
+from remanence.disk import check_writable, read_text, replace_files
 from remanence.errors import BadInput
-from remanence.experiments.codec import decode, encode
+from remanence.experiments.codec import MAX_BYTES, decode, encode, parse_json
+from remanence.experiments.results import MAX_RESULTS, shown
 
 ANSWER, RECORD, PAGE, IMAGES = "report.json", "record.json", "report.html", "images.safetensors"
 
@@ -24,15 +25,18 @@ def dump_answer(answer: Answer) -> str:
 def parse_answer(text: str, *, where: str) -> Answer:
     """The answer in `text`, every field checked; `where` is named in errors."""
     try:
-        parsed = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+        parsed = parse_json(text)
+    except ValueError as error:
         raise _damaged(f"`{where}` is not JSON ({error})") from None
     if isinstance(parsed, dict) and parsed.get("schema") != SCHEMA:
-        raise _damaged(f"`{where}` has the schema {parsed.get('schema')!r}, and this version reads {SCHEMA}")
+        raise _damaged(f"`{where}` has the schema {shown(parsed.get('schema'))}, and this version reads {SCHEMA}")
     try:
-        return decode(Answer, parsed)
+        answer = decode(Answer, parsed)
     except BadInput as error:
         raise _damaged(f"`{where}` {error}") from None
+    if max(len(answer.attacks), len(answer.countermeasures)) > MAX_RESULTS:
+        raise _damaged(f"`{where}` must have at most {MAX_RESULTS} attacks and countermeasures")
+    return answer
 
 
 def save_report(report: Report, folder: Path, *, redact: bool) -> None:
@@ -59,8 +63,7 @@ def load_report(folder: Path) -> Report:
     if not path.is_file():
         message = f"`{folder}` holds no audit (there is no {ANSWER} in it): give the folder that an audit wrote"
         raise BadInput(message, code="missing-file", argument="folder")
-    answer = parse_answer(path.read_text(encoding="utf-8"), where=str(path))
-    return Report(answer=answer, stored=load_examples(folder / IMAGES))
+    return Report(answer=_answer_in(path), stored=load_examples(folder / IMAGES))
 
 
 def redacted(report: Report) -> Report:
@@ -70,8 +73,14 @@ def redacted(report: Report) -> Report:
     return Report(answer=replace(report.answer, figures=figures))
 
 
-def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
+def _answer_in(path: Path) -> Answer:
+    try:
+        text = read_text(path, max_bytes=MAX_BYTES)
+    except ValueError as error:
+        if isinstance(error, BadInput):
+            raise
+        raise _damaged(f"`{path}` is no text ({error})") from None
+    return parse_answer(text, where=str(path))
 
 
 def _damaged(message: str) -> BadInput:
@@ -84,5 +93,5 @@ def load_answer(given: Any) -> Answer:
         return given.answer
     path = Path(given)
     if path.is_file():
-        return parse_answer(path.read_text(encoding="utf-8"), where=str(path))
+        return _answer_in(path)
     return load_report(path).answer

@@ -5,6 +5,7 @@ from textwrap import shorten, wrap
 from typing import Final
 
 from remanence.auditing.answer.report import SEVERITIES, Answer, AttackRow, Evidence, Severity
+from remanence.errors import printable
 from remanence.experiments.words import number, percent, score
 
 WIDTH: Final = 100  # columns
@@ -29,11 +30,12 @@ def lines_of(answer: Answer) -> list[str]:
         _line("what to do", answer.advice[0] if answer.advice else "Keep this report with the release."),
     ]
     room = LINES - len(verdict) - 1 - len(after)
-    return [*verdict, _line("severity", _scale_line(answer.severity)), *_attack_lines(answer.attacks, room), *after]
+    attacks = _attack_lines(answer.attacks, room)
+    return [printable(each) for each in (*verdict, _line("severity", _scale_line(answer.severity)), *attacks, *after)]
 
 
 def _line(name: str, text: str) -> str:
-    start = f"{name:<{_NAME - 1}} "  # a long name keeps its distance
+    start = f"{printable(name, WIDTH // 2):<{_NAME - 1}} "  # a long name keeps its distance
     return f"{start}{_fitting(text, WIDTH - len(start))}"
 
 

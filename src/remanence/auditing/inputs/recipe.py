@@ -17,6 +17,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
+from remanence.disk import read_text
 from remanence.errors import BadInput, unknown_name
 from remanence.training import SGD, Adam, AdamW, CrossEntropy, Logistic, Optimizer, RMSProp, SquaredError, Training
 from remanence.training.losses import Loss
@@ -40,6 +41,7 @@ _SCHEDULES: dict[str, Callable[[int, int], float]] = {  # factors by epoch and n
     "linear": lambda epoch, epochs: 1 - epoch / epochs,
 }
 _RMSPROP_DECAY = 0.99  # torch's
+_MAX_TOML = 2**20  # bytes
 
 
 @final
@@ -109,11 +111,13 @@ def load_recipe(given: str | Path) -> Recipe:
     if isinstance(given, str) and not given.endswith(".toml"):
         return _from_line(given)
     try:
-        table = tomllib.loads(Path(given).read_text(encoding="utf-8"))
+        table = tomllib.loads(read_text(Path(given), max_bytes=_MAX_TOML))
     except OSError as error:
         message = f"cannot read the recipe {str(given)!r}: {error.strerror}; give a TOML file, or one line"
         raise BadInput(message, code="missing-file", argument="recipe") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except BadInput:
+        raise
+    except (ValueError, RecursionError) as error:
         message = f"the recipe {str(given)!r} is not TOML: {error}"
         raise BadInput(message, code="damaged-file", argument="recipe") from None
     return recipe_from(table, source=str(given))

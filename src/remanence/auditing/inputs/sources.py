@@ -9,6 +9,8 @@ from torch import Tensor
 
 from remanence.columns import Column, Columns
 from remanence.data import load
+from remanence.data._parsing import as_tensor, user_path
+from remanence.data.npz import opened_npz
 from remanence.data.tables import from_csvs
 from remanence.errors import BadInput
 from remanence.progress import say
@@ -41,9 +43,9 @@ def _loaded(source: str, label: str | None) -> Data | tuple[Tensor, Tensor, str]
     try:
         return load(source, label=label)
     except BadInput as fault:
-        if fault.code != "out-of-range" or not source.endswith(".npz"):
+        if (fault.code, fault.argument) != ("out-of-range", "x") or not source.endswith(".npz"):
             raise
-        raw = _raw_table(Path(source))
+        raw = _raw_table(user_path(source))
         if raw is None:
             raise BadInput(
                 f"{fault} Where the model normalises its inputs, give the values from before, in [0, 1], and "
@@ -57,12 +59,11 @@ def _loaded(source: str, label: str | None) -> Data | tuple[Tensor, Tensor, str]
 
 
 def _raw_table(path: Path) -> tuple[Tensor, Tensor] | None:
-    import numpy as np
-
-    with np.load(path, allow_pickle=False) as arrays:
-        if not {"x", "y"} <= set(arrays.files):
+    with opened_npz(path) as arrays:
+        if not {"x", "y"} <= set(arrays.keys):
             return None
-        x, y = torch.from_numpy(arrays["x"].astype("float32")), torch.from_numpy(arrays["y"].astype("int64")).flatten()
+        found = arrays.load(["x", "y"])
+    x, y = as_tensor(found["x"]).float(), as_tensor(found["y"]).long().flatten()
     return (x, y) if x.ndim == 2 and len(x) == len(y) and bool(x.isfinite().all()) and int(y.min()) >= 0 else None
 
 
@@ -72,6 +73,9 @@ def _scaled_together(found: Sequence[Data | tuple[Tensor, Tensor, str]]) -> list
     if len(given) == len(found):
         return given
     parts = [(each.x, each.y, each.name) if isinstance(each, Data) else each for each in found]
+    if len({x.shape[1:] for x, _, _ in parts}) > 1:
+        shapes = ", ".join(f"{tuple(x.shape[1:])} in {name}" for x, _, name in parts)
+        raise BadInput(f"records must have one shape, got {shapes}: give the same columns", code="shape-mismatch")
     values = torch.cat([x for x, _, _ in parts])
     low, high = values.amin(0), values.amax(0)
     high = torch.where(high > low, high, low + 1)
