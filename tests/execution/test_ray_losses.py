@@ -13,6 +13,7 @@ import pytest
 from files import contents
 from processes import below, find_below, kill_all
 
+import remanence
 from remanence.experiments.results import parse_results
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
@@ -41,7 +42,7 @@ main()
 
 
 def started(folder: Path, store: str, *options: str, epochs: int = 400) -> "subprocess.Popen[str]":
-    paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    paths = os.pathsep.join([str(Path(remanence.__file__).parents[1]), str(TESTS)])
     own = {"RAY_AUTH_TOKEN": token_hex(32), "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     command = ["run", "bank", "--json", "--store", store, "--out", f"{store}-out", *options]
     return subprocess.Popen(
