@@ -43,20 +43,21 @@ def _disturb(scenario: Scenario, kills: int, end: float, random: Random) -> int:
     tried, same, damages, wrong = Counter[str](), Counter[str](), Counter[str](), 0
     while sum(tried.values()) < kills and time.monotonic() < end:
         folder = Path(mkdtemp(dir=root))
-        most = min(random.choice((1, 2, 4, 6)), kills - sum(tried.values()))
+        most = min(random.choice((1, 3, 6, 10)), kills - sum(tried.values()))
         trial = disturbed(scenario, folder, expected, random=random, seconds=seconds, kills=most)
         tried.update(trial.kills)
         damages.update(trial.damages)
+        said = f"{trial.wrong} in {folder}" if trial.wrong else "same bytes"
+        print(f"{scenario.name}: {trial.kills}, {trial.damages}: {said}", file=sys.stderr, flush=True)
         if trial.wrong:
             wrong += 1
-            print(f"{scenario.name}: {trial.kills}, {trial.damages}: {trial.wrong} in {folder}", file=sys.stderr)
         else:
             same.update(trial.kills)
             rmtree(folder)
     for kind in sorted(tried):
         print(f"| {scenario.name} | {kind} | {tried[kind]} | {same[kind]} | |")
-    said = ", ".join(f"{count} {kind}" for kind, count in sorted(damages.items())) or "none"
-    print(f"| {scenario.name} | all | {tried.total()} | {same.total()} | {said} |", flush=True)
+    between = ", ".join(f"{count} {kind}" for kind, count in sorted(damages.items())) or "none"
+    print(f"| {scenario.name} | all | {tried.total()} | {same.total()} | {between} |", flush=True)
     if not wrong:
         rmtree(root)
     return wrong

@@ -15,7 +15,7 @@ from scenarios import SIGNALS, Scenario
 
 DAMAGES = ("flipped bit", "truncated", "changed number")
 _CODES = {"SIGKILL": -9, "SIGTERM": 143, "SIGINT": 130}
-_PATIENCE = 120.0  # seconds for a run to end
+_PATIENCE = 300.0  # seconds for a run to end
 
 
 @final
@@ -43,10 +43,10 @@ def disturbed(
     """Kill the command at random moments of its `seconds`, start it again each time, and compare what it makes."""
     scenario.prepare(folder)
     hits, damages, wrong = list[str](), list[str](), ""
-    while len(hits) < kills and not wrong:
+    while len(hits) < kills and not wrong and not scenario.finished(folder):
         kind = random.choice(scenario.kills)
-        done, wrong = _killed(scenario, folder, kind, random.uniform(0.25, 0.95) * seconds)
-        if done:
+        hit, wrong = _killed(scenario, folder, kind, random.uniform(0.25, 0.95) * seconds)
+        if not hit:
             break
         hits.append(kind)
         files = scenario.stored(folder)
@@ -61,23 +61,22 @@ def disturbed(
 
 
 def _killed(scenario: Scenario, folder: Path, kind: str, after: float) -> tuple[bool, str]:
-    """Start the command and kill it or a process below it: whether it came to its end before, and what was wrong."""
+    """Start the command and kill it or a process below it: whether it was hit before its end, and what was wrong."""
     run = scenario.start(folder)
     time.sleep(after)
-    others = below(run.pid)
+    found = [] if kind in SIGNALS else find_below(run.pid, kind, seconds=20)[:1]
+    others, hit = below(run.pid), run.poll() is None if kind in SIGNALS else bool(found)
     if kind in SIGNALS:
         run.send_signal(signal.Signals[kind])
-    else:
-        kill_all(find_below(run.pid, kind, seconds=0.1)[:1])
+    kill_all(found)
     code, err = _ended(run)
     _remove(others)
     if code == 0:
-        return kind in SIGNALS, ""  # a worker that died is nothing to end for
-    expected = _CODES.get(kind, 1)
-    fine = code == expected and "Traceback" not in err and "defect" not in err
-    before_main = code == -_number(kind) and not err  # ended while Python itself was starting
+        return hit and kind not in SIGNALS, ""  # the death of a worker need not end it
+    fine = code == _CODES.get(kind, 1) and "Traceback" not in err and "defect" not in err
+    outside = code == -_number(kind)  # while Python itself was starting or ending
     early = kind == "SIGINT" and err.rstrip().endswith("KeyboardInterrupt")
-    return False, "" if fine or before_main or early else f"{kind} ended it with {code}: {err[-500:]}"
+    return hit, "" if fine or outside or early else f"{kind} ended it with {code}: {err[-500:]}"
 
 
 def _number(kind: str) -> int:

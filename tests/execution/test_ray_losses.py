@@ -43,7 +43,8 @@ main()
 
 def started(folder: Path, store: str, *options: str, epochs: int = 400) -> "subprocess.Popen[str]":
     paths = os.pathsep.join([str(Path(remanence.__file__).parents[1]), str(TESTS)])
-    own = {"RAY_AUTH_TOKEN": token_hex(32), "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    own |= {"RAY_AUTH_TOKEN": token_hex(32), "RAY_worker_niceness": "0"}  # or a busy machine starts no worker
     command = ["run", "bank", "--json", "--store", store, "--out", f"{store}-out", *options]
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM.replace("EPOCHS", str(epochs)), *command],

@@ -50,26 +50,27 @@ class Ray:
 
     def map(self, fn: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
         import ray
+        from ray.exceptions import RayError
 
         threads = torch.get_num_threads()
         self.connect()
         function, on_cuda = _pack(fn)
         needs = {"CPU": float(threads), "GPU": self.gpus if on_cuda else 0.0}
-        window = 2 * _slots(needs)  # while one result is used, the next task waits at its worker
-        task = ray.remote(_call).options(num_cpus=threads, num_gpus=needs["GPU"], max_retries=self.retries)
-        shared = ray.put(function)  # once, however many tasks take it
         tasks: deque[Any] = deque()
-        watch = Watch()
         try:
+            window = 2 * _slots(needs)  # while one result is used, the next task waits at its worker
+            task = ray.remote(_call).options(num_cpus=threads, num_gpus=needs["GPU"], max_retries=self.retries)
+            shared = ray.put(function)  # once, however many tasks take it
+            watch = Watch()
             for item in items:
                 tasks.append(task.remote(shared, _pack(item)[0], threads))
                 if len(tasks) == window:
                     yield self._result(tasks, watch)
             while tasks:
                 yield self._result(tasks, watch)
-        except ConnectionError:
+        except (ConnectionError, RayError) as error:
             tasks.clear()  # there is nobody who could be told to stop
-            raise
+            raise lost() if isinstance(error, RayError) else error from None
         finally:
             for pending in tasks if ray.is_initialized() else ():  # a generator may be collected after the cluster
                 ray.cancel(pending)
@@ -80,19 +81,20 @@ class Ray:
 
         if ray.is_initialized():
             return
-        if self.address is None:
-            threads = torch.get_num_threads()
-            connect(
-                address="local",
-                num_cpus=threads * (self.workers or max(1, _cores() // threads)),
-                include_dashboard=False,
-            )
-            return
-        check_reachable(self.address)
+        threads = torch.get_num_threads()
+        cpus = threads * (self.workers or max(1, _cores() // threads))
+        if self.address is not None:
+            check_reachable(self.address)
         try:
-            connect(address=self.address)
-        except (OSError, RuntimeError, ValueError) as error:
-            raise unreachable(self.address, str(error).strip().partition("\n")[0]) from None
+            if self.address is None:
+                connect(address="local", num_cpus=cpus, include_dashboard=False)
+            else:
+                connect(address=self.address)
+        except Exception as error:  # Ray raises plain ones
+            reason = str(error).strip().partition("\n")[0]
+            if self.address is not None:
+                raise unreachable(self.address, reason) from None
+            raise ConnectionError(f"Ray could not be started here ({reason.rstrip('.')}): repeat the command") from None
 
     def _result(self, tasks: deque[Any], watch: Watch) -> Any:
         """Remove the first task from the queue and return its value; an exception of its function is raised here."""
