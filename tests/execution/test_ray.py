@@ -2,6 +2,8 @@
 
 import gc
 import os
+import signal
+import socket
 import sys
 import time
 import warnings
@@ -165,11 +167,44 @@ def test_workers_are_those_of_a_cluster_started_here(fields: dict[str, Any], cod
         Ray(**fields)
 
 
-@pytest.mark.parametrize("address", ["auto", "no such place", "127.0.0.1:1"])
+MALFORMED = [
+    "",
+    "127.0.0.1",
+    "127.0.0.1:abc",
+    "127.0.0.1:0",
+    "127.0.0.1:99999",
+    "ray://",
+    "http://127.0.0.1:1",
+    "a b:1",
+]
+
+
+@pytest.mark.parametrize(
+    "address", ["auto", "no such place", "127.0.0.1:1", "ray://127.0.0.1:1", "[::1]:1", *MALFORMED]
+)
 def test_a_cluster_that_does_not_answer_is_refused(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    with refused("unreachable", "address"):
+    start = time.monotonic()
+    with refused("unreachable", "address") as caught:
         next(Ray(address=address).map(abs, [1]))
+    assert time.monotonic() - start < 10
+    assert "\n" not in str(caught.value)
+
+
+def test_what_listens_but_is_no_cluster_is_refused_within_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        start = time.monotonic()
+        with refused("unreachable", "address"):
+            Ray(address=f"127.0.0.1:{silent.getsockname()[1]}").connect()
+        assert time.monotonic() - start < 10
+    assert capfd.readouterr() == ("", "")
+
+
+def test_joining_a_cluster_leaves_the_handler_of_sigterm(cluster: Ray) -> None:
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 # last, since whoever comes after a death waits for another worker

@@ -29,7 +29,7 @@ SAFETENSORS_LIES: dict[str, tuple[Any, str]] = {
     "negative start": ({"w": entry(-4, 16, [5])}, "damaged-file"),
     "wrong dtype for the size": ({"w": entry(dtype="F64")}, "damaged-file"),
     "complex": ({"w": entry(shape=[2], dtype="C64")}, "unsupported-format"),
-    "8-bit float": ({"w": entry(shape=[16], dtype="F8_E4M3")}, "unsupported-format"),
+    "8-bit float": ({"w": entry(shape=[16], dtype="F8_E8M0")}, "unsupported-format"),
     "negative shape": ({"w": entry(shape=[-2, -2])}, "damaged-file"),
     "absurd shape of nothing": (TWO | {"c": entry(16, 16, [2**62, 2**62, 0])}, "damaged-file"),
     "shape with a billion digits": ({"w": entry(shape=[10**4000] * 200)}, "damaged-file"),
@@ -59,7 +59,7 @@ def test_a_safetensors_header_that_lies_is_refused(case: str, tmp_path: Path) ->
 def test_a_header_longer_than_the_file_or_the_limit_is_refused(tmp_path: Path) -> None:
     for length in (17, TEN_GB, 2**64 - 1, 1, 0):
         refused(write_safetensors(tmp_path / "lie", {}, length=length, data=b""), "damaged-file")
-    refused(write_safetensors(tmp_path / "long", b"{" + b" " * 2**21 + b"}"), "too-large")
+    refused(write_safetensors(tmp_path / "long", b"{" + b" " * 2**22 + b"}"), "too-large")
 
 
 @pytest.mark.parametrize("kind", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
@@ -152,7 +152,7 @@ def test_two_models_one_behind_the_other_are_refused(tmp_path: Path) -> None:
     [
         (tensor(), {"DATA/0": bytes(16)}, "unsafe-file"),
         (tensor(kind="IntStorage"), {}, "unsafe-file"),
-        (tensor(), {f"data/{i}": b"" for i in range(1, 20_000)}, "damaged-file"),
+        (tensor(), {f"data/{i}": b"" for i in range(1, 40_000)}, "too-large"),
         (tensor(), {"byteorder": b"big"}, "unsupported-format"),
     ],
     ids=["names that differ in case", "one storage of two kinds", "directory over the limit", "big endian"],

@@ -190,15 +190,42 @@ def test_another_chunk_torch_or_device_is_another_bank(
     small: AllButOne, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(tmp_path, small)
-    for owner, name, value in ((remanence.engine.ensembles.chunked, "CPU_CHUNK", 16), (torch, "__version__", "3.0.0")):
+    for owner, name, value in (
+        (remanence.engine.ensembles.chunked, "CPU_CHUNK", 16),
+        (torch, "__version__", "3.0.0"),
+        (remanence.caching, "kind_of", lambda device: "NVIDIA H200"),
+    ):
         with monkeypatch.context() as patch, refused("conflict", "store"):
             patch.setattr(owner, name, value)
             build(tmp_path, small)
+
+
+@pytest.mark.parametrize("shards", [True, False])
+def test_a_changed_digit_of_the_recipe_is_damage_and_no_other_recipe(
+    small: AllButOne, tmp_path: Path, shards: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = build(tmp_path, small)
+    before = contents(tmp_path)
+    digits = json.loads((tmp_path / "bank.json").read_text())["seed"]["digest"]
+    changed = before["bank.json"].replace(digits.encode(), digits[::-1].encode())
+    (tmp_path / "bank.json").write_bytes(changed)
+    for shard in () if shards else SHARDS:
+        (tmp_path / shard).unlink()
+    assert torch.equal(build(tmp_path, small).weights, whole.weights)
+    assert contents(tmp_path) == before
+    assert f"note: `{tmp_path / 'bank.json'}` is damaged" in capsys.readouterr().err
+
+
+def test_a_recipe_of_an_earlier_version_is_known(small: AllButOne, tmp_path: Path) -> None:
+    build(tmp_path, small)
     recipe = json.loads((tmp_path / "bank.json").read_text())
-    recipe["device"] |= {"is": "NVIDIA H200"}
-    (tmp_path / "bank.json").write_text(json.dumps(recipe))
+    del recipe["bank"]
+    (tmp_path / "bank.json").write_text(json.dumps(recipe, indent=1) + "\n")
+    nothing = Noting()
+    build(tmp_path, small, backend=nothing)
+    assert nothing.asked == []
     with refused("conflict", "store"):
-        build(tmp_path, small)
+        build(tmp_path, small, seed=8)
 
 
 def test_code_of_the_user_is_known_by_its_source_not_its_address(
@@ -278,7 +305,7 @@ def test_the_recipe_can_be_read_by_people(small: AllButOne, tmp_path: Path) -> N
     build(tmp_path, small)
     recipe = json.loads((tmp_path / "bank.json").read_text())
     assert list(recipe) == [
-        *("fixed", "public", "model", "initial", "training", "code", "dtype", "device", "chunk", "seed")
+        *("fixed", "public", "model", "initial", "training", "code", "dtype", "device", "chunk", "seed", "bank")
     ]
     assert recipe["training"]["is"] == repr(small.training)
     assert recipe["model"]["is"].startswith("Sequential( (0): Flatten(start_dim=1, end_dim=-1) (1): Linear(")

@@ -350,6 +350,7 @@ def _audited(request: "Request", wanted: "Wanted", *, force: bool, as_json: bool
     from remanence.auditing.attempts.resuming import searches_of
     from remanence.auditing.request import run_request
     from remanence.disk import check_writable, one_process
+    from remanence.progress import say
 
     assert wanted.out is not None
     folder = Path(wanted.out)
@@ -368,6 +369,8 @@ def _audited(request: "Request", wanted: "Wanted", *, force: bool, as_json: bool
                 raise BadInput(message, code="conflict", argument="--out")
             report = run_request(request, command=command_line(), store=searches)
             report = redacted(report) if wanted.redact else report
+            if not folder.exists():
+                say(f"note: `{folder}` vanished and is made again")
             report.save(folder)
             rmtree(searches, ignore_errors=True)
     except KeyboardInterrupt:

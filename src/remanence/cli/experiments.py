@@ -1,8 +1,9 @@
 """The commands that run experiments and render their pages: demo, run, report."""
 
+import os
 import sys
-from collections.abc import Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -150,7 +151,7 @@ def run_experiments(experiments: "Sequence[Experiment]", job: "Job", *, as_json:
     results: list[Result] = []
     out, total = sys.stdout, len(experiments)
     try:
-        with one_process(job.folder), redirect_stdout(sys.stderr):  # Ray writes about its workers to stdout
+        with one_process(job.folder), _stdout_of_others(dropped=isinstance(job.backend, Ray)):
             for run, result in run_job(experiments, job):
                 write_page(job.page, run, redact=job.redact)
                 results.append(result)
@@ -172,6 +173,14 @@ def run_experiments(experiments: "Sequence[Experiment]", job: "Job", *, as_json:
     if refused := [result.label for result in results if result.refusal is not None]:
         text = f"{len(refused)} of {total} experiments refused ({'; '.join(refused)}): `{job.page}` says why"
         raise BadInput(text, code="refused")
+
+
+@contextmanager
+def _stdout_of_others(*, dropped: bool) -> Iterator[None]:
+    """Within it what libraries print goes to stderr; Ray's words about its processes, of which the end is said by us,
+    are dropped."""
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere if dropped else sys.stderr):
+        yield
 
 
 def _sentence(result: "Result") -> str:

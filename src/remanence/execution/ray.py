@@ -5,10 +5,8 @@ for as many CPUs. With `OMP_NUM_THREADS=1` there is one task for each core.
 """
 
 import io
-import logging
 import os
 import pickle
-import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ import torch
 from torch import Tensor
 
 from remanence.errors import BadInput
+from remanence.execution._cluster import Watch, check_reachable, connect, lost, unreachable
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -51,55 +50,61 @@ class Ray:
 
     def map(self, fn: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
         import ray
+        from ray.exceptions import RayError
 
         threads = torch.get_num_threads()
-        self._connect(threads)
+        self.connect()
         function, on_cuda = _pack(fn)
         needs = {"CPU": float(threads), "GPU": self.gpus if on_cuda else 0.0}
-        window = 2 * _slots(needs)  # while one result is used, the next task waits at its worker
-        task = ray.remote(_call).options(num_cpus=threads, num_gpus=needs["GPU"], max_retries=self.retries)
-        shared = ray.put(function)  # once, however many tasks take it
         tasks: deque[Any] = deque()
         try:
+            window = 2 * _slots(needs)  # while one result is used, the next task waits at its worker
+            task = ray.remote(_call).options(num_cpus=threads, num_gpus=needs["GPU"], max_retries=self.retries)
+            shared = ray.put(function)  # once, however many tasks take it
+            watch = Watch()
             for item in items:
                 tasks.append(task.remote(shared, _pack(item)[0], threads))
                 if len(tasks) == window:
-                    yield self._result(tasks)
+                    yield self._result(tasks, watch)
             while tasks:
-                yield self._result(tasks)
+                yield self._result(tasks, watch)
+        except (ConnectionError, RayError) as error:
+            tasks.clear()  # there is nobody who could be told to stop
+            raise lost() if isinstance(error, RayError) else error from None
         finally:
             for pending in tasks if ray.is_initialized() else ():  # a generator may be collected after the cluster
                 ray.cancel(pending)
 
-    def _connect(self, threads: int) -> None:
+    def connect(self) -> None:
+        """Join the cluster, unless this process is in one; an address without an answer is refused within seconds."""
         import ray
 
         if ray.is_initialized():
             return
-        logging.getLogger("ray").setLevel(logging.ERROR)
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        if self.address is None:
-            cpus = threads * (self.workers or max(1, _cores() // threads))
-            ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
-            return
+        threads = torch.get_num_threads()
+        cpus = threads * (self.workers or max(1, _cores() // threads))
+        if self.address is not None:
+            check_reachable(self.address)
         try:
-            _knock(self.address)
-            ray.init(address=self.address, **quiet)
-        except (OSError, OverflowError, RuntimeError, ValueError) as error:
-            raise BadInput(
-                f"no Ray cluster answers at `{self.address}` ({str(error).partition(chr(10))[0]}): "
-                "start one with `ray start --head`, or leave the address out",
-                code="unreachable",
-                argument="address",
-            ) from None
+            if self.address is None:
+                connect(address="local", num_cpus=cpus, include_dashboard=False)
+            else:
+                connect(address=self.address)
+        except Exception as error:  # Ray raises plain ones
+            reason = str(error).strip().partition("\n")[0]
+            if self.address is not None:
+                raise unreachable(self.address, reason) from None
+            raise ConnectionError(f"Ray could not be started here ({reason.rstrip('.')}): repeat the command") from None
 
-    def _result(self, tasks: deque[Any]) -> Any:
+    def _result(self, tasks: deque[Any], watch: Watch) -> Any:
         """Remove the first task from the queue and return its value; an exception of its function is raised here."""
         import ray
-        from ray.exceptions import RayTaskError, WorkerCrashedError
+        from ray.exceptions import RayError, RayTaskError, WorkerCrashedError
 
         try:
+            watch.look()
+            while not ray.wait([tasks[0]], timeout=1)[0]:
+                watch.look()
             packed = ray.get(tasks[0])
         except RayTaskError as error:
             raise error.cause from error
@@ -108,6 +113,8 @@ class Ray:
                 f"{self.retries + 1} workers died on the same task: see whether they have enough memory, "
                 "and repeat the command"
             ) from None
+        except RayError:  # the raylet or another part of the cluster died
+            raise lost() from None
         tasks.popleft()
         return pickle.loads(packed)
 
@@ -143,13 +150,6 @@ def _pack(thing: object) -> tuple[bytes, bool]:
 
 def _unpack_tensor(raw: Any, dtype: torch.dtype, shape: torch.Size, kind: str) -> Tensor:
     return torch.from_numpy(raw).view(dtype).reshape(shape).to(kind)
-
-
-def _knock(address: str) -> None:
-    """Raise where nothing listens at HOST:PORT: Ray itself would try for many minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
 def _slots(needs: dict[str, float]) -> int:

@@ -10,7 +10,7 @@ from typing import final
 
 from remanence.disk import check_writable
 from remanence.errors import BadInput
-from remanence.execution import Backend
+from remanence.execution import Backend, Ray
 from remanence.experiments import Completed, Experiment, Prepared, Victims, prepare, run_experiment
 from remanence.experiments.experiment import device_of
 from remanence.experiments.folder import Run, read_results, redacted, write_run
@@ -60,6 +60,8 @@ def run_job(experiments: Sequence[Experiment], job: Job) -> Iterator[tuple[Run, 
     is raised. Victims that several experiments hold are prepared once, and dropped after the last of them.
     """
     _check_folder(experiments, job)
+    if isinstance(job.backend, Ray) and job.backend.address:
+        job.backend.connect()  # or a wrong address is noticed after the victims are trained
     device, run, yielded = device_of(job.device), Run(results=[], rows=[], images={}), 0
     shared: dict[tuple[Victims, int], Prepared] = {}
     for i, experiment in enumerate(experiments):

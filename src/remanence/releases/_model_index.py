@@ -18,21 +18,23 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from remanence.errors import BadModelFile
-from remanence.releases._pickle_scan import Storage, View, check_shape, scan, scan_checkpoint
+from remanence.releases._pickle_scan import not_plain, scan, scan_checkpoint
 from remanence.releases._refusals import damaged, shown, unsafe, unsupported
+from remanence.releases._views import Storage, View, check_shape
 
 Read: TypeAlias = Callable[[str], bytearray]  # the bytes of a storage by its key
 Index: TypeAlias = tuple[dict[str, View], Read]  # the tensors
 Choose: TypeAlias = Callable[[dict[str, dict[str, View]]], dict[str, View]]  # of dicts by the keys that lead to them
 
-_MAX_INDEX = 2**20  # bytes of a header, directory or pickle: thousands of tensors, still parsed within a second
+_MAX_INDEX = 2**21  # bytes of a header, directory or pickle: 13,000 tensors, still parsed in about a second
 
 
-def too_large(name: str, size: int) -> BadModelFile:
+def too_large(
+    name: str, size: int, *, hint: str = "save the weights alone, with `safetensors.torch.save_file`"
+) -> BadModelFile:
     """The refusal of a part of an index that would take too long to parse."""
-    return BadModelFile(
-        f"its {shown(name)} has {size} bytes, at most {_MAX_INDEX} are read: save fewer tensors", code="too-large"
-    )
+    message = f"its {shown(name)} has {size} bytes, at most {_MAX_INDEX} are read: {hint}"
+    return BadModelFile(message, code="too-large")
 
 
 @final
@@ -43,7 +45,7 @@ class File(FileIO):
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > _MAX_INDEX:
-            raise BadZipFile(f"a directory of {size} bytes is over the limit of {_MAX_INDEX}")
+            raise too_large("directory", size)
         return super().read(size) or b""
 
     def exactly(self, start: int, size: int) -> bytearray:
@@ -61,6 +63,7 @@ class File(FileIO):
 
 _DTYPES = {
     **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "BOOL": torch.bool},
+    **{"F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2},
     **{"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8},
 }
 
@@ -75,7 +78,7 @@ def index_safetensors(file: File, length: int) -> Index:
     if length > file.size:
         raise damaged(f"its header claims {length} bytes of a file of {file.size}")
     if length > _MAX_INDEX:
-        raise too_large("header", length)
+        raise too_large("header", length, hint="split it into several files with an index")
     try:
         with safe_open(file.name, framework="pt") as header:
             views = {name: _dense_view(name, header.get_slice(name)) for name in header.offset_keys()}
@@ -113,7 +116,17 @@ def index_zip(file: File) -> Index:
 
 def index_checkpoint(file: File, choose: Choose) -> Index:
     """The index of the one dict of tensors in a torch zip that is chosen; what else it holds stays unread."""
-    return _index_zip(file, lambda stream: choose(scan_checkpoint(stream)))
+
+    def chosen(stream: bytes) -> dict[str, View]:
+        found, others = scan_checkpoint(stream)
+        try:
+            return choose(found)
+        except BadModelFile:
+            if not others:
+                raise
+            raise not_plain(others) from None
+
+    return _index_zip(file, chosen)
 
 
 def _index_zip(file: File, scanned: Callable[[bytes], dict[str, View]]) -> Index:
@@ -139,8 +152,11 @@ _BROKEN_ZIP = (BadZipFile, RuntimeError, struct.error, EOFError, OverflowError, 
 def _members(file: File) -> tuple[ZipFile, dict[str, ZipInfo]]:
     try:
         archive = ZipFile(file)
+    except BadModelFile:
+        raise
     except _BROKEN_ZIP as error:
         raise damaged(f"it is a torch zip, broken or truncated ({shown(str(error))})") from None
+    _check_other_formats(archive.namelist())
     _check_end(file, archive.start_dir)
     _check_positions(archive.infolist(), archive.start_dir)
     names: set[str] = set()
@@ -151,6 +167,19 @@ def _members(file: File) -> tuple[ZipFile, dict[str, ZipInfo]]:
             raise unsafe(f"its member {shown(info.filename)} is compressed, torch stores it plainly")
         names.add(info.filename.lower())
     return archive, {info.filename: info for info in archive.infolist()}
+
+
+def _check_other_formats(names: list[str]) -> None:
+    """Refuse archives that other programs write, each with its way out."""
+    if any(name.endswith("/constants.pkl") for name in names):
+        hint = "`safetensors.torch.save_file(torch.jit.load(path).state_dict(), new_path)`"
+        fault = f"it is TorchScript, which holds code; where you trust it, save its weights, with {hint}"
+    elif names and all(name.endswith(".npy") for name in names):
+        hint = "`safetensors.numpy.save_file(dict(np.load(path)), new_path)`"
+        fault = f"it is an .npz of arrays, expected weights: save them with {hint}"
+    else:
+        return
+    raise BadModelFile(fault, code="unsupported-format")
 
 
 def _check_end(file: File, directory: int) -> None:

@@ -22,8 +22,9 @@ from torch import Tensor, nn
 
 from remanence.errors import BadModelFile
 from remanence.releases._model_index import Choose, File, Index, index_checkpoint, index_safetensors, index_zip
-from remanence.releases._pickle_scan import View
-from remanence.releases._refusals import listed, shown, unsafe, unsupported
+from remanence.releases._other_formats import other_format
+from remanence.releases._refusals import listed, shown, unsafe
+from remanence.releases._views import View
 
 Descriptions: TypeAlias = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 _MAX_COPIES = 16  # tied weights appear under several names; many more than that is a bomb
@@ -99,18 +100,15 @@ def _open(path: str | os.PathLike[str]) -> File:
 
 
 def _index(file: File, index_of_zip: Callable[[File], Index], choose: Choose) -> Index:
-    head = file.read(9)
+    head = file.read(64)
     if not head:
         raise BadModelFile("it is empty, expected weights: save or fetch it again", code="empty")
     if head.startswith(b"PK\x03\x04"):
         return index_of_zip(file)
-    if head[8:] == b"{":  # after the eight bytes that give its length, a safetensors header begins with a brace
+    if head[8:9] == b"{":  # after the eight bytes that give its length, a safetensors header begins with a brace
         views, read = index_safetensors(file, int.from_bytes(head[:8], "little"))
         return choose({"": views}), read
-    raise unsupported(
-        f"it begins with {shown(head)}, neither as safetensors nor as a torch zip; bare pickles and torch's old format "
-        "are refused unread, because opening them can run code"
-    )
+    raise other_format(head)
 
 
 def _check_total(views: Mapping[str, View], held: int) -> None:
@@ -170,7 +168,7 @@ def _tensor(name: str, view: View, buffer: bytearray) -> Tensor:
     tensor = flat.as_strided(view.shape, view.stride, view.offset)
     if dtype is torch.bool and bool((tensor.view(torch.uint8) > 1).any()):
         raise unsafe(f"{shown(name)} has a boolean that is neither 0 nor 1")
-    if not bool(torch.isfinite(tensor).all()):
+    if not bool(torch.isfinite(tensor.float() if dtype.itemsize == 1 else tensor).all()):  # float8 knows few functions
         message = f"{shown(name)} has a NaN or infinite weight, expected finite ones: train or save it again"
         raise BadModelFile(message, code="not-finite")
     return tensor.clone(memory_format=torch.contiguous_format)

@@ -30,8 +30,7 @@ class Store:
         """The shards of the bank with these ingredients, however many are there already."""
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.folder)
-        text = json.dumps(made_of, indent=1) + "\n"
-        recipe, shards = self.folder / "bank.json", Shards(folder=self.folder, bank=digest([text.encode()]))
+        recipe, shards = self.folder / "bank.json", Shards(folder=self.folder, bank=_digest(made_of))
         there = _read_ingredients(recipe) if recipe.exists() else None
         if there is not None:
             self._check(there, made_of)
@@ -41,7 +40,7 @@ class Store:
                 message = f"`{recipe}` is damaged, and the files beside it are of another bank: give another folder"
                 raise BadInput(message, code="damaged-file", argument="store")
             say_damaged(recipe)
-        replace_bytes(recipe, text.encode())
+        replace_bytes(recipe, _text(made_of).encode())
         return shards
 
     def _check(self, there: Ingredients, made_of: Ingredients) -> None:
@@ -107,13 +106,26 @@ class Shards:
         return digest([f"{self.bank} {start} ".encode(), *bytes_of(weights)])
 
 
+def _text(made_of: Ingredients) -> str:
+    """What `bank.json` holds: the ingredients, and a digest of them all, by which damage is noticed."""
+    all_of_them = {"bank": {"is": "all of these", "digest": _digest(made_of)}}
+    return json.dumps(made_of | all_of_them, indent=1) + "\n"
+
+
+def _digest(made_of: Ingredients) -> str:
+    return digest([(json.dumps(made_of, indent=1) + "\n").encode()])
+
+
 def _read_ingredients(path: Path) -> Ingredients | None:
-    """What the bank in this folder is made of; None where that is damaged."""
+    """What the bank in this folder is made of; None where that is damaged. Earlier versions wrote no digest of all."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return {name: {"is": str(each["is"]), "digest": str(each["digest"])} for name, each in found.items()}
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text)
+        made_of = {name: {"is": str(each["is"]), "digest": str(each["digest"])} for name, each in found.items()}
     except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError):
         return None
+    whole = made_of.pop("bank", None) is None or text == _text(made_of)
+    return made_of if whole else None
 
 
 def _shown(made_of: Ingredients, name: str) -> str:

@@ -6,6 +6,7 @@ of wrapped models, shards with an index. Nothing in a file is executed: `release
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from remanence.errors import BadModelFile
-from remanence.releases._pickle_scan import View
+from remanence.releases._views import View
 from remanence.releases.loading import check_same_tensors, descriptions, load_checkpoint
 from remanence.types import Params
 
@@ -45,7 +46,7 @@ def load_release_weights(path: str | os.PathLike[str], model: nn.Module) -> Rele
     if file.name.endswith(".index.json"):
         params = _from_shards(file, expected, notes)
     else:
-        params = load_checkpoint(file, choose=lambda dicts: _chosen(dicts, expected, notes))
+        params = _from_file(file, expected, notes)
     counters = {name: torch.zeros((), dtype=p.dtype) for name, p in expected.items() if name.endswith(_COUNTERS)}
     params = {name: (counters | params)[name] for name in expected}
     return ReleaseWeights(params=_in_single_precision(params, notes), notes=tuple(notes))
@@ -64,6 +65,18 @@ def _file_in(path: Path) -> Path:
     names = ", ".join(each.name for each in files[:5]) or "none"
     message = f"the folder {str(path)!r} must hold one file of weights, such as model.safetensors, got {names}: name it"
     raise BadModelFile(message, code="missing-file", argument="path")
+
+
+def _from_file(file: Path, expected: Mapping[str, Tensor], notes: list[str]) -> Params:
+    try:
+        return load_checkpoint(file, choose=lambda dicts: _chosen(dicts, expected, notes))
+    except BadModelFile as error:
+        if error.code != "shape-mismatch" or not (part := re.search(r"-0*(\d+)-of-0*(\d+)\.", file.name)):
+            raise
+        message = (
+            f"{str(file)!r} is part {part[1]} of {part[2]}: give the folder that holds them all, or its .index.json"
+        )
+        raise BadModelFile(message, code="shape-mismatch", argument="path") from None
 
 
 def _from_shards(index: Path, expected: Mapping[str, Tensor], notes: list[str]) -> Params:
