@@ -121,6 +121,7 @@ def test_any_finite_number_is_drawn(tmp_path: Path, case: str, kind: str) -> Non
     value = next(each for each in y if each is not None)
     measures, point = [made_measure("m", value, low=value, high=value, chance=value)], made_point("a", value, log=True)
     budget = dict.fromkeys(("epochs", "iterations", "restarts", "shadows", "records", "victims"))
+    interval = {"value": value, "low": value, "high": value}
     changed = result(
         figures=figures,
         measures=measures,
@@ -128,11 +129,14 @@ def test_any_finite_number_is_drawn(tmp_path: Path, case: str, kind: str) -> Non
         seconds=value,
         budget=budget | {"epochs": [abs(value), abs(value)]},
         attack__scores__objective=value,
-        attack__scores__fpr=value,
-        attack__scores__found__fraction={"value": value, "low": value, "high": value},
+        attack__scores__test__p=value,
+        attack__scores__test__false=value,
+        attack__scores__identification__median=value,
+        attack__scores__closer__chance=value,
+        attack__scores__found__fraction=interval,
         attack__scores__metrics__ssim__mean=value,
         attack__scores__histogram__edges=sorted([value, *range(24)]),
-        attack__scores__roc={"fpr": x, "tpr": x, "tpr_at_1_percent": value, "tpr_at_01_percent": value},
+        attack__scores__roc={"fpr": x, "tpr": x, "tpr_at_1_percent": interval, "tpr_at_01_percent": interval},
     )
     page = rendered(written(tmp_path, results=[changed, changed]))
     assert "nan" not in page.partition("<main>")[2].partition("<script>")[0].replace("provenance", "")

@@ -259,7 +259,7 @@ def test_what_else_a_result_says() -> None:
     assert "the attacker could own; of held-out records 12 % are." in page
     assert "Ranked among 1,000 held-out records" in page
     assert "comes first for 88 % of the records (by chance 0.4 %), and among the first five for 88 % (1.5 %)." in page
-    assert "are recognised by pixels (7), ssim (7); 1 " in page
+    assert "are recognised by pixels (7), ssim (7); exact copies: 1." in page
     assert f"The label was right for 25 % of the records (95 % interval 7.3{DASH}52 %)" in page
     assert "is right for 20 %" in page
     assert "own objective at 0.125" in page

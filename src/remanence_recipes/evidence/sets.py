@@ -40,7 +40,7 @@ def data_sets(scale: Scale) -> Mapping[str, Data]:
 
 def _named(name: str) -> Data | None:
     try:
-        return load(name)
+        return load(name, part="train")
     except BadInput:
         return None
 

@@ -101,6 +101,8 @@ class Target:
     hidden: tuple[int, ...] | None = None  # None: as wide as the scale says
     lr: float | None = None
     by_loss: bool = False  # without decay: a learning rate that rises as the loss falls, where a constant one stalls
+    balanced: bool = True  # as many records of each class, which the attacks take for granted
+    centre: Literal["training", "public", "none"] = "training"  # the records whose mean the victim subtracts
 
     @property
     def records(self) -> int:
@@ -130,7 +132,11 @@ class Target:
 
         Where fewer are left than there are candidates, photographs of CIFAR-10 join the held-out records.
         """
-        private, others = first_of_each_class(shuffled(self.data(), seed), self.per_class)
+        records = shuffled(self.data(), seed)
+        if self.balanced:
+            private, others = first_of_each_class(records, self.per_class)
+        else:
+            private, others = records.take(slice(0, self.records)), records.take(slice(self.records, len(records)))
         held_out = others.take(slice(0, max(HELD_OUT[self.scale], self.candidates)))
         if len(held_out) < self.candidates:
             photographs = _images("cifar10", shrunk=self.scale == "small").take(slice(0, 2 * self.candidates))
@@ -182,7 +188,9 @@ class Target:
         """The initial weights of one victim."""
         first = SMALL_FIRST if self.small_first else None
         params = torch_params(model, seed=derive_seed(seed, "start"), first_std=first)
-        mean = {"1.mean": private.x.mean(0).flatten()}  # released, as the paper takes it for known
+        # Released with the weights; the paper takes that of the training records for known.
+        centre = private if self.centre == "training" else self.split(seed)[1].to(private.x.device)
+        mean = {"1.mean": centre.x.mean(0).flatten() * (self.centre != "none")}
         return {name: p.to(private.x) for name, p in params.items()} | mean
 
     def attacks(self, seed: int) -> dict[str, Attack[KnowsFinal]]:

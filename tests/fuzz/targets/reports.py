@@ -38,9 +38,21 @@ def examples(*shape: int, columns: Columns | None = None) -> Examples:
     truth = torch.arange(2 * torch.Size(shape).numel()).reshape(2, *shape)
     truth = truth.to(torch.uint8) if len(shape) == 3 else truth / 7
     parts = {name: truth.clone() for name in ("truth", "reconstruction", "lookalike")}
-    score, found = torch.tensor([0.5, 0.25]), torch.tensor([True, False])
+    halves, counts = torch.tensor([0.5, 0.25]), torch.arange(2)
     return Examples(
-        metric="ssim", record=torch.arange(2), label=torch.arange(2), score=score, found=found, columns=columns, **parts
+        metric="ssim",
+        record=counts,
+        label=counts.clone(),
+        score=halves,
+        found=torch.tensor([True, False]),
+        p=halves.clone(),
+        rank=counts + 1,
+        same=halves.clone(),
+        shared=counts.clone(),
+        by=("pixels", "ssim"),
+        held_out=500,
+        columns=columns,
+        **parts,
     )
 
 

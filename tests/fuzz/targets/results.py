@@ -27,7 +27,8 @@ FILES = ("results.json", "scores.csv", "images.safetensors")
 def small_run(shape: tuple[int, ...] = (1, 4, 4)) -> Run:
     """Two attacks on one axis, one with a limit, and a measurement with a figure of each kind."""
     run = made_run(["first", "second"], n=6, leak=4, shape=shape)
-    curve = {"fpr": [0.001, 0.01, 1.0], "tpr": [0.1, 0.5, 1.0], "tpr_at_1_percent": 0.5, "tpr_at_01_percent": None}
+    rate = {"value": 0.5, "low": 0.2, "high": 0.8}
+    curve = {"fpr": [0.001, 0.01, 1.0], "tpr": [0.1, 0.5, 1.0], "tpr_at_1_percent": rate, "tpr_at_01_percent": None}
     for index in range(2):
         limit = made_limit(0.5, 0.4) if index else None
         run = edited(run, index, attack__scores__roc=curve, attack__limit=limit, point=made_point("width", 10.0**index))
