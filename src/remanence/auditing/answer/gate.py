@@ -118,7 +118,7 @@ def _together_failure(found: AuditTest | None, condition: Condition, sign: Calla
     if found is None:
         return f"{condition.text}: no attack ran that could say it"
     count = found.found if condition.quantity == "found" else found.copies
-    value = 0.0 if not leaks(found) else count / found.records if condition.fraction else float(count)
+    value = 0.0 if not leaks(found) else count / max(1, found.records) if condition.fraction else float(count)
     said = f"{condition.text}: all attacks together have {condition.quantity} {count} of {found.records}"
     return said if sign(value, condition.value) else ""
 

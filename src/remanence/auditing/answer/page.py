@@ -152,7 +152,7 @@ def _numbers(answer: Answer, worst: AttackRow | None) -> list[tuple[str, str, st
     noun = "subject" if found.subjects else "record"
     listed = f"of which about {score(found.false)} by chance" if found.found else "none stands out"
     copies = f"; {count(found.copies, 'exact copy')}".replace("copys", "copies") if found.copies else ""
-    often = f"once in {1 / found.p:,.0f} audits" if found.p < 0.5 else "in most audits"  # of a model that leaks nothing
+    often = f"once in {1 / max(found.p, 1e-9):,.0f} audits" if found.p < 0.5 else "in most audits"
     said = [
         (f"{found.found:,} of {found.records:,}", f"{noun}s found", f"{listed}{copies}"),
         (f"p {number(found.p)}", "all records together", f"without a leak scores are so good {often}"),
