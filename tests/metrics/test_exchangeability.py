@@ -54,7 +54,7 @@ def test_p_values_are_uniform_over_several_releases() -> None:
         generator = torch.Generator().manual_seed(seed)
         common, own = torch.randn(1, 60, generator=generator), torch.randn(3, 60, generator=generator)
         labels = torch.arange(60) % 2
-        scores = standardised(common + own * torch.tensor([[1.0], [3.0], [0.1]]), labels)
+        scores = standardised(common + own * torch.tensor([[1.0], [3.0], [0.1]]), labels, 12)
         found = rank_test(Pool(scores=scores, labels=labels, release=torch.arange(12) % 3), seed=seed)
         together.append(found.together)
         each.append(found.records)
@@ -132,12 +132,15 @@ def test_leaks_stand_out_of_standardised_scores() -> None:
     generator = torch.Generator().manual_seed(0)
     scores, labels = torch.randn(1, 400, generator=generator), torch.arange(400) % 2
     scores[:, labels == 1] = 10 + 5 * scores[:, labels == 1]
-    plain = standardised(scores, labels)
+    plain = standardised(scores, labels, 0)
     for label in (0, 1):
         assert float(plain[0, labels == label].median()) == pytest.approx(0, abs=0.02)
         assert float(plain[0, labels == label].std()) == pytest.approx(1, abs=0.25)
+    crowded = scores.clone()
+    crowded[0, :300] += 100.0  # three quarters of all leak
+    assert float(standardised(crowded, labels, 300)[0, :300].min()) > 10
     scores[0, :40] += 30.0
-    assert float(standardised(scores, labels)[0, :40].min()) > 2
+    assert float(standardised(scores, labels, 40)[0, :40].min()) > 2
 
 
 def test_records_of_another_kind_are_told_from_held_out_ones() -> None:

@@ -75,21 +75,22 @@ def competitive(scores: Tensor) -> Tensor:
     return scores - exceeded
 
 
-def standardised(scores: Tensor, labels: Tensor) -> Tensor:
-    """(releases, records): the scores less the median of their class, over the distance of its 16th percentile below.
+def standardised(scores: Tensor, labels: Tensor, private: int) -> Tensor:
+    """(releases, records): the scores, of `private` records first, less a typical one of their class, over its spread.
 
-    The upper half plays no part, so that leaks stand out; classes of few records are taken together.
+    Both are taken from the lower part of the class that is as large as its held-out records are many: if all private
+    records leak, that part is not theirs, and they stand out. Classes of few records are taken together.
     """
     classes, index, counts = labels.unique(return_inverse=True, return_counts=True)
     merged = torch.where(counts < _SMALL, len(classes), torch.arange(len(classes)))[index]
     result = torch.empty_like(scores)
     for label in merged.unique():
         here = merged == label
-        values = scores[:, here]
-        low, median = values.quantile(values.new_tensor([0.16, 0.5]), dim=1)
+        values, held_out = scores[:, here], 1 - float(here[:private].sum() / here.sum())
+        low, typical = values.quantile(values.new_tensor([0.16 * held_out, 0.5 * held_out]), dim=1)
         deviation = values.std(1, correction=0)
-        scale = torch.maximum(median - low, 0.1 * deviation).clamp_min(1e-9)  # nearly all may have the same score
-        result[:, here] = (values - median[:, None]) / scale[:, None]
+        scale = torch.maximum(typical - low, 0.1 * deviation).clamp_min(1e-9)  # nearly all may have the same score
+        result[:, here] = (values - typical[:, None]) / scale[:, None]
     return result
 
 
@@ -103,15 +104,16 @@ def _of_records(pool: Pool, private_scores: Tensor) -> Tensor:
     """(private records,): the fraction of held-out records that score as well, the record itself included.
 
     Ranks are within the class where enough of it was held out for a list of a tenth of the records, or of five. Where
-    not, they are among all held-out records, weighted to the classes of the private ones, which keeps the level on
-    average over the classes; and no smaller than the fraction of the own class that scores as well, which keeps it
-    within each.
+    not, they are among all held-out records, weighted to the classes of the private ones (Tibshirani et al. 2019),
+    which keeps the level on average over the classes; and no smaller than the fraction of the own class that scores as
+    well, which keeps it within each as far as its few records can.
     """
     n = pool.private
     scores = pool.scores[:, n:].double().cpu()
     index = pool.labels.cpu().unique(return_inverse=True)[1]
     ours, theirs = (torch.bincount(part, minlength=int(index.max()) + 1).double() for part in (index[:n], index[n:]))
-    weight = (ours / theirs.clamp_min(1))[index[n:]]
+    of_class = ours / theirs.clamp_min(1)
+    weight = of_class[index[n:]]
     fine = smallest_list(n, theirs) <= max(5, n / 10)
     p = torch.ones(n, dtype=torch.double)
     for release in pool.release.unique():
@@ -125,7 +127,7 @@ def _of_records(pool: Pool, private_scores: Tensor) -> Tensor:
                 p[here] = (1 + above) / (1 + len(rivals))
             else:
                 of_all = _weight_above(private_scores[here], scores[release], weight)
-                pooled = (weight.mean() + of_all) / (weight.mean() + weight.sum())
+                pooled = (of_class[label] + of_all) / (of_class[label] + weight.sum())
                 p[here] = torch.maximum(pooled, above / len(rivals)).clamp_max(1)
     return p
 

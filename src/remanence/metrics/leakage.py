@@ -191,7 +191,7 @@ def leak_test(
     labels = torch.cat([truth.y, held_out.y]).cpu()
     of_candidates = releases.candidates[finite.cpu()]
     best = [_best(candidates[finite].float(), x, n, each, of_candidates, len(releases)) for each in by]
-    scores = _standardised([each.scores for each in best], labels)
+    scores = _standardised([each.scores for each in best], labels, n)
     largest, similarity = scores.max(0)
     index = torch.stack([each.index for each in best]).gather(0, similarity[None])[0]
     # Ranks are by the similarity that singles most records out, private or not: the best of several for each record
@@ -216,9 +216,9 @@ def leak_test(
     )
 
 
-def _standardised(scores: Sequence[Tensor], labels: Tensor) -> Tensor:
+def _standardised(scores: Sequence[Tensor], labels: Tensor, private: int) -> Tensor:
     """(similarities, releases, records): scores by each similarity that can be compared with one another."""
-    return torch.stack([standardised(each, labels) for each in scores])
+    return torch.stack([standardised(each, labels, private) for each in scores])
 
 
 def pooled(similar: Sequence[Tensor], labels: Tensor, private: int) -> Pool:
@@ -226,7 +226,7 @@ def pooled(similar: Sequence[Tensor], labels: Tensor, private: int) -> Pool:
     records first: where many tests share these, as in simulations."""
     best = [competitive(each).amax(0)[None] for each in similar]
     release = torch.zeros(private, dtype=torch.int64)
-    return Pool(scores=_standardised(best, labels).amax(0), labels=labels, release=release)
+    return Pool(scores=_standardised(best, labels, private).amax(0), labels=labels, release=release)
 
 
 @final

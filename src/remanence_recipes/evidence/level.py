@@ -24,7 +24,7 @@ from remanence_recipes.curves import measured, proportion
 from remanence_recipes.evidence.sets import data_sets
 
 RECORDS = (20, 100, 500)
-AUDITS: Mapping[Scale, int] = {"smoke": 40, "small": 100, "full": 300}  # of each set, number of records and kind
+AUDITS: Mapping[Scale, int] = {"smoke": 40, "small": 100, "full": 200}  # of each set, number of records and kind
 HELD_OUT, POOL, CANDIDATES = 1000, 6000, 500
 LEVEL, P = 0.05, 0.01
 

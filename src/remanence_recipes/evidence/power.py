@@ -34,7 +34,7 @@ def _measure(scale: Scale, name: str, seed: int, device: torch.device) -> Outcom
     data = data_sets(scale)[name].to(device)
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed)).to(data.x.device)
     private = data.take(order[:PRIVATE])
-    held_out = data.take(order[PRIVATE : max(len(data) - 2 * PRIVATE, PRIVATE + 1)][:HELD_OUT])
+    held_out = data.take(order[PRIVATE:-PRIVATE][:HELD_OUT])
     unrelated = data.x[order[-PRIVATE:]]
     changes = IMAGES if data.is_image else ROWS
     tests = {}
