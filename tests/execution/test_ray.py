@@ -38,7 +38,7 @@ def cluster() -> Iterator[Ray]:
         backend = Ray(workers=2)
         assert list(backend.map(abs, [-1])) == [1]
         yield backend
-        gc.collect()  # unfinished maps cancel their tasks while the cluster is there
+        gc.collect()  # unfinished maps end while the cluster is there
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # Ray does not wait for all of its processes to end
             ray.shutdown()

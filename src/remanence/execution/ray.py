@@ -68,12 +68,10 @@ class Ray:
                     yield self._result(tasks, watch)
             while tasks:
                 yield self._result(tasks, watch)
-        except (ConnectionError, RayError) as error:
-            tasks.clear()  # there is nobody who could be told to stop
-            raise lost() if isinstance(error, RayError) else error from None
-        finally:
-            for pending in tasks if ray.is_initialized() else ():  # a generator may be collected after the cluster
-                ray.cancel(pending)
+        except RayError:
+            raise lost() from None
+        # Tasks that nobody waits for any more, two for each worker, are left to end: Ray aborts this process where one
+        # ends while it is cancelled.
 
     def connect(self) -> None:
         """Join the cluster, unless this process is in one; an address without an answer is refused within seconds."""
