@@ -164,6 +164,8 @@ def run_experiments(experiments: "Sequence[Experiment]", job: "Job", *, as_json:
     except KeyboardInterrupt:
         where = f"; what is finished is in `{job.folder}`" if results else ""
         print(f"interrupted after {len(results)} of {total} experiments{where}", file=sys.stderr)
+        if isinstance(job.backend, Ray):
+            job.backend.leave_at_once(exit_code())
         raise SystemExit(exit_code()) from None
     print(dump_results(results).rstrip() if as_json else job.page)
     if refused := [result.label for result in results if result.refusal is not None]:

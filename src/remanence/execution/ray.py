@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from remanence.errors import BadInput
-from remanence.execution._cluster import Watch, check_reachable, connect, lost, unreachable
+from remanence.execution._cluster import Watch, check_reachable, connect, leave_at_once, lost, unreachable
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -93,6 +93,10 @@ class Ray:
             if self.address is not None:
                 raise unreachable(self.address, reason) from None
             raise ConnectionError(f"Ray could not be started here ({reason.rstrip('.')}): repeat the command") from None
+
+    def leave_at_once(self, code: int) -> None:
+        """End this process, which was interrupted, with `code`, if it was given to Ray already."""
+        leave_at_once(code)
 
     def _result(self, tasks: deque[Any], watch: Watch) -> Any:
         """Remove the first task from the queue and return its value; an exception of its function is raised here."""
