@@ -45,7 +45,7 @@ def disturbed(
     hits, damages, wrong = list[str](), list[str](), ""
     while len(hits) < kills and not wrong and not scenario.finished(folder):
         kind = random.choice(scenario.kills)
-        hit, wrong = _killed(scenario, folder, kind, random.uniform(0.25, 0.95) * seconds)
+        hit, wrong = _killed(scenario, folder, kind, random.uniform(0.2, 0.8) * seconds)
         if not hit:
             break
         hits.append(kind)

@@ -38,7 +38,7 @@ def cluster() -> Iterator[Ray]:
         backend = Ray(workers=2)
         assert list(backend.map(abs, [-1])) == [1]
         yield backend
-        gc.collect()  # unfinished maps cancel their tasks while the cluster is there
+        gc.collect()  # unfinished maps end while the cluster is there
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # Ray does not wait for all of its processes to end
             ray.shutdown()
@@ -205,6 +205,23 @@ def test_what_listens_but_is_no_cluster_is_refused_within_ten_seconds(
 
 def test_joining_a_cluster_leaves_the_handler_of_sigterm(cluster: Ray) -> None:
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_sigterm_while_ray_starts_comes_to_our_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[int] = []
+
+    def init(**_: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))  # as Ray does
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        Ray(workers=1).connect()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM]
 
 
 # last, since whoever comes after a death waits for another worker

@@ -165,6 +165,8 @@ def run_experiments(experiments: "Sequence[Experiment]", job: "Job", *, as_json:
     except KeyboardInterrupt:
         where = f"; what is finished is in `{job.folder}`" if results else ""
         print(f"interrupted after {len(results)} of {total} experiments{where}", file=sys.stderr)
+        if isinstance(job.backend, Ray):
+            job.backend.leave_at_once(exit_code())
         raise SystemExit(exit_code()) from None
     if as_json:
         print(dump_results(results).rstrip())

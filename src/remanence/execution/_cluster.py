@@ -80,13 +80,18 @@ def connect(**options: Any) -> None:
     logging.getLogger("ray").setLevel(logging.ERROR)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # what dies is said by us
-    on_term = signal.getsignal(signal.SIGTERM)
+    on_term, in_main = signal.getsignal(signal.SIGTERM), threading.current_thread() is threading.main_thread()
+    ended = False
     with _no_stderr():
         try:
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+        except SystemExit:  # SIGTERM came to the handler of Ray
+            ended = True
         finally:
-            if threading.current_thread() is threading.main_thread():
+            if in_main:
                 signal.signal(signal.SIGTERM, on_term)
+    if ended:
+        signal.raise_signal(signal.SIGTERM)
 
 
 @contextmanager
@@ -101,6 +106,14 @@ def _no_stderr() -> Iterator[None]:
         os.dup2(before, 2)
         os.close(before)
         os.close(nowhere)
+
+
+def leave_at_once(code: int) -> None:
+    """End an interrupted process that works with Ray, whose own end may abort it; its cluster ends with it."""
+    if "ray" in sys.modules:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 @final

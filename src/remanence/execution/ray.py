@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from remanence.errors import BadInput
-from remanence.execution._cluster import Watch, check_reachable, connect, lost, unreachable
+from remanence.execution._cluster import Watch, check_reachable, connect, leave_at_once, lost, unreachable
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -68,12 +68,10 @@ class Ray:
                     yield self._result(tasks, watch)
             while tasks:
                 yield self._result(tasks, watch)
-        except (ConnectionError, RayError) as error:
-            tasks.clear()  # there is nobody who could be told to stop
-            raise lost() if isinstance(error, RayError) else error from None
-        finally:
-            for pending in tasks if ray.is_initialized() else ():  # a generator may be collected after the cluster
-                ray.cancel(pending)
+        except RayError:
+            raise lost() from None
+        # Tasks that nobody waits for any more, two for each worker, are left to end: Ray aborts this process where one
+        # ends while it is cancelled.
 
     def connect(self) -> None:
         """Join the cluster, unless this process is in one; an address without an answer is refused within seconds."""
@@ -95,6 +93,10 @@ class Ray:
             if self.address is not None:
                 raise unreachable(self.address, reason) from None
             raise ConnectionError(f"Ray could not be started here ({reason.rstrip('.')}): repeat the command") from None
+
+    def leave_at_once(self, code: int) -> None:
+        """End this process, which was interrupted, with `code`, if it was given to Ray already."""
+        leave_at_once(code)
 
     def _result(self, tasks: deque[Any], watch: Watch) -> Any:
         """Remove the first task from the queue and return its value; an exception of its function is raised here."""

@@ -124,8 +124,8 @@ def _read_ingredients(path: Path) -> Ingredients | None:
         made_of = {name: {"is": str(each["is"]), "digest": str(each["digest"])} for name, each in found.items()}
     except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError):
         return None
-    whole = made_of.pop("bank", None) is None or text == _text(made_of)
-    return made_of if whole else None
+    intact = made_of.pop("bank", None) is None or text == _text(made_of)
+    return made_of if intact else None
 
 
 def _shown(made_of: Ingredients, name: str) -> str:
