@@ -28,11 +28,26 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), RESULTS / "README.md"])
 REGION = re.compile(r"(<!-- generated: ([\w. ]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 POOLED = f"{DAGGER} counted before the rank test: beats two pooled null levels at 1 % each"
-HEADLINES = (  # what was released, the file, its experiment, the record count, the score; the README's table
-    ("a model; all 10,001 MNIST records but one known", "balle2022/mnist", "our reconstructor", "found", "mean mse"),
-    ("one gradient of eight CIFAR-10 images", "wang2023/cifar10", "tanh, batches of 8", "found", "mean psnr"),
+HEADLINES = (  # released, told beforehand, the file, its experiment, the record count, the score; the README's table
+    (
+        "a model; all 10,001 MNIST records but one known",
+        "the other records, recipe, initial weights",
+        "balle2022/mnist",
+        "our reconstructor",
+        "found",
+        "mean mse",
+    ),
+    (
+        "one gradient of eight CIFAR-10 images",
+        "batch size; the server chose the weights",
+        "wang2023/cifar10",
+        "tanh, batches of 8",
+        "found",
+        "mean psnr",
+    ),
     (
         "weights alone, 500 CIFAR-10 images, weight decay",
+        "number of records, equal classes, their mean",
         "buzaglo2023/figure2_binary_vs_multiclass",
         "ten classes",
         "share found, Stationarity",
@@ -40,6 +55,7 @@ HEADLINES = (  # what was released, the file, its experiment, the record count, 
     ),
     (
         "an MLP and its initial weights, 100 images",
+        "recipe, number of records, equal classes",
         "tian2025/mlp_100",
         "MLP, 100 images",
         "found",
@@ -47,6 +63,7 @@ HEADLINES = (  # what was released, the file, its experiment, the record count, 
     ),
     (
         "ResNet-18 and its initial weights, 50 images",
+        "recipe, number of records, equal classes",
         "tian2025/resnet_50",
         "ResNet, 50 images",
         "found",
@@ -171,7 +188,7 @@ def headlines() -> str:
     """A few results for the README, with the attack's page."""
     files = dict(read_results())
 
-    def line(release: str, file: str, label: str, found: str, score: str) -> tuple[str, ...]:
+    def line(release: str, told: str, file: str, label: str, found: str, score: str) -> tuple[str, ...]:
         result = next(result for result in files[file] if result.label == label)
         first, second = row(file, result, found), row(file, result, score)
         attack = f"[`{first.attack}`](docs/methods/{first.page}.md)"
@@ -183,13 +200,14 @@ def headlines() -> str:
             ours = f"{round(float(ours) * records)} of {records}"
         return (
             release,
+            told,
             attack,
             f"{ours}{dagger} ({first.chance})",
             f"{shown}: {second.quantity.ours} ({second.chance})",
             second.printed or "no number",
         )
 
-    header = ("what was released", "attack", "found (chance)", "mean score (chance)", "the paper prints")
+    header = ("what was released", "told beforehand", "attack", "found (chance)", "mean score (chance)", "the paper prints")
     return _explained(table(header, (line(*each) for each in HEADLINES)))
 
 

@@ -5,7 +5,7 @@ import torch
 from smoke import measures, results
 
 from remanence_recipes.buzaglo2023.published import TEN, TWO, sample_runs
-from remanence_recipes.buzaglo2023.published_scores import ALL, BY_AUTHORS, OBJECTIVE, PUBLISHED, rank_test
+from remanence_recipes.buzaglo2023.published_scores import ALL, BY_AUTHORS, OBJECTIVE, PUBLISHED, ranks_of
 
 
 @pytest.mark.slow
@@ -34,4 +34,4 @@ def test_drawn_runs_lie_in_the_authors_ranges() -> None:
 def test_ranks_are_within_the_class() -> None:
     scores = torch.tensor([0.9, 0.2, 0.1, 0.5, 0.3, 0.05])  # two private records, then held-out ones
     labels = torch.tensor([0, 1, 0, 0, 1, 1])
-    assert rank_test(scores, labels, 2).tolist() == [1 / 3, 2 / 3]
+    assert ranks_of(scores, labels, 2, seed=0).records.tolist() == [1 / 3, 2 / 3]

@@ -11,13 +11,16 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import blake2b
 from io import BytesIO
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO, final
 
 import numpy as np
+import torch
 from numpy.lib import format as npy
+from torch import Tensor
 
 from remanence.columns import Column, Columns
 from remanence.data._parsing import (
@@ -44,12 +47,13 @@ _PACKED_BY = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # as numpy does
 def from_npz(path: Path | str, *, part: Part = "all") -> Data:
     """Load arrays `x`, `y` or `images`, `labels` of a .npz file; `x_test`, `y_test`, if present, are the test part.
 
-    Tables may name their features in an array `columns` and their classes in `classes`.
+    Tables may name their features in an array `columns` and their classes in `classes`; `groups` says which records are
+    of one person or scene, by numbers or texts.
     """
     path = user_path(path)
     with opened_npz(path) as file:
         pairs = _npz_pairs(path, file.keys, part)
-        names: list[str] = [name for name in ("columns", "classes") if name in file.keys]
+        names: list[str] = [name for name in ("columns", "classes", "groups") if name in file.keys]
         found = file.load([y for _, y in pairs["all"]] + [x for x, _ in pairs[part]] + names)
         images = _joined([_channels_first(path, found[x]) for x, _ in pairs[part]])
         every, y = (_joined([found[y] for _, y in pairs[name]]) for name in ("all", part))
@@ -62,8 +66,27 @@ def from_npz(path: Path | str, *, part: Part = "all") -> Data:
     num_classes = count_classes(every.tolist(), str(path))
     x, columns = as_floats(as_tensor(images)), _columns(path, {name: found[name] for name in names}, images)
     return Data(
-        x=x, y=as_tensor(y).long(), num_classes=num_classes, name=printable(path.stem, MAX_NAME), columns=columns
+        x=x,
+        y=as_tensor(y).long(),
+        num_classes=num_classes,
+        name=printable(path.stem, MAX_NAME),
+        columns=columns,
+        groups=_groups(path, found["groups"], len(x)) if "groups" in names else None,
     )
+
+
+def _groups(path: Path, given: Array, records: int) -> Tensor:
+    """(records,): the subject of each record; a text becomes the same number in every file."""
+    if given.shape != (records,) or given.dtype.kind not in "iuUS":
+        message = (
+            f"`groups` of {path} must hold a number or a text for each of its {records} records, got {given.dtype} of "
+            f"the shape {given.shape}"
+        )
+        raise BadInput(message, code="shape-mismatch", argument="groups")
+    if given.dtype.kind in "iu":
+        return as_tensor(given).long()
+    digests = (blake2b(str(each).encode("utf-8", "replace"), digest_size=7).digest() for each in given.tolist())
+    return torch.tensor([int.from_bytes(digest, "big") for digest in digests])
 
 
 def _columns(path: Path, names: dict[str, Array], records: Array) -> Columns | None:
