@@ -40,7 +40,7 @@ def test_printed_it_says_verdict_severity_attacks_and_what_to_do() -> None:
     text = str(REPORT)
     assert text.startswith("20 of 32 records were reconstructed")
     assert "MANY-RECORDS" in text
-    assert "20 of 32 found (about 0.320 by chance), p 0.0001, picks 62\N{NO-BREAK SPACE}% out of 500" in text
+    assert "20 of 32 found (fewer than one by chance), p 0.0001, picks 62\N{NO-BREAK SPACE}% out of 500" in text
     assert "1 refused (GLM); 1 skipped (Stein); 1 failed (KKT)" in text
     assert "membership by loss: AUC 0.800 (chance 0.500)" in text
     assert "Do not send such updates one by one." in text

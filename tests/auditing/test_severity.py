@@ -70,8 +70,8 @@ def test_the_verdict_names_the_strongest_attack_and_test() -> None:
     found = replace(RAN, name="SimuDy", found=40, p=1e-4)
     together = replace(ALL, found=43, false=2.1, p=5e-5)
     said = verdict((RAN, found), (RATE, AUC), "many-records", together)
-    assert "43 of 100 records were reconstructed beyond chance (40 by SimuDy, the strongest of 2 attacks" in said
-    assert "about 2.10 by chance" in said
+    assert "43 of 100 records were reconstructed beyond chance, 40 by SimuDy, the strongest of 2 attacks" in said
+    assert "(about 2 by chance, p" in said
     people = verdict((found,), (), "many-records", replace(together, subjects=True))
     assert "43 of 100 subjects were reconstructed beyond chance by SimuDy" in people
     rate, area = replace(RATE, value=0.98, low=0.9), replace(AUC, value=0.999, p=1e-20)

@@ -109,16 +109,18 @@ def test_small_classes_share_their_ranks_and_keep_their_own() -> None:
     assert float(found.records[1]) == 1.0
 
 
-def test_the_smallest_list() -> None:
-    held_out = torch.tensor([19.0, 199.0, 1999.0])
-    counts = smallest_list(100, held_out).tolist()
-    assert counts == [100, 10, 1]
-    for m, count in zip(held_out.tolist(), counts, strict=True):
-        p = torch.ones(100, dtype=torch.double)
-        p[: int(count)] = 1 / (1 + m)
-        assert discoveries(p, 0.05).sum() == count
-        p[int(count) - 1] = 1.0
-        assert count == 1 or not discoveries(p, 0.05).any()
+@pytest.mark.parametrize(
+    ("held_out", "classes", "count"), [(19, 1, 100), (199, 1, 10), (1999, 1, 1), (1990, 10, 10), (9, 1, 101)]
+)
+def test_the_smallest_list(held_out: int, classes: int, count: int) -> None:
+    labels, zeros = torch.arange(100) % classes, torch.zeros(held_out)
+    others = torch.arange(held_out) % classes
+    assert smallest_list(_pool(torch.zeros(100), zeros, labels, others), 0.05) == count
+    for leaked in (count - 1, count):  # no fewer are listed
+        scores = torch.zeros(100)
+        scores[:leaked] = 1.0
+        found = discoveries(rank_test(_pool(scores, zeros, labels, others), seed=0).records, 0.05)
+        assert int(found.sum()) == (leaked if leaked == count <= 100 else 0)
 
 
 def test_what_resembles_every_record_singles_none_out() -> None:

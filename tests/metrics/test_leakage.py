@@ -64,7 +64,7 @@ def test_without_a_leak_nothing_is_claimed(digits: Data, kind: str) -> None:
         claims += bool(found.listed.any())
         small += found.together <= 0.05
         ranks.append(found.p)
-    assert claims <= 3
+    assert claims <= 5  # of 40 at 5 %
     assert small <= 6  # of 40 at 5 %
     assert float((torch.cat(ranks) <= 0.01).double().mean()) <= 0.02
 

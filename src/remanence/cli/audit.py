@@ -33,7 +33,6 @@ from remanence.cli.options import (
 from remanence.errors import MAX_MESSAGE, BadInput, printable
 
 if TYPE_CHECKING:
-    from remanence.auditing import Report
     from remanence.auditing.request import Request, Wanted
 
 GATE_FAILED = 3
@@ -344,6 +343,7 @@ def _wanted(
 
 def _audited(request: "Request", wanted: "Wanted", *, force: bool, as_json: bool) -> None:
     """Carry the request out, write what is wanted, print the answer; exit code 3 where a gate is not passed."""
+    from remanence.auditing.answer.formats import write_formats
     from remanence.auditing.answer.gate import compare, failures, parse_condition
     from remanence.auditing.answer.report import Report
     from remanence.auditing.answer.saved import load_answer, redacted
@@ -378,7 +378,7 @@ def _audited(request: "Request", wanted: "Wanted", *, force: bool, as_json: bool
         raise SystemExit(exit_code()) from None
     failed = failures(report, wanted.fail_if)
     worse = compare(earlier, report) if earlier else []
-    _write_formats(report, wanted, failed, worse)
+    write_formats(report.answer, wanted, failed, worse)
     print(json.dumps(report.to_json(), indent=1) if as_json else report)
     if not as_json:
         print_path(folder / "report.html")
@@ -386,18 +386,3 @@ def _audited(request: "Request", wanted: "Wanted", *, force: bool, as_json: bool
         print(f"not passed: {printable(reason, MAX_MESSAGE)}", file=sys.stderr)
     if failed or worse:
         raise SystemExit(GATE_FAILED)
-
-
-def _write_formats(report: "Report", wanted: "Wanted", failed: list[str], worse: list[str]) -> None:
-    from remanence.auditing.answer.formats import to_junit, to_sarif, to_summary
-    from remanence.disk import write_text
-
-    answer, every = report.answer, [*failed, *worse]
-    texts = {
-        wanted.junit: to_junit(answer, wanted.fail_if, every),
-        wanted.sarif: to_sarif(answer, failed=every),
-        wanted.summary: to_summary(answer, failed=failed, worse=worse),
-    }
-    for file, text in texts.items():
-        if file:
-            write_text(Path(file), text)

@@ -20,6 +20,13 @@ def score(value: object) -> str:
     return number(value)
 
 
+def by_chance(count: float | None) -> str:
+    """How many of a list are expected to be there by chance, in words."""
+    if not count:
+        return "none by chance"
+    return f"about {count:,.0f} by chance" if count >= 1 else "fewer than one by chance"
+
+
 def percent(fraction: object) -> str:
     """A fraction as a reader says it, with more digits near nothing and near all, where rounding would mislead."""
     if isinstance(fraction, bool) or not isinstance(fraction, (int, float)):

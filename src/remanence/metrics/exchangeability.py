@@ -114,7 +114,7 @@ def _of_records(pool: Pool, private_scores: Tensor) -> Tensor:
     ours, theirs = (torch.bincount(part, minlength=int(index.max()) + 1).double() for part in (index[:n], index[n:]))
     of_class = ours / theirs.clamp_min(1)
     weight = of_class[index[n:]]
-    fine = smallest_list(n, theirs) <= max(5, n / 10)
+    fine = _needed(n, theirs) <= max(5, n / 10)
     p = torch.ones(n, dtype=torch.double)
     for release in pool.release.unique():
         for label in index[:n][pool.release == release].unique():
@@ -132,9 +132,19 @@ def _of_records(pool: Pool, private_scores: Tensor) -> Tensor:
     return p
 
 
-def smallest_list(records: int, held_out: Tensor, fdr: float = FDR) -> Tensor:
-    """The number of `records` that must leak before any can be listed, by ranks among so many `held_out` ones."""
-    return (records / (fdr * (1 + held_out)) - 1e-9).ceil().clamp_min(1)
+def smallest_list(pool: Pool, fdr: float) -> int:
+    """The number of private records that must leak before any can be listed: as few held-out records make p-values
+    coarse. One more than there are where none can."""
+    best = torch.full((pool.private,), torch.inf, dtype=torch.double)
+    p = _of_records(pool, best).sort().values
+    counts = torch.arange(1, len(p) + 1, dtype=torch.double)
+    enough = (p <= fdr * counts / max(1, len(p)) * (1 + 1e-12)).nonzero()[:, 0]
+    return int(enough[0]) + 1 if len(enough) else len(p) + 1
+
+
+def _needed(records: int, held_out: Tensor) -> Tensor:
+    """The number of `records` that must leak before any is listed by ranks among so many `held_out` ones."""
+    return (records / (FDR * (1 + held_out)) - 1e-9).ceil().clamp_min(1)
 
 
 def _weight_above(scores: Tensor, null: Tensor, weight: Tensor) -> Tensor:

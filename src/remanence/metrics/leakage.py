@@ -137,7 +137,7 @@ class LeakTest:
     @property
     def smallest_list(self) -> int:
         """The number of records that must leak before any can be listed, for want of held-out ones."""
-        return int(smallest_list(len(self.p), torch.tensor(float(self.held_out)), self.fdr))
+        return smallest_list(self.pool, self.fdr)
 
     @property
     def untested(self) -> tuple[int, ...]:

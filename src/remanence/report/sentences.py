@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from remanence.experiments.outcome import Measure
 from remanence.experiments.results import AttackSummary, ClaimCheck, Closer, Counted, Result
-from remanence.experiments.words import DASH, PERCENT, between, number, percent, score
+from remanence.experiments.words import DASH, PERCENT, between, by_chance, number, percent, score
 from remanence.metrics import Interval
 from remanence.metrics.limit import ASSUMPTIONS
 
@@ -29,7 +29,7 @@ def _found(attack: AttackSummary) -> str:
     if test is None:
         chance = f"where chance finds {percent(POOLED)}"
     else:
-        chance = f"of which about {score(test.false)} by chance; p {number(test.p)} for all together"
+        chance = f"of which {by_chance(test.false)}; p {number(test.p)} for all together"
     return f"{number(found.count)} of {total} {noun} {were} found ({_fraction(found)}), {chance}."
 
 

@@ -3,13 +3,15 @@
 import json
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Protocol
 from xml.etree import ElementTree as ET
 
 from remanence.auditing.answer.report import Answer, AttackRow, Evidence
 from remanence.auditing.answer.severity import leaks
 from remanence.auditing.answer.threats import threats_not_asked
 from remanence.auditing.answer.words import SCALE, attack_words, count, evidence_words, interval_words, not_run, ranked
+from remanence.disk import write_text
 from remanence.experiments.words import between, number, score
 
 _RULES: Final = {
@@ -184,3 +186,29 @@ def model_card(answer: Answer) -> str:
         "What was found is a lower bound of what can be found.",
     ]
     return f"**Privacy audit.** {' '.join(each for each in sentences if each)}\n"
+
+
+class Files(Protocol):
+    """The files that are wanted beside the report, and the conditions of the gate."""
+
+    @property
+    def junit(self) -> str | None: ...
+    @property
+    def sarif(self) -> str | None: ...
+    @property
+    def summary(self) -> str | None: ...
+    @property
+    def fail_if(self) -> tuple[str, ...]: ...
+
+
+def write_formats(answer: Answer, wanted: Files, failed: Sequence[str], worse: Sequence[str]) -> None:
+    """Write the formats that are wanted, with the conditions that failed and what got worse."""
+    every = [*failed, *worse]
+    texts = {
+        wanted.junit: to_junit(answer, wanted.fail_if, every),
+        wanted.sarif: to_sarif(answer, failed=every),
+        wanted.summary: to_summary(answer, failed=failed, worse=worse),
+    }
+    for file, text in texts.items():
+        if file:
+            write_text(Path(file), text)

@@ -25,7 +25,7 @@ from remanence.auditing.answer.words import (
     ranked,
 )
 from remanence.auditing.attempts.applicability import BASE, OTHERS, UPDATE, WEIGHTS
-from remanence.experiments.words import number, percent, score
+from remanence.experiments.words import by_chance, number, percent, score
 from remanence.report.attacks import Shown, parse_call
 from remanence.report.document import environment, page_parts
 from remanence.report.figures import Rendered, interval, rendered
@@ -141,6 +141,7 @@ def render_report(report: Report) -> str:
             tradeoffs=_tradeoffs(answer.countermeasures),
             questions=questions(answer),
             interval_words=interval_words,
+            by_chance=by_chance,
         )
     )
 
@@ -150,7 +151,7 @@ def _numbers(answer: Answer, worst: AttackRow | None) -> list[tuple[str, str, st
     if (found := answer.together) is None:
         return []
     noun = "subject" if found.subjects else "record"
-    listed = f"of which about {score(found.false)} by chance" if found.found else "none stands out"
+    listed = f"of these {by_chance(found.false)}" if found.found else "none stands out"
     copies = f"; {count(found.copies, 'exact copy')}".replace("copys", "copies") if found.copies else ""
     often = f"once in {1 / max(found.p, 1e-9):,.0f} audits" if found.p < 0.5 else "in most audits"
     said = [
@@ -200,8 +201,8 @@ def _picture(examples: Examples, i: int) -> Shown:
 def _facts(examples: Examples, i: int) -> list[tuple[str, str]]:
     """How sure a record is recognised, how well and by what, and how much of it came back."""
     facts = [
-        ("p", number(float(examples.p[i]))),
-        ("rank", f"{int(examples.rank[i]):,} of {examples.held_out + 1:,}"),
+        ("p", f"{float(examples.p[i]):.2g}"),
+        (f"rank of {examples.held_out + 1:,}", f"{int(examples.rank[i]):,}"),
         ("same values", percent(float(examples.same[i]))),
         ("recognised by", examples.by[i]),
     ]

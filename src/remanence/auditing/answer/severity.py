@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from remanence.auditing.answer.report import AttackRow, AuditTest, Evidence, Severity
-from remanence.experiments.words import number, percent, score
+from remanence.experiments.words import by_chance, number, percent, score
 
 LEVEL: Final = 0.001  # of a whole audit, for each step of the scale
 FEWEST_HELD_OUT: Final = 20  # records: with fewer no test tells a leak from chance
@@ -105,10 +105,10 @@ def _of_attacks(ran: Sequence[AttackRow], together: AuditTest | None, step: Seve
     noun = "subjects" if together.subjects else "records"
     if step in ("some-records", "many-records"):
         were = "was" if together.found == 1 else "were"
-        alone = f" ({best.found} by {best.name}, the strongest of {tried})" if len(ran) > 1 else f" by {best.name}"
+        alone = f", {best.found} by {best.name}, the strongest of {tried}" if len(ran) > 1 else f" by {best.name}"
         return (
-            f"{together.found} of {together.records} {noun} {were} reconstructed beyond chance{alone}; of those listed "
-            f"about {score(together.false)} by chance, p {number(together.p)} for all together."
+            f"{together.found} of {together.records} {noun} {were} reconstructed beyond chance{alone} "
+            f"({by_chance(together.false)}, p {number(together.p)})."
         )
     if together.found:
         return (

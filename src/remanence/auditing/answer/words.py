@@ -6,7 +6,7 @@ from typing import Final
 
 from remanence.auditing.answer.report import SEVERITIES, Answer, AttackRow, Evidence, Severity
 from remanence.errors import printable
-from remanence.experiments.words import number, percent, score
+from remanence.experiments.words import by_chance, number, percent, score
 
 WIDTH: Final = 100  # columns
 LINES: Final = 10
@@ -68,8 +68,8 @@ def ranked(attacks: Sequence[AttackRow]) -> list[AttackRow]:
 def attack_words(row: AttackRow) -> str:
     """What an attack that ran found, beside chance."""
     ranks = f", picks {percent(row.ranks.first)} out of {row.ranks.held_out:,}" if row.ranks and row.found else ""
-    by_chance = f" (about {score(row.chance)} by chance)" if row.found and row.chance else ""
-    found = f"{row.found} of {row.records} found{by_chance}, p {number(row.p)}{ranks}, {_seconds(row)}"
+    chance = f" ({by_chance(row.chance)})" if row.found else ""
+    found = f"{row.found} of {row.records} found{chance}, p {number(row.p)}{ranks}, {_seconds(row)}"
     return found + (", on a stand-in" if row.subject == "stand-in" else "")
 
 

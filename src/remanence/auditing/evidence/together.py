@@ -33,7 +33,7 @@ def together(tests: Sequence[LeakTest], *, seed: int) -> AuditTest | None:
         fdr=FDR,
         p=min(1.0, len(ranks) * min(each.together for each in ranks)),
         held_out=held_out,
-        smallest_list=int(smallest_list(units, torch.tensor(float(held_out)), FDR / len(ranks))),
+        smallest_list=min(smallest_list(group[0].pool, FDR / len(ranks)) for group in groups.values()),
         untested=tuple(sorted({label for test in tests for label in test.untested})),
         subjects=any(test.subjects is not None for test in tests),
     )
