@@ -32,6 +32,8 @@ def test_drawn_runs_lie_in_the_authors_ranges() -> None:
 
 
 def test_ranks_are_within_the_class() -> None:
-    scores = torch.tensor([0.9, 0.2, 0.1, 0.5, 0.3, 0.05])  # two private records, then held-out ones
-    labels = torch.tensor([0, 1, 0, 0, 1, 1])
-    assert ranks_of(scores, labels, 2, seed=0).records.tolist() == [1 / 3, 2 / 3]
+    private, held_out = torch.tensor([0.9, 0.2]), torch.arange(200) / 200  # of classes 0 and 1 in turn
+    labels = torch.cat([torch.tensor([0, 1]), torch.arange(200) % 2])
+    found = ranks_of(torch.cat([private, held_out]), labels, 2, seed=0)
+    above = [int((held_out[label::2] >= private[label]).sum()) for label in (0, 1)]
+    assert found.records.tolist() == [(1 + count) / 101 for count in above]

@@ -149,5 +149,5 @@ def _loaded(file: Any, name: str, given: Any) -> Examples:
         raise ValueError(f"`{name}` must hold one number for each record")
     if made.columns is not None and not made.columns.fit(shape[1:].numel()):
         raise ValueError(f"`{name}` has columns that are not in its records")
-    whole = {key: getattr(made, key).long() for key in ("record", "label", "rank", "shared")}
-    return replace(made, found=made.found.bool(), **whole)
+    integers = {key: getattr(made, key).long() for key in ("record", "label", "rank", "shared")}
+    return replace(made, found=made.found.bool(), **integers)
