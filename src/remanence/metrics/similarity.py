@@ -22,7 +22,7 @@ from remanence.types import Data
 
 _FLOOR = 1e-7  # of a squared error, which one matrix product in float32 does not resolve any finer
 _NEARLY_ONE = 1 - 1e-6  # of a correlation
-_SIDE = 32  # pixels at most of images that are aligned
+_SIDE = 48  # pixels at most of images that are aligned
 _SHIFT = 2  # pixels at most
 _DEGREES = (-10.0, 0.0, 10.0)
 _EQUAL = 0.005  # of the range of a column: values no further apart are equal
@@ -118,7 +118,7 @@ def _shifted(x: Tensor) -> Iterator[Tensor]:
 
 
 def _small(x: Tensor) -> Tensor:
-    """Images of at most 32 pixels a side."""
+    """Images of at most 48 pixels a side."""
     scale = _SIDE / max(x.shape[2:])
     if scale >= 1:
         return x

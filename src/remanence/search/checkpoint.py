@@ -2,7 +2,7 @@
 
 Each has a file of its own, named by a digest of all that its values follow from: what another attack, release or seed
 left in a folder is never loaded. A file is written at once or not at all, with a digest of what is in it: one that is
-damaged, or does not fit the search, is said to be so, and the search begins anew.
+damaged, or does not fit the search, is said to be so, and the search starts again.
 """
 
 from collections.abc import Mapping

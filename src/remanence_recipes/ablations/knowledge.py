@@ -1,4 +1,4 @@
-"""What Stationarity was told beforehand, taken away piece by piece: balanced labels, the mean of the training records.
+"""What Stationarity is given beforehand, taken away piece by piece: balanced labels, the mean of the training records.
 
 remanence run ablations.weights_alone_knowledge --scale full --device cuda     one GPU: about a minute each
 expected      most of the records as the paper trains, fewer of other classes' numbers, least without any centring
