@@ -177,7 +177,10 @@ def not_tested(release: Any, rows: Sequence[AttackRow]) -> tuple[str, ...]:
 def _caveats(findings: dict[str, Finding]) -> tuple[Caveat, ...]:
     """What limits the findings, once each; that an attack found nothing stands in its row."""
     every = [
-        caveat for finding in findings.values() for caveat in checks.caveats(finding) if caveat.code != "nothing-found"
+        replace(caveat, text=f"{name}: {caveat.text}")
+        for name, finding in findings.items()
+        for caveat in checks.caveats(finding)
+        if caveat.code != "nothing-found"
     ]
     return tuple({caveat.code: caveat for caveat in every}.values())
 

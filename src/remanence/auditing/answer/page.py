@@ -153,17 +153,18 @@ def _numbers(answer: Answer, worst: AttackRow | None) -> list[tuple[str, str, st
     noun = "subject" if found.subjects else "record"
     listed = f"of these {by_chance(found.false)}" if found.found else "none stands out"
     copies = f"; {count(found.copies, 'exact copy')}".replace("copys", "copies") if found.copies else ""
-    often = f"once in {1 / max(found.p, 1e-9):,.0f} audits" if found.p < 0.5 else "in most audits"
+    often = f"1 in {1 / max(found.p, 1e-9):,.0f}" if found.p < 0.5 else "in most audits"
     said = [
         (f"{found.found:,} of {found.records:,}", f"{noun}s found", f"{listed}{copies}"),
-        (f"p {number(found.p)}", "all records together", f"without a leak scores are so good {often}"),
+        (often, "chance of such scores without a leak", f"all records and attacks together, p {number(found.p)}"),
     ]
     if worst and (ranks := worst.ranks):
         said.append(
             (
                 percent(ranks.first),
-                f"picked out of {ranks.held_out:,} held-out ones",
-                f"by their reconstruction ({worst.name}); by chance {percent(ranks.chance_first)}",
+                "recognised by their reconstruction",
+                f"it resembles them more than any of {ranks.held_out:,} held-out ones ({worst.name}); by chance "
+                f"{percent(ranks.chance_first)}",
             )
         )
     return said
