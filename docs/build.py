@@ -207,7 +207,14 @@ def headlines() -> str:
             second.printed or "no number",
         )
 
-    header = ("what was released", "told beforehand", "attack", "found (chance)", "mean score (chance)", "the paper prints")
+    header = (
+        "what was released",
+        "told beforehand",
+        "attack",
+        "found (chance)",
+        "mean score (chance)",
+        "the paper prints",
+    )
     return _explained(table(header, (line(*each) for each in HEADLINES)))
 
 
