@@ -10,7 +10,7 @@ import remanence
 ROOT = Path(remanence.__file__).parent
 LAYERS = [  # lowest first
     {"columns", "errors", "seeds"},
-    {"progress"},
+    {"bounds", "progress"},
     {"disk"},
     {"types"},
     {"data"},

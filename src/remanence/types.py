@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from math import isnan
+from math import isfinite, isnan
 from typing import TypeAlias, final
 
 import torch
 from torch import Tensor
 
+from remanence.bounds import UNIT, Bounds, check_bounds, described, hull
 from remanence.columns import Columns
 from remanence.errors import BadInput
 
@@ -17,7 +18,11 @@ Params: TypeAlias = dict[str, Tensor]
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Data:
-    """Records `x` in [0, 1] with labels `y`: images are (n, channels, height, width), table rows (n, features)."""
+    """Records `x` with labels `y`: images are (n, channels, height, width), table rows (n, features).
+
+    Values lie in the box `bounds`: [0, 1] unless another is given, such as (-inf, inf) for standardised columns and
+    embeddings, or (0, inf) for features after a ReLU.
+    """
 
     x: Tensor
     y: Tensor
@@ -25,11 +30,14 @@ class Data:
     name: str = "data"
     columns: Columns | None = None  # of a table: what its features mean
     groups: Tensor | None = None  # (n,) int64: the subject of each record, where several are of one person or scene
+    bounds: Bounds = UNIT  # the smallest and the largest value that a record can have
 
     def __post_init__(self) -> None:
+        check_bounds(self.bounds, self.name)
         if not self.x.is_floating_point():
             raise BadInput(
-                f"`x` of {self.name} must hold floats in [0, 1], got {self.x.dtype}: divide 8-bit pixels by 255 first",
+                f"`x` of {self.name} must hold floats in {described(self.bounds)}, got {self.x.dtype}: divide 8-bit "
+                "pixels by 255 first",
                 code="wrong-type",
                 argument="x",
             )
@@ -60,13 +68,21 @@ class Data:
             self._check_values()
 
     def _check_values(self) -> None:
-        low, high = (float(v) for v in torch.aminmax(self.x))
+        box, (low, high) = described(self.bounds), (float(v) for v in torch.aminmax(self.x))
         if isnan(low):
-            message = f"`x` of {self.name} must lie in [0, 1], got nan among its values: correct or drop them"
+            message = f"`x` of {self.name} must lie in {box}, got nan among its values: correct or drop them"
             raise BadInput(message, code="not-finite", argument="x")
-        if not (low >= 0.0 and high <= 1.0):
-            message = f"`x` of {self.name} must lie in [0, 1], got values from {low:g} to {high:g}: rescale it first"
+        smallest, largest = self.x.new_tensor(self.bounds).tolist()  # rounded as the values are
+        if not (low >= smallest and high <= largest):
+            message = (
+                f"`x` of {self.name} must lie in {box}, got values from {low:g} to {high:g}: rescale it first, or say "
+                "what values can be with `bounds`, such as (-inf, inf) for standardised columns and embeddings (in an "
+                ".npz file an array of these two numbers)"
+            )
             raise BadInput(message, code="out-of-range", argument="x")
+        if not (isfinite(low) and isfinite(high)):
+            message = f"`x` of {self.name} must be finite, got an infinity among its values: correct or drop them"
+            raise BadInput(message, code="not-finite", argument="x")
         first, last = int(self.y.min()), int(self.y.max())
         if first < 0 or last >= self.num_classes:
             raise BadInput(
@@ -89,6 +105,11 @@ class Data:
         """Whether the records are images rather than table rows."""
         return self.x.ndim == 4
 
+    @property
+    def is_unit(self) -> bool:
+        """Whether values lie in [0, 1], as pixels do, so that errors in units of their range mean something."""
+        return self.bounds == UNIT
+
     def take(self, index: Tensor | slice | list[int]) -> "Data":
         """The records at `index` with their labels."""
         groups = None if self.groups is None else self.groups[index]
@@ -100,7 +121,7 @@ class Data:
 
 
 def concat(parts: Iterable[Data]) -> Data:
-    """Concatenate several `Data` of records of one shape; names and classes are the first's."""
+    """Concatenate several `Data` of records of one shape; names and classes are the first's, the box holds all."""
     parts = list(parts)
     shapes = {part.shape for part in parts}
     if len(shapes) != 1:
@@ -113,6 +134,7 @@ def concat(parts: Iterable[Data]) -> Data:
         x=torch.cat([p.x for p in parts]),
         y=torch.cat([p.y for p in parts]),
         groups=torch.cat(groups) if len(groups) == len(parts) else None,
+        bounds=hull(p.bounds for p in parts),
     )
 
 
@@ -124,7 +146,8 @@ def float_like(params: Params) -> Tensor:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reconstruction:
-    """What an attack returns: candidates `x` in [0, 1], their labels `y` where they are inferred, and its objective."""
+    """What an attack returns: candidates `x` in the box of the release, their labels `y` where they are inferred, and
+    its objective."""
 
     x: Tensor
     y: Tensor | None = None

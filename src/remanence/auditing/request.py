@@ -109,7 +109,9 @@ def _release(request: Request, private: Data, fixed: Data | None) -> tuple[Any, 
         assert request.before is not None
         assert request.after is not None
         at = params(request.before)
-        probed = WeightsOnly(model=model, final=at, shape=private.shape, num_classes=private.num_classes)
+        probed = WeightsOnly(
+            model=model, final=at, shape=private.shape, bounds=private.bounds, num_classes=private.num_classes
+        )
         classes = _outputs(probed, private)
         made = update_release(
             model,
@@ -118,13 +120,18 @@ def _release(request: Request, private: Data, fixed: Data | None) -> tuple[Any, 
             _training(request.local, classes),
             batch_size=len(private),
             shape=private.shape,
+            bounds=private.bounds,
             num_classes=max(2, classes),
         )
         weaker = f"Attacks may be weaker than possible: {made.weaker}."
         return made.release, (Caveat(code="update-as-gradient", text=weaker),) if made.weaker else ()
     assert request.weights is not None
     published = WeightsOnly(
-        model=model, final=params(request.weights), shape=private.shape, num_classes=private.num_classes
+        model=model,
+        final=params(request.weights),
+        shape=private.shape,
+        bounds=private.bounds,
+        num_classes=private.num_classes,
     )
     published = replace(published, num_classes=max(2, _outputs(published, private)))
     return _with_knowledge(request, published, params, fixed), ()
@@ -148,7 +155,8 @@ def _outputs(release: WeightsOnly, private: Data) -> int:
 
 
 def _with_preprocessing(module: nn.Module, request: Request, private: Data) -> nn.Module:
-    """The network for records in [0, 1]: of a table they become raw values first, then they are normalised."""
+    """The network for records as they were loaded: of a table in [0, 1] they become raw values first, then they are
+    normalised."""
     mean, std = _halves(request.normalize)
     model = normalized(module, mean, std) if mean and std else module
     if (units := raw_units(private)) is not None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
+from remanence.bounds import UNIT, Bounds
 from remanence.data._parsing import (
     Array,
     as_floats,
@@ -89,8 +90,11 @@ def _cifar_rows(path: Path, width: int) -> Array:
     return np.frombuffer(raw, np.uint8).reshape(-1, width)
 
 
-def from_dataset(dataset: Dataset[Any], num_classes: int | None = None) -> Data:
-    """Load any map-style `torch.utils.data.Dataset` of (tensor, int) pairs, from the first item to the last."""
+def from_dataset(dataset: Dataset[Any], num_classes: int | None = None, *, bounds: Bounds = UNIT) -> Data:
+    """Load any map-style `torch.utils.data.Dataset` of (tensor, int) pairs, from the first item to the last.
+
+    `bounds` are the smallest and the largest value that a record can have.
+    """
     name = type(dataset).__name__
     if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized) or not len(dataset):
         message = f"`dataset` must be map-style with at least one record, got {name}: give it a length and items"
@@ -98,7 +102,8 @@ def from_dataset(dataset: Dataset[Any], num_classes: int | None = None) -> Data:
     records, labels = zip(*[_pair(name, i, dataset[i]) for i in range(len(dataset))], strict=True)
     check_one_size([f"record {i}" for i in range(len(records))], [tuple(record.shape) for record in records])
     classes = count_classes(labels, name) if num_classes is None else num_classes
-    return Data(x=as_floats(torch.stack(records)), y=torch.tensor(labels), num_classes=classes, name=name)
+    x = as_floats(torch.stack(records))
+    return Data(x=x, y=torch.tensor(labels), num_classes=classes, name=name, bounds=bounds)
 
 
 def _pair(name: str, i: int, item: Any) -> tuple[Tensor, int]:

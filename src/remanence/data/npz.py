@@ -22,6 +22,7 @@ import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
+from remanence.bounds import UNIT, Bounds
 from remanence.columns import Column, Columns
 from remanence.data._parsing import (
     Array,
@@ -48,12 +49,13 @@ def from_npz(path: Path | str, *, part: Part = "all") -> Data:
     """Load arrays `x`, `y` or `images`, `labels` of a .npz file; `x_test`, `y_test`, if present, are the test part.
 
     Tables may name their features in an array `columns` and their classes in `classes`; `groups` says which records are
-    of one person or scene, by numbers or texts.
+    of one person or scene, by numbers or texts; `bounds` holds two numbers, the smallest and the largest value that a
+    record can have, such as -inf and inf for embeddings and standardised columns. Without it they are 0 and 1.
     """
     path = user_path(path)
     with opened_npz(path) as file:
         pairs = _npz_pairs(path, file.keys, part)
-        names: list[str] = [name for name in ("columns", "classes", "groups") if name in file.keys]
+        names: list[str] = [name for name in ("columns", "classes", "groups", "bounds") if name in file.keys]
         found = file.load([y for _, y in pairs["all"]] + [x for x, _ in pairs[part]] + names)
         images = _joined([_channels_first(path, found[x]) for x, _ in pairs[part]])
         every, y = (_joined([found[y] for _, y in pairs[name]]) for name in ("all", part))
@@ -72,7 +74,15 @@ def from_npz(path: Path | str, *, part: Part = "all") -> Data:
         name=printable(path.stem, MAX_NAME),
         columns=columns,
         groups=_groups(path, found["groups"], len(x)) if "groups" in names else None,
+        bounds=_bounds(path, found["bounds"]) if "bounds" in names else UNIT,
     )
+
+
+def _bounds(path: Path, given: Array) -> Bounds:
+    if given.shape != (2,) or given.dtype.kind not in "fiu":
+        message = f"`bounds` of {path} must hold two numbers, got {given.dtype} of the shape {given.shape}"
+        raise BadInput(message, code="shape-mismatch", argument="bounds")
+    return float(given[0]), float(given[1])
 
 
 def _groups(path: Path, given: Array, records: int) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from remanence.bounds import UNIT, Bounds, is_finite, width
 from remanence.experiments import results
 from remanence.experiments.claim import Claim
 from remanence.experiments.experiment import Completed
@@ -88,7 +89,17 @@ def images(completed: Completed) -> dict[str, Tensor]:
         matched, has = torch.zeros_like(truth), scores.index >= 0
         matched[has] = found[scores.index[has]].nan_to_num(0).to(truth)
         pictures |= {"truth": truth, "reconstruction": matched, "lookalike": scores.lookalike}
-    return {name: as_pixels(x) for name, x in pictures.items()}
+        box = black_and_white(finding.truth)
+        pictures |= {name: as_pixels(pictures[name], box) for name in ("truth", "reconstruction", "lookalike")}
+    return {name: x if x.dtype == torch.uint8 else as_pixels(x) for name, x in pictures.items()}
+
+
+def black_and_white(data: Data) -> Bounds:
+    """What is shown black and white of records: the sides of their box, or where it has none their extremes."""
+    if is_finite(data.bounds) or not len(data):
+        return data.bounds if is_finite(data.bounds) else UNIT
+    low, high = (float(each) for each in torch.aminmax(data.x))
+    return (low, high) if low < high else (low, low + 1.0)
 
 
 def arrays(completed: Completed) -> dict[str, Tensor]:
@@ -97,8 +108,10 @@ def arrays(completed: Completed) -> dict[str, Tensor]:
     return (finding.scores.test.arrays() if finding is not None else {}) | dict(completed.outcome.arrays)
 
 
-def as_pixels(x: Tensor) -> Tensor:
-    """Images in [0, 1] as 8-bit ones; rows of a table as they are."""
+def as_pixels(x: Tensor, bounds: Bounds = UNIT) -> Tensor:
+    """Images as 8-bit ones, black and white being the sides of a finite box; rows of a table as they are."""
+    if x.ndim == 4 and bounds != UNIT:
+        x = (x - bounds[0]) / width(bounds)
     return (x.clamp(0, 1) * 255).round().to(torch.uint8).cpu() if x.ndim == 4 else x.float().cpu()
 
 
@@ -270,6 +283,8 @@ def described(value: object) -> str:
     if isinstance(value, nn.Module):
         return ", ".join(_layer(layer) for layer in value.modules() if not list(layer.children()))
     if isinstance(value, tuple):
+        if len(value) == 2 and all(isinstance(part, float) for part in value):
+            return f"{value[0]:g} to {value[1]:g}"
         sizes = value and all(isinstance(part, int) for part in value)
         return "x".join(map(str, value)) if sizes else ", ".join(map(repr, value)) or "none"
     return str(value)

@@ -6,13 +6,14 @@ from remanence.metrics.lpips import LPIPS
 from remanence.metrics.matching import MATCHINGS, Matching, greedy, greedy_ssim, hungarian, identity, nearest_ncc
 from remanence.metrics.membership import Membership, membership_test
 from remanence.metrics.nulls import Null
-from remanence.metrics.pixel import MAE, MAE_MSE, MSE, NCC, PSNR
+from remanence.metrics.pixel import COSINE, MAE, MAE_MSE, MSE, NCC, PSNR
 from remanence.metrics.ssim import SSIM, SSIM3
 from remanence.metrics.statistics import Interval, Roc
 
-METRICS = (SSIM, SSIM3, MSE, MAE, MAE_MSE, PSNR, NCC, LPIPS)
+METRICS = (SSIM, SSIM3, MSE, MAE, MAE_MSE, PSNR, NCC, COSINE, LPIPS)
 
 __all__ = [
+    "COSINE",
     "LPIPS",
     "MAE",
     "MAE_MSE",

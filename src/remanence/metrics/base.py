@@ -16,7 +16,7 @@ Comparison: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A score of candidates (first argument) against true records (second), both floats in [0, 1]."""
+    """A score of candidates (first argument) against true records (second), both floats."""
 
     name: str
     paired: Comparison = field(repr=False)  # (n, ...) and (n, ...) -> (n,)
@@ -78,7 +78,7 @@ def check_records(candidates: Tensor, truth: Tensor) -> None:
     """Refuse candidates and true records that cannot be compared."""
     for name, x in (("candidates", candidates), ("truth", truth)):
         if not x.is_floating_point():
-            message = f"`{name}` must hold floats in [0, 1], got {x.dtype}: divide 8-bit pixels by 255 first"
+            message = f"`{name}` must hold floats, got {x.dtype}: divide 8-bit pixels by 255 first"
             raise BadInput(message, code="wrong-type", argument=name)
         if x.ndim not in (2, 4):
             message = (

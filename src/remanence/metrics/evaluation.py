@@ -28,7 +28,7 @@ from remanence.metrics.nulls import (
     noise,
     unrelated_images,
 )
-from remanence.metrics.pixel import MAE, MSE, NCC, PSNR
+from remanence.metrics.pixel import COSINE, MAE, MSE, NCC, PSNR
 from remanence.metrics.similarity import similarities
 from remanence.metrics.ssim import SKIMAGE, SSIM, SSIM3
 from remanence.metrics.statistics import Interval, binomial_proportion, bootstrap_mean
@@ -121,7 +121,7 @@ def evaluate(
     levels: dict[str, Callable[[], Null]] = {
         "held_out": lambda: held_out(x, truth, unrelated, matching, metrics, seed=seed),
         "unrelated": lambda: unrelated_images(len(x), truth, unrelated, matching, metrics, seed=seed + 1),
-        "noise": lambda: noise(len(x), truth, matching, metrics, seed=seed + 2),
+        "noise": lambda: noise(len(x), truth, known, matching, metrics, seed=seed + 2),
         "mean_image": lambda: mean_image(truth, known, metrics),
         "nearest_neighbour": lambda: neighbour,
     }
@@ -178,7 +178,10 @@ def oriented(metric: Metric, values: Tensor) -> Tensor:
 
 
 def default_metrics(truth: Data) -> tuple[Metric, ...]:
-    """The metrics for these records: SSIM first where its window fits, MSE first for table rows and tiny images."""
+    """The metrics for these records: SSIM first where its window fits, MSE first for table rows and tiny images; in
+    another box than [0, 1] cosine similarity first, and no metric that takes the range of values for one."""
+    if not truth.is_unit:
+        return (COSINE, MSE, MAE, NCC)
     pixels = (MSE, MAE, PSNR, NCC)
     if truth.is_image and min(truth.shape[1:]) >= SKIMAGE.window:
         return (SSIM, SSIM3, *pixels)

@@ -108,7 +108,10 @@ def _greedy(score: NDArray[np.float64]) -> NDArray[np.int64]:
 def _ssim_costs(candidates: Tensor, truth: Tensor) -> Tensor:
     if truth.ndim == 4 and min(truth.shape[2:]) >= SKIMAGE.window:
         return -SSIM.pairwise(candidates, truth).nan_to_num(nan=-2.0)  # diverged candidates below all others
-    return MSE.pairwise(candidates, truth).nan_to_num(nan=2.0)  # worse than any error in [0, 1]
+    errors = MSE.pairwise(candidates, truth)
+    finite = errors[errors.isfinite()]
+    worst = max(2.0, 2 * float(finite.max())) if finite.numel() else 2.0  # than any error, which in [0, 1] is 1 at most
+    return errors.nan_to_num(nan=worst, posinf=worst)
 
 
 def _cheapest(costs: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import TypeAlias, final
 import torch
 from torch import Tensor
 
+from remanence.bounds import clamp, is_finite, sample
 from remanence.errors import BadInput
 from remanence.metrics.base import Metric
 from remanence.metrics.leakage import Releases
@@ -92,12 +93,17 @@ def unrelated_images(
     return _pooled(meaning, unrelated.x, truth.x, trials, matching, metrics)
 
 
-def noise(count: int, truth: Data, matching: Matching, metrics: Sequence[Metric], *, seed: int) -> Null:
-    """Uniform noise against the truth."""
+def noise(count: int, truth: Data, known: Data, matching: Matching, metrics: Sequence[Metric], *, seed: int) -> Null:
+    """Noise against the truth: uniform in a finite box, otherwise normal with the mean and the standard deviation that
+    each value has in the known records."""
     generator = torch.Generator().manual_seed(seed)
-    sampled = torch.rand(count, *truth.shape, generator=generator).to(truth.x)
-    values = matched(sampled, truth.x, matching, metrics)[1]
-    return Null(meaning="uniform noise in place of the reconstructions", values=values, distinct=len(truth))
+    if is_finite(truth.bounds):
+        kind, sampled = "uniform noise", sample(count, *truth.shape, bounds=truth.bounds, generator=generator)
+    else:
+        kind, (std, mean) = "normal noise", torch.std_mean(known.x.cpu(), dim=0, correction=0)
+        sampled = clamp(mean + std * torch.randn(count, *truth.shape, generator=generator).to(mean), truth.bounds)
+    values = matched(sampled.to(truth.x), truth.x, matching, metrics)[1]
+    return Null(meaning=f"{kind} in place of the reconstructions", values=values, distinct=len(truth))
 
 
 def mean_image(truth: Data, known: Data, metrics: Sequence[Metric]) -> Null:

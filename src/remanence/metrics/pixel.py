@@ -1,4 +1,4 @@
-"""Pixelwise metrics: mean squared and absolute error, PSNR and normalised cross-correlation.
+"""Pixelwise metrics: mean squared and absolute error, PSNR, normalised cross-correlation and cosine similarity.
 
 They serve images (n, channels, height, width) and table rows (n, features); a row counts as one channel.
 """
@@ -72,6 +72,23 @@ def _ncc_matrix(candidates: Tensor, truth: Tensor) -> Tensor:
     return (a.flatten(1) @ b.flatten(1).T).div_(a.shape[1]).clamp_(-1.0, 1.0)
 
 
+@paired
+def _cosine(candidates: Tensor, truth: Tensor) -> Tensor:
+    return (_unit_records(candidates) * _unit_records(truth)).sum(1).clamp(-1.0, 1.0)
+
+
+@pairwise
+def _cosine_matrix(candidates: Tensor, truth: Tensor) -> Tensor:
+    return (_unit_records(candidates) @ _unit_records(truth).T).clamp_(-1.0, 1.0)
+
+
+def _unit_records(x: Tensor) -> Tensor:
+    """(n, values), each of norm 1; a record of zeros has no direction, and stays."""
+    flat = x.flatten(1)
+    norm: Tensor = torch.linalg.vector_norm(flat, dim=1, keepdim=True)
+    return flat / norm.masked_fill(norm == 0, torch.inf)
+
+
 def _unit_channels(x: Tensor) -> Tensor:
     """(n, channels, pixels), each channel centred and of norm 1: their inner products are correlations."""
     channels = _channels(x)
@@ -110,3 +127,4 @@ MAE = Metric(name="mae", paired=_mae, pairwise=_mae_matrix, higher_is_better=Fal
 MAE_MSE = Metric(name="mae+mse", paired=_mae_mse, pairwise=_mae_mse_matrix, higher_is_better=False)
 PSNR = Metric(name="psnr", paired=_psnr, pairwise=_psnr_matrix, higher_is_better=True)
 NCC = Metric(name="ncc", paired=_ncc, pairwise=_ncc_matrix, higher_is_better=True)
+COSINE = Metric(name="cosine", paired=_cosine, pairwise=_cosine_matrix, higher_is_better=True)

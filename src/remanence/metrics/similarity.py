@@ -39,7 +39,9 @@ class Similarity:
 
 def similarities(data: Data, *, perceptual: bool = False) -> tuple[Similarity, ...]:
     """The similarities for records like `data`: of pixels, structure, aligned images and halves, or of table rows;
-    with `perceptual` LPIPS too, which needs a file."""
+    with `perceptual` LPIPS too, which needs a file. In another box than [0, 1] no value is on a scale of its own."""
+    if not data.is_unit:
+        return (STANDARDISED, ALIGNED, HALVES) if data.is_image else (STANDARDISED, DIRECTION, EQUAL)
     if not data.is_image:
         return (PIXELS, COLUMNS)
     fits = min(data.shape[1:]) >= SKIMAGE.window
@@ -98,6 +100,44 @@ def _columns(candidates: Tensor, records: Tensor) -> Tensor:
     return torch.stack(rows) if rows else b.new_empty(0, len(b))
 
 
+def _standardised(candidates: Tensor, records: Tensor) -> Tensor:
+    """Minus the mean squared error in dB, each column in units of its range."""
+    a, b = _in_column_units(candidates, records)
+    squared = a.square().sum(1)[:, None] + b.square().sum(1) - 2 * a @ b.T
+    return -10 * (squared / a.shape[1]).clamp_min(_FLOOR).log10().to(candidates)
+
+
+def _direction(candidates: Tensor, records: Tensor) -> Tensor:
+    """Fisher's z of the cosine between the deviations from a typical record, each column in units of its range: however
+    far a candidate goes, it is the same."""
+    a, b = (F.normalize(each, dim=1) for each in _in_column_units(candidates, records))
+    return _fisher((a @ b.T).to(candidates))
+
+
+def _equal(candidates: Tensor, records: Tensor) -> Tensor:
+    """The fraction of the values that are equal, each column in units of its range."""
+    return _columns(*_in_column_units(candidates, records)).to(candidates)
+
+
+def _in_column_units(candidates: Tensor, records: Tensor) -> tuple[Tensor, Tensor]:
+    """Candidates and records (n, columns) less the median of all records, over `column_ranges`; in float64, as outliers
+    would leave nothing of the small differences of the others."""
+    a, b = candidates.flatten(1).double(), records.flatten(1).double()
+    centre, scale = b.median(0).values, column_ranges(b)
+    return (a - centre) / scale, (b - centre) / scale
+
+
+def column_ranges(records: Tensor) -> Tensor:
+    """(columns,): the range of nine in ten of the records (n, ...) in each column, as outliers would make all others
+    alike. Of columns where so many are equal it is the full range, and one where all are."""
+    flat = records.flatten(1)
+    tail = len(flat) // 20
+    low, high = (flat.kthvalue(k, dim=0).values for k in (tail + 1, len(flat) - tail))
+    usual, full = high - low, flat.amax(0) - flat.amin(0)
+    ranges = torch.where(usual > 0, usual, full)
+    return torch.where(ranges > 0, ranges, torch.ones_like(ranges))
+
+
 def turned(x: Tensor, *, mirrored: bool = False, degrees: float = 0.0) -> Tensor:
     """Images (n, channels, height, width) mirrored left to right, then rotated; their borders are continued."""
     x = x.flip(3) if mirrored else x
@@ -143,3 +183,6 @@ PIXELS = Similarity(name="pixels", pairwise=_pixels)
 ALIGNED = Similarity(name="aligned", pairwise=_aligned)
 HALVES = Similarity(name="halves", pairwise=_halves)
 COLUMNS = Similarity(name="columns", pairwise=_columns)
+STANDARDISED = Similarity(name="standardised", pairwise=_standardised)
+DIRECTION = Similarity(name="direction", pairwise=_direction)
+EQUAL = Similarity(name="columns", pairwise=_equal)

@@ -4,6 +4,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
+from remanence.bounds import Bounds
 from remanence.errors import NotEnoughKnowledge
 from remanence.releases.defenses import Defense
 from remanence.training.losses import Loss
@@ -13,7 +14,7 @@ from remanence.types import Data, Params
 
 @runtime_checkable
 class KnowsFinal(Protocol):
-    """The trained weights, and the shape and number of classes of the records."""
+    """The trained weights, and the shape, the bounds and the number of classes of the records."""
 
     @property
     def model(self) -> nn.Module: ...
@@ -21,6 +22,8 @@ class KnowsFinal(Protocol):
     def final(self) -> Params: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
+    @property
+    def bounds(self) -> Bounds: ...
     @property
     def num_classes(self) -> int: ...
 
@@ -78,6 +81,8 @@ class KnowsUpdate(Protocol):
     def batch_size(self) -> int | None: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
+    @property
+    def bounds(self) -> Bounds: ...
     @property
     def loss(self) -> Loss: ...
 

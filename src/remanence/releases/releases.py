@@ -1,4 +1,7 @@
-"""The releases: frozen records of what an attacker is shown, each with a sentence on what it withholds."""
+"""The releases: frozen records of what an attacker is shown, each with a sentence on what it withholds.
+
+`shape` is that of a record, and `bounds` the box that its values lie in.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,6 +9,7 @@ from typing import ClassVar, final
 
 from torch import Tensor, nn
 
+from remanence.bounds import UNIT, Bounds
 from remanence.engine import engine_for, loss_gradient, on_batches, only
 from remanence.errors import BadInput
 from remanence.releases.defenses import Defense
@@ -24,6 +28,7 @@ class WeightsOnly:
     model: nn.Module
     final: Params
     shape: tuple[int, ...]
+    bounds: Bounds = UNIT
     num_classes: int
 
 
@@ -36,6 +41,7 @@ class FineTuned:
     model: nn.Module
     final: Params
     shape: tuple[int, ...]
+    bounds: Bounds = UNIT
     num_classes: int
     initial: Params
     training: Training
@@ -50,6 +56,7 @@ class FineTunedUnknownRecipe:
     model: nn.Module
     final: Params
     shape: tuple[int, ...]
+    bounds: Bounds = UNIT
     num_classes: int
     initial: Params
 
@@ -63,6 +70,7 @@ class AllButOne:
     model: nn.Module
     final: Params
     shape: tuple[int, ...]
+    bounds: Bounds = UNIT
     num_classes: int
     initial: Params
     training: Training
@@ -78,6 +86,7 @@ class AllButOneUnknownInit:
     model: nn.Module
     final: Params
     shape: tuple[int, ...]
+    bounds: Bounds = UNIT
     num_classes: int
     training: Training
     fixed: Data
@@ -95,6 +104,7 @@ class Gradient:
     labels: Tensor | None
     batch_size: int | None
     shape: tuple[int, ...]
+    bounds: Bounds = UNIT
     loss: Loss
     defenses: tuple[Defense, ...] = ()
 
@@ -121,6 +131,7 @@ class LocalUpdate:
     labels: Tensor | None
     batch_size: int | None
     shape: tuple[int, ...]
+    bounds: Bounds = UNIT
     training: Training
 
     def __post_init__(self) -> None:

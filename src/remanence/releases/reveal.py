@@ -10,6 +10,7 @@ from typing import Generic, TypeAlias, TypedDict, TypeVar, final
 
 from torch import nn
 
+from remanence.bounds import Bounds
 from remanence.engine import GenericEngine
 from remanence.errors import BadInput
 from remanence.releases.defenses import Defense, defended
@@ -78,6 +79,7 @@ class _Published(TypedDict):
     model: nn.Module
     final: Params
     shape: tuple[int, ...]
+    bounds: Bounds
     num_classes: int
 
 
@@ -88,6 +90,7 @@ def _published(victim: Victim) -> _Published:
         "model": victim.model,
         "final": victim.final,
         "shape": private.shape,
+        "bounds": private.bounds,
         "num_classes": private.num_classes,
     }
 
@@ -136,6 +139,7 @@ def _gradient_at(victim: Victim, at: Params, defenses: tuple[Defense, ...], seed
         labels=None,
         batch_size=len(batch),
         shape=batch.shape,
+        bounds=batch.bounds,
         loss=victim.training.loss,
         defenses=defenses,
     )
@@ -158,6 +162,7 @@ def local_update(victim: Victim) -> Case[LocalUpdate]:
         labels=None,
         batch_size=len(batch),
         shape=batch.shape,
+        bounds=batch.bounds,
         training=training,
     )
     return Case(release=release, truth=batch)

@@ -17,11 +17,12 @@ METRICS = {
     "ssim": "how alike two pictures look, patch by patch (1 is the same picture)",
     "normalised_ssim": "ssim of pictures whose channels are normalised as for the model (1 is the same picture)",
     "ssim3": "ssim by patches of three pixels (1 is the same picture)",
-    "mse": "the mean squared difference between values from 0 to 1 (0 is the same record)",
-    "mae": "the mean difference between values from 0 to 1 (0 is the same record)",
+    "mse": "the mean squared difference between values, which for pixels lie between 0 and 1 (0 is the same record)",
+    "mae": "the mean difference between values, which for pixels lie between 0 and 1 (0 is the same record)",
     "mae+mse": "the sum of mae and mse (0 is the same record)",
     "psnr": "mse in decibels (20 is a rough likeness, 40 can hardly be distinguished from the record)",
     "ncc": "how alike two records are once brightness and contrast are set aside (1 is the same)",
+    "cosine": "how alike the directions of two records are, whatever their length (1 is the same, 0 nothing alike)",
     "lpips": "how different two pictures look to a net that was trained on photographs (0 is the same picture)",
 }
 MATCHINGS = {

@@ -5,6 +5,8 @@ from typing import Protocol, TypeAlias, final
 
 from torch import Tensor
 
+from remanence.bounds import Bounds
+
 Variables: TypeAlias = dict[str, Tensor]  # values by name, each of shape (restarts, ...)
 
 
@@ -14,8 +16,9 @@ class Variable:
     """Initial values of one variable, shape (restarts, ...), and how the solver updates them."""
 
     init: Tensor
-    lr: float | Tensor | None = None  # a tensor (restarts,) gives each restart its own; None: the optimizer's
-    bounds: tuple[float, float] | None = None  # to which values are clamped after each step
+    lr: float | Tensor | None = None  # a tensor (restarts,) gives each restart its own; None: the optimizer's,
+    # which is in units of the width of the box
+    bounds: Bounds | None = None  # to which values are clamped after each step
     multiscale: bool = False  # images (restarts, n, c, h, w) that may be updated at coarser scales too
     damping: Tensor | None = None  # fraction of each update that is taken back; broadcasts to the values
     reset_at: float | None = None  # fraction of the steps after which the optimizer forgets its moments of them

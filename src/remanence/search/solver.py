@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch import Tensor, nn
 
+from remanence.bounds import width
 from remanence.engine.cuda import changed_by, precision, replayed, torch_optimizer
 from remanence.errors import BadInput, Diverged
 from remanence.progress import track
@@ -123,7 +124,7 @@ class Stack:
         }
         settings = search.optimizer
         assert not isinstance(settings, LBFGS)
-        self.lrs = [settings.lr if variable.lr is None else variable.lr for variable in variables.values()]
+        self.lrs = [_lr(settings.lr, variable) for variable in variables.values()]
         self.optimizer, self.factor = self._optimizer(settings), 1.0
 
     def _optimizer(self, settings: Optimizer) -> torch.optim.Optimizer:
@@ -230,6 +231,13 @@ class Stack:
                     stacked = moment.shape == leaf.shape
                     new.optimizer.state[new.leaves[key]][name] = moment[index] if stacked else moment.clone()
         return new
+
+
+def _lr(lr: float, variable: Variable) -> float | Tensor:
+    """The learning rate of a variable: its own, or the optimizer's in units of the width of its box."""
+    if variable.lr is not None:
+        return variable.lr
+    return lr if variable.bounds is None else lr * width(variable.bounds)
 
 
 @final

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from remanence.bounds import sample_about_centre
 from remanence.engine import updated_names
 from remanence.errors import check_min
 from remanence.models import apply
@@ -68,7 +69,7 @@ class Linearised:
         check_endpoints(release)
         generator, like = torch.Generator().manual_seed(seed), float_like(release.final)
         shape, restarts = (self.candidates, *release.shape), self.search.restarts
-        pixels = 0.5 + self.init_std * torch.randn(restarts, *shape, generator=generator)
+        x = sample_about_centre(restarts, *shape, bounds=release.bounds, std=self.init_std, generator=generator)
         points = (release.final, release.initial) if self.initial_gradients else (release.final,)
         multipliers = torch.rand(restarts, len(points), self.candidates, generator=generator) - 0.5
         names = updated_names(release.model, release.initial, release.final)
@@ -79,7 +80,7 @@ class Linearised:
             points=points,
             target=torch.cat([(release.initial[name] - release.final[name]).flatten() for name in names]),
             labels=balanced(self.candidates, release.num_classes).to(like.device),
-            initial={"x": pixels.clamp(0, 1).to(like), "multipliers": multipliers.to(like)},
+            initial={"x": x.to(like), "multipliers": multipliers.to(like)},
         )
         checkpoint = checkpoint_path(self.search.checkpoints, self, release, seed)
         found = minimise(objective, self.search, checkpoint=checkpoint, label="linearised training")
@@ -103,7 +104,7 @@ class _Explained:
 
     def init(self) -> dict[str, Variable]:
         return {
-            "x": Variable(init=self.initial["x"], bounds=(0.0, 1.0), multiscale=True),
+            "x": Variable(init=self.initial["x"], bounds=self.release.bounds, multiscale=True),
             "multipliers": Variable(init=self.initial["multipliers"]),
         }
 

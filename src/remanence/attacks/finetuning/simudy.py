@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from remanence.attacks.finetuning.simulation import Auto, Simulation
+from remanence.bounds import Bounds, clamp, sample_about_centre
 from remanence.engine import Dynamics, SpanDynamics, Surrogate, Unrolled, precision
 from remanence.errors import BadInput, Diverged, check_min
 from remanence.progress import track
@@ -47,7 +48,7 @@ from remanence.types import Params, Reconstruction, float_like
 @final
 @dataclass(frozen=True, kw_only=True)
 class SimuDy:
-    """Candidates in [0, 1] are optimised until a training on them updates the weights as the victim's did.
+    """Candidates in the records' box are optimised until a training on them updates the weights as the victim's did.
 
     By default with our additions: images at several scales; for MLPs whitened layers; for ReLU a surrogate derivative.
     The defaults were chosen by the error on true CIFAR-10 images.
@@ -130,8 +131,8 @@ class SimuDy:
             labels = given(known, count, classes)
         else:
             labels = balanced(count, classes)[torch.randperm(count, generator=generator)]
-        pixels = 0.5 + self.init_std * torch.randn(count, *release.shape, generator=generator)
-        return pixels.clamp(0, 1).to(like), labels.to(like.device)
+        x = sample_about_centre(count, *release.shape, bounds=release.bounds, std=self.init_std, generator=generator)
+        return x.to(like), labels.to(like.device)
 
     def _objective(self, release: KnowsTraining, x: Tensor, labels: Tensor, seed: int) -> "_MatchUpdate":
         unrolled = self.simulation.unrolled(
@@ -162,6 +163,7 @@ class SimuDy:
             labels=labels,
             classes=release.num_classes,
             initial=initial,
+            bounds=release.bounds,
         )
 
     def _whitened_layers(self, dynamics: Dynamics, records: int) -> dict[str, WhitenedLayer]:
@@ -189,11 +191,12 @@ class _MatchUpdate:
     labels: Tensor
     classes: int
     initial: Variables
+    bounds: Bounds
     capturable: bool = True
 
     def init(self) -> dict[str, Variable]:
         variables = {name: Variable(init=value) for name, value in self.initial.items()}
-        return variables | {"x": Variable(init=self.initial["x"], bounds=(0.0, 1.0), multiscale=True)}
+        return variables | {"x": Variable(init=self.initial["x"], bounds=self.bounds, multiscale=True)}
 
     def set_progress(self, progress: float) -> None:
         self.unrolled.dynamics.set_progress(progress)
@@ -248,6 +251,6 @@ class _MatchUpdate:
     @torch.no_grad()
     def reconstruction(self, v: Variables) -> Reconstruction:
         found = {name: value[0] for name, value in v.items()}
-        found["x"] = self.unrolled.dynamics.project(found["x"]).clamp(0, 1)
+        found["x"] = clamp(self.unrolled.dynamics.project(found["x"]), self.bounds)
         labels = found["label_logits"].argmax(-1) if "label_logits" in found else self.labels
         return Reconstruction(x=found["x"], y=labels, objective=float(self.value(found)))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from remanence.attacks.finetuning.simudy import SimuDy
 from remanence.attacks.gradients.labels import infer_labels
+from remanence.bounds import sample
 from remanence.engine import engine_for, trajectory
 from remanence.errors import BadInput, Diverged
 from remanence.releases import KnowsTraining, LocalUpdate, require
@@ -83,10 +84,12 @@ def find_labels(
         labels=None,
         batch_size=count,
         shape=release.shape,
+        bounds=release.bounds,
         training=release.training,
     )
     if looks_like is None:
-        looks_like = torch.rand(_NOISE, *release.shape, generator=torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(seed)
+        looks_like = sample(_NOISE, *release.shape, bounds=release.bounds, generator=generator)
     return tuple(infer_labels(sent, looks_like).tolist())
 
 
@@ -96,7 +99,8 @@ def contributions(release: KnowsTraining, found: Reconstruction, *, seed: int = 
     if found.y is None:
         problem = "the candidates must come with labels: a gradient needs them"
         raise BadInput(problem, code="not-enough-knowledge", argument="found")
-    training, data = release.training, Data(x=found.x, y=found.y, num_classes=release.num_classes)
+    training, classes = release.training, release.num_classes
+    data = Data(x=found.x, y=found.y, num_classes=classes, bounds=release.bounds)
     steps = trajectory(training, release.model, release.initial, data, seed=seed)
     gradient = engine_for(release.model, training, release.shape).gradient
     norms = []

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn.functional import one_hot
 
+from remanence.bounds import clamp, within
 from remanence.errors import BadInput, NotEnoughKnowledge
 from remanence.models import apply
 from remanence.models.normalisation import InputNormalisation
@@ -31,7 +32,7 @@ from remanence.types import Params, Reconstruction
 
 _ROUNDING = 100  # units in the last place: the error of a gradient relative to the terms that it is a sum of
 _CLEAR = 1e-3  # a row whose relative rounding error is smaller can be tested
-_OUTSIDE = 0.01  # of the box [0, 1], by rounding
+_OUTSIDE = 0.01  # of the box of the records, by rounding
 _SAME = 1e-2  # relative distance of two estimates of one record
 _MAX_ROWS, _CHUNK = 2048, 128  # tested, the clearest first; at once
 
@@ -59,7 +60,7 @@ class FirstLayer:
                 code="not-identifiable",
                 argument="release",
             )
-        x = layer.records(torch.stack([record.x for record in records[: layer.batch_size]])).clamp(0, 1)
+        x = clamp(layer.records(torch.stack([each.x for each in records[: layer.batch_size]])), release.bounds)
         labels = torch.stack([record.label for record in records[: layer.batch_size]])
         return Reconstruction(x=x.to(total.sent), y=labels, objective=residual.norm / total.norm)
 
@@ -120,8 +121,8 @@ class _Layer:
         return self.normalisation.records(self.at, x)
 
     def clamped(self, x: Tensor) -> Tensor:
-        """What enters the layer for the record in the box [0, 1] that is nearest to the one of `x` (features,)."""
-        return self.normalisation.inputs(self.at, self.records(x[None]).clamp(0, 1))[0]
+        """What enters the layer for the record in the box that is nearest to the one of `x` (features,)."""
+        return self.normalisation.inputs(self.at, clamp(self.records(x[None]), self.release.bounds))[0]
 
     def error(self, record: Tensor, label: Tensor) -> Tensor:
         """(neurons,): the backpropagated error of one record."""
@@ -181,7 +182,7 @@ class _Rows:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Quotients:
-    """The quotients of the rows that can be tested; those in the box [0, 1], if there are any."""
+    """The quotients of the rows that can be tested; those in the box of the records, if there are any."""
 
     rows: Tensor
     x: Tensor  # (rows, features)
@@ -194,8 +195,7 @@ class _Quotients:
         rounding = _ROUNDING * layer.precision * residual.scale / residual.bias.abs()
         rows = rounding.argsort()[: int((rounding < _CLEAR).sum())]
         x = residual.weight[rows] / residual.bias[rows, None]
-        pixels = layer.records(x).flatten(1)
-        inside = ((pixels > -_OUTSIDE) & (pixels < 1 + _OUTSIDE)).all(1)
+        inside = within(layer.records(x).flatten(1), layer.release.bounds, tolerance=_OUTSIDE).all(1)
         selected = (inside if bool(inside.any()) else ~inside).nonzero().flatten()[:_MAX_ROWS]
         rows, x, inside = rows[selected], x[selected], inside[selected]
         neurons = one_hot(rows, len(residual.bias)).to(x)

@@ -17,6 +17,7 @@ from torch.func import grad_and_value, vmap
 
 from remanence.attacks.base import Attack
 from remanence.attacks.gradients.labels import infer_labels
+from remanence.bounds import sample
 from remanence.errors import NotEnoughKnowledge, check_min
 from remanence.releases import KnowsUpdate, require
 from remanence.search import (
@@ -42,7 +43,7 @@ _NOISE = 256  # random records with which labels are first inferred
 @final
 @dataclass(frozen=True, kw_only=True)
 class GradientMatching:
-    """Candidates in [0, 1] are optimised until the update that they would cause is the one that was sent.
+    """Candidates in the records' box are optimised until the update that they would cause is the one that was sent.
 
     A client that took several steps is simulated. The batch's labels are inferred where the release does not show them.
     """
@@ -75,7 +76,7 @@ class GradientMatching:
         elif release.labels is not None:
             labels = release.labels.expand(restarts, -1)
         else:
-            labels = _inferred(release, torch.rand(restarts, _NOISE, *release.shape, generator=generator))
+            labels = _inferred(release, _noise(release, restarts, _NOISE, generator=generator))
             short = replace(self.search, steps=max(1, self.search.steps // 5))
             for k in range(self.label_rounds):
                 objective = self._objective(release, _random(release, labels, generator), labels)
@@ -111,7 +112,7 @@ class _Matching:
     capturable: bool = False  # a release may simulate steps that wait for the host
 
     def init(self) -> dict[str, Variable]:
-        return {"x": Variable(init=self.initial, bounds=(0.0, 1.0), multiscale=True)}
+        return {"x": Variable(init=self.initial, bounds=self.release.bounds, multiscale=True)}
 
     def set_progress(self, progress: float) -> None:
         pass
@@ -141,7 +142,11 @@ def _inferred(release: KnowsUpdate, x: Tensor) -> Tensor:
 
 def _random(release: KnowsUpdate, labels: Tensor, generator: torch.Generator) -> Tensor:
     like = float_like(release.sent)
-    return torch.rand(*labels.shape, *release.shape, generator=generator).to(like)
+    return _noise(release, *labels.shape, generator=generator).to(like)
+
+
+def _noise(release: KnowsUpdate, *count: int, generator: torch.Generator) -> Tensor:
+    return sample(*count, *release.shape, bounds=release.bounds, generator=generator)
 
 
 def _labels_with_estimate(release: KnowsUpdate, estimate: Reconstruction, generator: torch.Generator) -> Tensor:
@@ -151,7 +156,7 @@ def _labels_with_estimate(release: KnowsUpdate, estimate: Reconstruction, genera
         raise NotEnoughKnowledge(message, code="not-enough-knowledge", argument="start")
     if release.batch_size in (None, len(estimate.x)) and release.labels is None:
         return estimate.y
-    noise = torch.rand(_NOISE, *release.shape, generator=generator)
+    noise = _noise(release, _NOISE, generator=generator)
     of_batch = infer_labels(release, noise) if release.labels is None else release.labels
     labels = estimate.y.tolist()
     unused = Counter(of_batch.tolist())

@@ -34,6 +34,7 @@ from remanence.attacks.gradients.tensor.moments import (
 )
 from remanence.attacks.gradients.tensor.refinement import InSpan, row_space
 from remanence.attacks.gradients.tensor.wide_layer import WideLayer
+from remanence.bounds import UNIT, Bounds, clamp
 from remanence.errors import BadInput, check_min, unknown_name
 from remanence.models import apply
 from remanence.progress import SOON, track
@@ -55,7 +56,7 @@ class Stein:
     plug_in: int = 0  # ours: rounds in which an estimated span is estimated again from the directions found in it
     refine: bool = True  # ours: solve the equations of the gradient, beginning from the estimate
     norm: float | None = None  # of every record, where it is known; the paper assumes 1
-    clamp: bool = True  # ours: clamp the records to [0, 1]
+    clamp: bool = True  # ours: clamp the records to the box of the release
     projections: int = 100  # random contractions of the tensor
     restarts: int = 3  # estimates to refine, until one explains the gradient
     reseeds: int = 4  # per restart: how often the record that contributes least is replaced
@@ -92,10 +93,12 @@ class Stein:
         best = min(found, key=lambda each: each.objective)
         x = self._normed(layer.records(best.inputs, exact=best.objective < layer.rounding))
         order, labels = _labels(release, layer, x)
-        x = self._clamped(layer.to_records(x[order])).to(float_like(release.at))
+        x = self._clamped(layer.to_records(x[order]), release.bounds).to(float_like(release.at))
         return Reconstruction(x=x, y=labels, objective=best.objective)
 
-    def run_in_blocks(self, blocks: Callable[[], Iterable[WideLayer]], count: int, *, seed: int) -> Reconstruction:
+    def run_in_blocks(
+        self, blocks: Callable[[], Iterable[WideLayer]], count: int, *, seed: int, bounds: Bounds = UNIT
+    ) -> Reconstruction:
         """Reconstruct `count` records from two layers whose many rows come a block at a time, again at every call of
         `blocks`: the memory is that of a block, and of the rows within the span. One restart, no labels."""
         moments = MomentsInBlocks(
@@ -110,7 +113,7 @@ class Stein:
             span = _estimated_span(activation, moments, count)
         span, directions = self._estimate(moments, span, activation, seed=derive_seed(seed, "draws"))
         found = self._solve(InSpan.in_blocks(blocks(), span), directions, span)
-        return Reconstruction(x=self._clamped(self._normed(found.inputs)), objective=found.objective)
+        return Reconstruction(x=self._clamped(self._normed(found.inputs), bounds), objective=found.objective)
 
     def _restart(self, layer: WideLayer, count: int, *, seed: int, part: bool) -> "_Found":
         """An estimate by moments, of all rows or of a random half of them, and its refinement."""
@@ -197,8 +200,8 @@ class Stein:
     def _normed(self, x: Tensor) -> Tensor:
         return x if self.norm is None else x * (self.norm / x.norm(dim=1, keepdim=True))
 
-    def _clamped(self, x: Tensor) -> Tensor:
-        return x.clamp(0, 1) if self.clamp else x
+    def _clamped(self, x: Tensor, bounds: Bounds) -> Tensor:
+        return clamp(x, bounds) if self.clamp else x
 
     def _moments(self, layer: WideLayer, *, seed: int) -> Moments:
         """The moments; where there are several outputs, of a random combination of them."""

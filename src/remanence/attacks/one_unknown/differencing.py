@@ -12,6 +12,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from remanence.bounds import Bounds, clamp, described, within
 from remanence.errors import BadInput
 from remanence.models.structure import Unsupported, first_linear
 from remanence.releases import KnowsFixed, require
@@ -34,14 +35,14 @@ class Differencing:
         mean, std = _statistics(release)
         records = len(fixed) + 1
         found = records * mean - fixed.sum(0)
-        verified = _verified(fixed, found, mean, std)
+        verified = _verified(fixed, found, mean, std, release.bounds)
         if not bool(verified.any()):
             message = (
                 "the model must normalise its records by their own mean and standard deviation for Differencing, got "
-                "none that fits the fixed records and one more in [0, 1]"
+                f"none that fits the fixed records and one more in {described(release.bounds)}"
             )
             raise BadInput(message, code="unsupported-model", argument="release")
-        record = torch.where(verified, found, fixed.mean(0)).clamp(0, 1)
+        record = clamp(torch.where(verified, found, fixed.mean(0)), release.bounds)
         x = record.to(release.fixed.x)[None].unflatten(1, release.shape)
         return Reconstruction(x=x, objective=float((~verified).double().mean()))
 
@@ -60,10 +61,10 @@ def _statistics(release: KnowsFixed) -> tuple[Tensor, Tensor]:
     return mean, normalisation.to_records(params, zero + 1).flatten().abs()
 
 
-def _verified(fixed: Tensor, found: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """(features,): whether a record lies in [0, 1] and gives the standard deviation of all records, with N or N - 1."""
+def _verified(fixed: Tensor, found: Tensor, mean: Tensor, std: Tensor, bounds: Bounds) -> Tensor:
+    """(features,): whether a record is in its box and gives the standard deviation of all records, with N or N - 1."""
     records = len(fixed) + 1
     squares = (fixed - mean).square().sum(0) + (found - mean).square()
     near = [(squares / count).sqrt() for count in (records, max(1, records - 1))]
     same = torch.stack([(each - std).abs() <= _TOLERANCE * std for each in near]).any(0)
-    return same & (found >= -_TOLERANCE) & (found <= 1 + _TOLERANCE)
+    return same & within(found, bounds, tolerance=_TOLERANCE)

@@ -17,6 +17,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from remanence.bounds import Bounds, clamp
 from remanence.errors import BadInput
 from remanence.models.structure import MLP, parse
 from remanence.releases import KnowsFixed, require
@@ -52,6 +53,7 @@ class Residual:
     loss: KnownLoss
     theta: Tensor
     gradient: Tensor
+    bounds: Bounds  # of the records
 
     @classmethod
     def from_release(cls, release: KnowsFixed) -> "Residual":
@@ -63,7 +65,7 @@ class Residual:
         inputs, y = structure.inputs(params, release.fixed.x.double()), release.fixed.y
         decayed = theta if training.decay_biases else torch.cat([theta[:, :-1], torch.zeros_like(theta[:, -1:])], 1)
         g = -_gradient(loss, theta, inputs, y) - (len(y) + 1) * training.weight_decay * decayed
-        return cls(structure=structure, params=params, loss=loss, theta=theta, gradient=g)
+        return cls(structure=structure, params=params, loss=loss, theta=theta, gradient=g, bounds=release.bounds)
 
     @property
     def row(self) -> int:
@@ -75,8 +77,8 @@ class Residual:
         return self.structure.inputs(self.params, x.double())
 
     def records(self, inputs: Tensor) -> Tensor:
-        """The records, in [0, 1], for which the layer takes in these inputs."""
-        return self.structure.records(self.params, inputs).clamp(0, 1)
+        """The records, in their box, for which the layer takes in these inputs."""
+        return clamp(self.structure.records(self.params, inputs), self.bounds)
 
     def complete(self, x: Tensor, features: slice) -> Tensor:
         """Records `x` (n, features) with these features inferred from all the others: each is taken for the unknown

@@ -6,32 +6,42 @@ unknown record's among them, so the network adds these rows to its output, each 
 """
 
 from collections.abc import Iterable, Sequence
-from math import prod
+from dataclasses import dataclass
+from math import isfinite, prod
 from typing import Literal, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import softplus
 
+from remanence.bounds import UNIT, Bounds, is_finite
 from remanence.models import deconv, mirror, mlp
 from remanence.models.operations import Conv
 from remanence.shadow import Rows
-from remanence.types import Params
+from remanence.types import Data, Params
 
 Head: TypeAlias = Literal["gated", "dense", "deconv"]
 
 
 @final
 class Reconstructor(nn.Module):
-    """A network from features (n, inputs) to records (n, *shape) in [0, 1].
+    """A network from features (n, inputs) to records (n, *shape) in a box.
 
     With `rows` > 0 the features that the trunk does not take are that many rows of the first layer; the trunk's last
     `rows` outputs are their gates. A `decoder`, if any, maps that layer's inputs back to the record.
     """
 
     def __init__(
-        self, trunk: nn.Sequential, shape: Sequence[int], *, rows: int = 0, decoder: nn.Sequential | None = None
+        self,
+        trunk: nn.Sequential,
+        shape: Sequence[int],
+        *,
+        rows: int = 0,
+        decoder: nn.Sequential | None = None,
+        output: "Output | None" = None,
     ) -> None:
         super().__init__()
+        self.output = output or Output()
         self.trunk, self.decoder = trunk, decoder
         self.shape, self.rows = tuple(shape), rows
 
@@ -52,21 +62,50 @@ class Reconstructor(nn.Module):
     def decode(self, hidden: Tensor) -> Tensor:
         """Records from the inputs of the first fully connected layer, or from logits where there is no decoder."""
         x: Tensor = hidden if self.decoder is None else self.decoder(hidden)
-        return x.sigmoid().reshape(-1, *self.shape)
+        return self.output(x).reshape(-1, *self.shape)
 
 
-def build_network(
-    head: Head, hidden: Sequence[int], inputs: int, shape: Sequence[int], layer: Rows | None
-) -> Reconstructor:
-    """An uninitialised reconstructor with hidden layers of these widths; `layer` is what a gated head adds up."""
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Output:
+    """From the last layer's outputs to values in the box of the records: a sigmoid in a finite one, otherwise in units
+    of `std` from `mean`, those of public records, or from the one side of the box."""
+
+    bounds: Bounds = UNIT
+    mean: Tensor | None = None  # of each value, where the box is not finite
+    std: Tensor | None = None
+
+    @classmethod
+    def from_records(cls, records: Data) -> "Output":
+        """The output for records like these."""
+        if is_finite(records.bounds):
+            return cls(bounds=records.bounds)
+        std, mean = torch.std_mean(records.x, dim=0, correction=0)
+        return cls(bounds=records.bounds, mean=mean, std=torch.where(std > 0, std, torch.ones_like(std)))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        low, high = self.bounds
+        if self.mean is None or self.std is None:
+            unit = x.sigmoid()
+            return unit if self.bounds == UNIT else low + (high - low) * unit
+        mean, std = (each.to(x).reshape(x.shape[1:]) for each in (self.mean, self.std))
+        if isfinite(low):
+            return low + std * softplus(x)
+        return high - std * softplus(x) if isfinite(high) else mean + std * x
+
+
+def build_network(head: Head, hidden: Sequence[int], inputs: int, records: Data, layer: Rows | None) -> Reconstructor:
+    """An uninitialised reconstructor of records like `records`, with hidden layers of these widths; `layer` is what a
+    gated head adds up."""
+    shape, output = records.shape, Output.from_records(records)
     if head == "deconv":
-        return Reconstructor(deconv(inputs, shape, hidden=hidden), shape)
+        return Reconstructor(deconv(inputs, shape, hidden=hidden), shape, output=output)
     if head == "dense" or layer is None:
-        return Reconstructor(mlp((inputs,), prod(shape), hidden=hidden, activation=nn.ReLU), shape)
+        return Reconstructor(mlp((inputs,), prod(shape), hidden=hidden, activation=nn.ReLU), shape, output=output)
     trunk = mlp((inputs,), layer.features + layer.count, hidden=hidden, activation=nn.ReLU)
     convolutions = [each for each in layer.encoder if isinstance(each, Conv)]
     decoder = mirror(convolutions) if convolutions else None
-    return Reconstructor(trunk, shape, rows=layer.count, decoder=decoder)
+    return Reconstructor(trunk, shape, rows=layer.count, decoder=decoder, output=output)
 
 
 def materialise(net: nn.Module, params: Params, like: Tensor) -> nn.Module:

@@ -84,7 +84,7 @@ class RecoNN:
         validation, training = self.fitting.split(bank, seed=derive_seed(seed, "held out"))
         layer = self._gated_layer(bank)
         features = self.features.fit(bank.weights, training, layer=layer, seed=derive_seed(seed, "axes"))
-        net = build_network(self.head, self.hidden, len(features.active), bank.targets.shape, layer)
+        net = build_network(self.head, self.hidden, len(features.active), bank.targets, layer)
         materialise(net, initial_params(net, seed=derive_seed(seed, "start")), bank.weights)
         self.fitting.train(net, features, self.loss, bank, training=training, validation=validation, seed=seed)
         return FittedRecoNN(attack=self, features=features, net=net)

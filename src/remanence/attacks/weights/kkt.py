@@ -17,6 +17,7 @@ from torch.nn.functional import softshrink
 from remanence.attacks.weights import residual
 from remanence.attacks.weights.preprocessing import Preprocessing
 from remanence.attacks.weights.residual_autograd import SurrogateReLU, value_and_grads
+from remanence.bounds import clamp, is_finite, width
 from remanence.errors import BadInput, check_min
 from remanence.models import apply, replace_relu
 from remanence.releases import KnowsFinal, require
@@ -82,20 +83,22 @@ class KKT:
         return Reconstruction(x=x, y=objective.labels, objective=float(found.value[index]))
 
     def images(self, release: KnowsFinal, x: Tensor) -> Tensor:
-        """Candidates (n, pixels) as the paper scores them, (n, *shape): with the mean, each rescaled to [0, 1]; rows of
-        a table, whose values have no common scale, are clamped."""
+        """Candidates (n, pixels) as the paper scores them, (n, *shape): with the mean, each rescaled to the box of the
+        records; rows of a table, whose values have no common scale, and images in a box without sides are clamped."""
         x = self.preprocessing.records(release, x.to(float_like(release.final)))
-        if x.ndim == 2:
-            return x.clamp(0, 1)
+        if x.ndim == 2 or not is_finite(release.bounds):
+            return clamp(x, release.bounds)
         low, high = (v.view(-1, *[1] * (x.ndim - 1)) for v in torch.aminmax(x.flatten(1), dim=1))
-        return (x - low) / (high - low).clamp_min(torch.finfo(x.dtype).tiny)
+        unit = (x - low) / (high - low).clamp_min(torch.finfo(x.dtype).tiny)
+        return release.bounds[0] + width(release.bounds) * unit
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExplainedWeights:
     """|weights - sum of multiplied gradients|^2 + |x outside [-1, 1]|^2, over candidates x (runs, n, pixels) as the
-    first layer takes them, normalised, and multipliers (runs, n); in closed form for an MLP with ReLU."""
+    first layer takes them, normalised, and multipliers (runs, n); in closed form for an MLP with ReLU. For records in
+    another box than [0, 1] it is x outside of plus or minus its width, for one without sides nothing."""
 
     attack: KKT
     release: KnowsFinal
@@ -159,7 +162,7 @@ class ExplainedWeights:
         multipliers = free.square() + self.minimum if self.attack.multipliers == "squared" else free
         explained = self._by_autograd if self.layers is None else self._in_closed_form
         value, grad_x, grad_multipliers = explained(x, multipliers)
-        outside = softshrink(self._pixels(x), 1.0)
+        outside = softshrink(self._pixels(x), self.release.bounds[1] - self.release.bounds[0])
         residual.add_squares(value, outside)
         grad_x.add_(self._pixels(outside), alpha=2)
         if self.attack.multipliers == "projected":

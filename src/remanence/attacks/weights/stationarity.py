@@ -131,7 +131,7 @@ class Stationarity:
         labels, tf32 = labels.to(space.basis.device), self.search.tf32
         with precision(tf32=tf32):
             z, value = self._search(release, space.to_float32() if tf32 else space, labels, seed)
-        x = self.preprocessing.records(release, space.records(z.to(space.basis))).clamp(0, 1)
+        x = self.preprocessing.records(release, space.records(z.to(space.basis))).clamp(*release.bounds)
         return Reconstruction(x=x, y=labels, objective=value)
 
     def _search(self, release: KnowsFinal, space: RowSpace, labels: Tensor, seed: int) -> tuple[Tensor, float]:
@@ -272,7 +272,7 @@ class BalancedWeights:
 
     def _prior(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The penalty of candidates (restarts, n, ...) that are no images, for each restart, and its gradient."""
-        outside, weight = x - x.clamp(0, 1), self.attack.prior.box / x.shape[1]
+        outside, weight = x - x.clamp(*self.release.bounds), self.attack.prior.box / x.shape[1]
         value, grad = weight * outside.square().flatten(1).sum(1), 2 * weight * outside
         if not self.attack.prior.total_variation or x.ndim < 5:  # rows of a table have no neighbours
             return value, grad

@@ -14,9 +14,10 @@ from remanence.disk import check_safetensors
 from remanence.errors import BadInput, printable
 from remanence.experiments.codec import MAX_BYTES, decode, encode, parse_json
 from remanence.experiments.finding import Finding
-from remanence.experiments.summary import as_pixels
+from remanence.experiments.summary import as_pixels, black_and_white
 from remanence.metrics.evaluation import oriented
 from remanence.metrics.matching import NONE
+from remanence.metrics.similarity import column_ranges
 from remanence.types import Data
 
 MAX_EXAMPLES = 12  # of each attack
@@ -67,6 +68,7 @@ def examples_of(finding: Finding, private: Data) -> Examples:
     index = torch.tensor([i for i in order if candidate[i] != NONE][:MAX_EXAMPLES], dtype=torch.long)
     truth_x, reconstructed = truth.x.cpu(), finding.reconstruction.x.detach().cpu().nan_to_num(0)[candidate[index]]
     of_found = candidate[found]
+    box = black_and_white(private)
     return Examples(
         metric=scores.primary.name,
         record=torch.tensor([_position(truth_x[i], private) for i in index], dtype=torch.long),
@@ -75,15 +77,22 @@ def examples_of(finding: Finding, private: Data) -> Examples:
         found=found[index],
         p=p[index].float(),
         rank=test.identification.rank[index],
-        same=((reconstructed - truth_x[index]).abs() <= SAME).flatten(1).float().mean(1),
+        same=((reconstructed - truth_x[index]).abs() <= SAME * _ranges(private)).flatten(1).float().mean(1),
         shared=torch.tensor([max(0, int((of_found == candidate[i]).sum()) - 1) for i in index], dtype=torch.long),
-        truth=as_pixels(truth_x[index]),
-        reconstruction=as_pixels(reconstructed),
-        lookalike=as_pixels(scores.lookalike.cpu()[index]),
+        truth=as_pixels(truth_x[index], box),
+        reconstruction=as_pixels(reconstructed, box),
+        lookalike=as_pixels(scores.lookalike.cpu()[index], box),
         by=tuple(test.recognised_by(int(i)) for i in index),
         held_out=test.identification.held_out,
         columns=private.columns,
     )
+
+
+def _ranges(private: Data) -> Tensor:
+    """The range of each value: that of the box, or where values have none of their own that of most records."""
+    if private.is_unit:
+        return torch.ones(private.shape)
+    return column_ranges(private.x.cpu()).reshape(private.shape)
 
 
 def _position(x: Tensor, private: Data) -> int:

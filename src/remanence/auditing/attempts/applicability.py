@@ -208,5 +208,6 @@ def _as_gradient(release: LocalUpdate) -> Gradient:
         labels=release.labels,
         batch_size=release.batch_size,
         shape=release.shape,
+        bounds=release.bounds,
         loss=release.loss,
     )

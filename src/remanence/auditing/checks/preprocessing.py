@@ -110,7 +110,7 @@ def check_preprocessing(
 
 
 def hypotheses(data: Data) -> Iterator[Normalising]:
-    """Usual preprocessings of records in [0, 1]: none, by their own statistics, by published constants."""
+    """Usual preprocessings: none, by their own statistics, and of images in [0, 1] by published constants."""
     shape = (-1, 1, 1) if data.is_image else (-1,)
     columns = data.x.transpose(0, 1).flatten(1) if data.is_image else data.x.T
     std, mean = torch.std_mean(columns, dim=1, correction=0)
@@ -119,7 +119,7 @@ def hypotheses(data: Data) -> Iterator[Normalising]:
     if len(data) > 1:
         floor = torch.where(std > 0, std, torch.ones_like(std))
         yield Normalising(name="by their own mean and standard deviation", mean=mean.view(shape), std=floor.view(shape))
-    if not data.is_image:
+    if not data.is_image or not data.is_unit:
         return
     for name, (means, stds) in _PUBLISHED.items():
         if len(means) in (1, data.shape[0]):

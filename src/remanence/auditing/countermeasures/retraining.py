@@ -66,7 +66,13 @@ def initial_weights(owner: Owner) -> Params:
 
 def _published(owner: Owner, params: Params) -> WeightsOnly:
     truth = owner.truth
-    return WeightsOnly(model=owner.model, final=params, shape=truth.shape, num_classes=truth.num_classes)
+    return WeightsOnly(
+        model=owner.model,
+        final=params,
+        shape=truth.shape,
+        bounds=truth.bounds,
+        num_classes=truth.num_classes,
+    )
 
 
 def train_stand_in(owner: Owner, variant: Variant, initial: Params) -> StandIn:
@@ -114,7 +120,9 @@ def fitting_recipe(model: nn.Module, initial: Params, records: Data, *, seed: in
 
 
 def _default_recipes(model: nn.Module, initial: Params, records: Data) -> Iterator[Training]:
-    release = WeightsOnly(model=model, final=initial, shape=records.shape, num_classes=records.num_classes)
+    release = WeightsOnly(
+        model=model, final=initial, shape=records.shape, bounds=records.bounds, num_classes=records.num_classes
+    )
     loss = CrossEntropy() if outputs(release) > 1 else Logistic()
     for optimizer in _OPTIMIZERS:
         if len(records) <= _MANY:

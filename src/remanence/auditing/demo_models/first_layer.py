@@ -38,7 +38,9 @@ def _of_trained(split: Callable[[int], Split], seed: int, device: torch.device) 
     model = mlp(private.shape, private.num_classes, hidden=_HIDDEN, activation=nn.ReLU)
     initial = {name: p.to(private.x) for name, p in initial_params(model, seed=seed).items()}
     final = train(_training(private), model, initial, private)
-    release = WeightsOnly(model=model, final=final, shape=private.shape, num_classes=private.num_classes)
+    release = WeightsOnly(
+        model=model, final=final, shape=private.shape, bounds=private.bounds, num_classes=private.num_classes
+    )
     return span_outcome(estimate_span(release), private, parts.test, seed)
 
 

@@ -142,7 +142,9 @@ def span_of(release: Any, private: Data) -> Span:
     shown = release
     if not isinstance(release, KnowsFinal):
         classes, final = max(private.num_classes, 1), release.at | release.sent
-        shown = WeightsOnly(model=release.model, final=final, shape=release.shape, num_classes=classes)
+        shown = WeightsOnly(
+            model=release.model, final=final, shape=release.shape, bounds=release.bounds, num_classes=classes
+        )
     span = estimate_span(shown)
     if span.rank is not None:
         return span
@@ -172,6 +174,7 @@ def _from_scaled_bases(release: KnowsInitial) -> Iterator[FineTunedUnknownRecipe
             model=release.model,
             final=release.final,
             shape=release.shape,
+            bounds=release.bounds,
             num_classes=release.num_classes,
             initial=release.initial | layer,
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from remanence.bounds import Bounds, hull
 from remanence.columns import Column, Columns
 from remanence.data import load
 from remanence.data._parsing import as_tensor, user_path
@@ -18,7 +19,8 @@ from remanence.types import Data
 
 
 def load_records(sources: Sequence[str], label: str | None) -> list[Data]:
-    """The records of each source. Tables are scaled to [0, 1] together, and `Data.columns` has their raw values."""
+    """The records of each source. Tables are scaled to [0, 1] together, and `Data.columns` has their raw values; where
+    a source says otherwise in what box its values lie (`bounds`), they all stay as they are."""
     if label is not None and all(source.endswith(".csv") for source in sources):
         found = from_csvs(sources, label, encode="auto")
     else:
@@ -68,10 +70,13 @@ def _raw_table(path: Path) -> tuple[Tensor, Tensor] | None:
 
 
 def _scaled_together(found: Sequence[Data | tuple[Tensor, Tensor, str]]) -> list[Data]:
-    """Tables that do not lie in [0, 1] by the extremes of all of them; others as they are."""
+    """Tables that do not lie in [0, 1] by the extremes of all of them; others, and all where a box is given, as they
+    are."""
     given = [each for each in found if isinstance(each, Data)]
-    if len(given) == len(found):
+    if len(given) == len(found) and len({each.bounds for each in given}) <= 1:
         return given
+    if boxes := [each.bounds for each in given if not each.is_unit]:
+        return [_in_box(each, hull(boxes)) for each in found]
     parts = [(each.x, each.y, each.name) if isinstance(each, Data) else each for each in found]
     if len({x.shape[1:] for x, _, _ in parts}) > 1:
         shapes = ", ".join(f"{tuple(x.shape[1:])} in {name}" for x, _, name in parts)
@@ -94,3 +99,10 @@ def _scaled_together(found: Sequence[Data | tuple[Tensor, Tensor, str]]) -> list
         )
         for x, y, name in parts
     ]
+
+
+def _in_box(found: Data | tuple[Tensor, Tensor, str], bounds: Bounds) -> Data:
+    if isinstance(found, Data):
+        return replace(found, bounds=bounds)
+    x, y, name = found
+    return Data(x=x, y=y, num_classes=int(y.max()) + 1, name=name, bounds=bounds)

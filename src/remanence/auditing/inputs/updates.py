@@ -15,6 +15,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from remanence.bounds import UNIT, Bounds, sample
 from remanence.engine import loss_gradient, updated_names
 from remanence.errors import BadInput
 from remanence.models import apply
@@ -46,6 +47,7 @@ def update_release(
     labels: Tensor | None = None,
     shape: tuple[int, ...],
     num_classes: int,
+    bounds: Bounds = UNIT,
 ) -> UpdateRelease:
     """The release of a client that trained on `batch_size` records; `training` is None where it is not known."""
     _check_weights(model, before, after)
@@ -54,7 +56,8 @@ def update_release(
         message = "the weights before and after are the same: the client sent nothing, give those of another round"
         raise BadInput(message, code="conflict", argument="after")
     reasons = _statistics(model, before, after)
-    common = {"model": model, "at": before, "labels": labels, "batch_size": batch_size, "shape": shape}
+    common = {"model": model, "at": before, "labels": labels, "batch_size": batch_size}
+    common |= {"shape": shape, "bounds": bounds}
     if training is not None:
         with suppress(BadInput):  # the class says which trainings can be simulated
             simulated = LocalUpdate(**common, update=update, training=training)  # type: ignore[arg-type]
@@ -65,7 +68,7 @@ def update_release(
         decay = training.weight_decay
         gradient = {name: u / -unit - decay * before[name] for name, u in update.items()}
     else:
-        length = _typical_length(model, before, list(update), shape, num_classes, loss)
+        length = _typical_length(model, before, list(update), shape, num_classes, loss, bounds)
         factor = length / float(torch.stack([u.norm() for u in update.values()]).norm())
         gradient = {name: -factor * u for name, u in update.items()}
     release = Gradient(**common, gradient=gradient, loss=loss)  # type: ignore[arg-type]
@@ -125,11 +128,17 @@ def _loss(model: nn.Module, params: Params, shape: tuple[int, ...]) -> Loss:
 
 
 def _typical_length(
-    model: nn.Module, params: Params, names: list[str], shape: tuple[int, ...], num_classes: int, loss: Loss
+    model: nn.Module,
+    params: Params,
+    names: list[str],
+    shape: tuple[int, ...],
+    num_classes: int,
+    loss: Loss,
+    bounds: Bounds,
 ) -> float:
     """The norm of the gradient of records of noise, one of each class or more."""
     count = max(_NOISE_RECORDS, num_classes)
-    x = torch.rand(count, *shape, generator=torch.Generator().manual_seed(0)).to(_like(params))
+    x = sample(count, *shape, bounds=bounds, generator=torch.Generator().manual_seed(0)).to(_like(params))
     grads = loss_gradient(model, params, x, balanced(count, num_classes).to(x.device), loss=loss)
     return float(torch.stack([grads[name].norm() for name in names]).norm())
 
