@@ -1,4 +1,5 @@
 from dataclasses import replace
+from math import inf, nan
 
 import pytest
 import torch
@@ -71,3 +72,40 @@ def test_groups_go_with_their_records() -> None:
 def test_records_of_different_shapes_cannot_be_joined() -> None:
     with refused("shape-mismatch", "parts"):
         concat([make(torch.rand(2, 4)), make(torch.rand(2, 5))])
+
+
+def test_records_lie_in_a_box_that_can_be_given() -> None:
+    x = torch.tensor([[-3.0, 7.0], [0.0, 0.5]])
+    with refused("out-of-range", "x") as refusal:
+        make(x)
+    assert "`bounds`" in str(refusal.value)
+    free = Data(x=x, y=torch.tensor([0, 1]), num_classes=2, bounds=(-inf, inf))
+    assert not free.is_unit
+    assert make(x.clamp(0, 1)).is_unit
+    assert free.take([1]).bounds == free.to("cpu", torch.float64).bounds == (-inf, inf)
+    assert replace(free, bounds=(-3.0, 7.0)).bounds == (-3.0, 7.0)
+    with refused("out-of-range", "x"):
+        replace(free, bounds=(0.0, inf))
+    tenth = torch.full((1, 2), 0.1)  # in float32 more than the float64 0.1
+    assert Data(x=tenth, y=torch.tensor([0]), num_classes=1, bounds=(0.0, 0.1)).bounds == (0.0, 0.1)
+
+
+def test_an_infinite_value_is_refused_in_every_box() -> None:
+    for value in (inf, -inf):
+        with refused("not-finite", "x"):
+            Data(x=torch.full((1, 2), value), y=torch.tensor([0]), num_classes=1, bounds=(-inf, inf))
+
+
+@pytest.mark.parametrize("bounds", [(1.0, 0.0), (0.5, 0.5), (nan, 1.0), (0.0,), [0.0, 1.0], ("0", "1"), None], ids=str)
+def test_what_is_no_box_is_refused(bounds: object) -> None:
+    with refused("out-of-range", "bounds"):
+        Data(x=torch.zeros(1, 2), y=torch.tensor([0]), num_classes=1, bounds=bounds)  # type: ignore[arg-type]
+
+
+def test_joined_records_lie_in_a_box_that_holds_all() -> None:
+    unit = make(torch.rand(2, 4))
+    above = replace(unit, x=unit.x * 9, bounds=(0.0, inf))
+    below = replace(unit, x=-unit.x, bounds=(-1.0, 0.0))
+    assert concat([unit, unit]).bounds == (0.0, 1.0)
+    assert concat([unit, above]).bounds == (0.0, inf)
+    assert concat([below, unit]).bounds == (-1.0, 1.0)

@@ -75,6 +75,35 @@ def test_an_update_of_other_records_passes_the_gate(call: Call, files: Path) -> 
     assert (said.code, json.loads(said.out)["severity"]) == (0, "none-found")
 
 
+def test_an_update_on_embeddings_is_audited_in_their_own_units(call: Call, files: Path) -> None:
+    """Rows whose box the files say: the model takes them as they are, and the page shows them as tables."""
+    generator, scope = torch.Generator().manual_seed(0), dict[str, type[nn.Module]]()
+    exec(NET, scope)
+    net, bounds = scope["Net"](), np.array([-np.inf, np.inf])
+    net.load_state_dict(torch.load(files / "before.pt"))
+    for name, count in (("private", 6), ("others", 400)):
+        x, y = 2 * torch.randn(count, 64, generator=generator), torch.arange(count) % 10
+        np.savez(files / f"{name}.npz", x=x.numpy(), y=y.numpy(), bounds=bounds)
+        if name == "private":
+            cross_entropy(net(x), y).backward()
+            after = {key: p.detach() - 0.1 * p.grad for key, p in net.named_parameters() if p.grad is not None}
+            torch.save(after, files / "after.pt")
+            private = x
+    said = call(*UPDATE, *LOCAL, *FAST, "--out", "run", "--json")
+    assert said.code == 0
+    answer = json.loads(said.out)
+    jsonschema.validate(answer, schema())
+    assert [(row["name"], row["found"], row["records"]) for row in answer["attacks"]] == [("FirstLayer", 6, 6)]
+    assert answer["release"]["shows"]["bounds"] == "-inf to inf"
+    page = (files / "run" / "report.html").read_text()
+    assert "column 64" in page or "column 1<" in page
+    assert "data:image/png" not in page
+    shown = [row for row in private if all(f"{value:.3f}" in page for value in row[:3].tolist())]
+    assert shown
+    np.savez(files / "others.npz", x=np.full((3, 64), np.inf), y=np.arange(3), bounds=bounds)
+    assert_refused(call(*UPDATE, *LOCAL, *FAST), "must be finite")
+
+
 @pytest.mark.slow
 def test_a_second_audit_compares_with_the_first(call: Call, files: Path) -> None:
     null = [each.replace("after.pt", "null.pt") for each in UPDATE]

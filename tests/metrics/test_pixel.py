@@ -10,9 +10,9 @@ from refusals import refused
 from torch import Tensor
 
 from remanence.metrics.base import Metric
-from remanence.metrics.pixel import MAE, MSE, NCC, PSNR, PSNR_CAP, half, ncc_distance
+from remanence.metrics.pixel import COSINE, MAE, MSE, NCC, PSNR, PSNR_CAP, half, ncc_distance
 
-ALL = (MSE, MAE, PSNR, NCC)
+ALL = (MSE, MAE, PSNR, NCC, COSINE)
 SHAPES = ((5,), (1, 4, 4), (3, 6, 5))
 
 
@@ -27,6 +27,8 @@ def reference(name: str, a: np.ndarray, b: np.ndarray) -> float:
         return float(np.mean(np.abs(a - b)))
     if name == "psnr":
         return float(10 * np.log10(1 / np.mean((a - b) ** 2)))
+    if name == "cosine":
+        return float(a.ravel() @ b.ravel() / np.linalg.norm(a) / np.linalg.norm(b))
     channels = [(a, b)] if a.ndim == 1 else list(zip(a, b, strict=True))
     return float(np.mean([np.corrcoef(x.ravel(), y.ravel())[0, 1] for x, y in channels]))
 
@@ -135,3 +137,10 @@ def test_scores_hold_no_graph() -> None:
 def test_what_cannot_be_compared_is_refused(a: Tensor, b: Tensor, code: str, argument: str) -> None:
     with refused(code, argument):
         MSE.paired(a, b)
+
+
+def test_a_record_of_zeros_has_no_direction_and_length_does_not_count() -> None:
+    x = rand(3, 7)
+    assert COSINE.paired(torch.zeros(3, 7).double(), x).tolist() == [0.0, 0.0, 0.0]
+    assert COSINE.paired(1e-3 * x, x).tolist() == pytest.approx([1.0] * 3)
+    assert COSINE.paired(-50 * x, x).tolist() == pytest.approx([-1.0] * 3)

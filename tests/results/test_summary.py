@@ -52,6 +52,7 @@ def test_what_the_attacker_saw_is_described(completed: Completed) -> None:
         "model": "Flatten, Linear 16x3, ELU, Linear 3x2",
         "final": f"{16 * 3 + 3 + 3 * 2 + 2} numbers in 4 tensors",
         "shape": "1x4x4",
+        "bounds": "0 to 1",
         "num_classes": "2",
     }
 

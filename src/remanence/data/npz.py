@@ -66,7 +66,10 @@ def from_npz(path: Path | str, *, part: Part = "all") -> Data:
         message = f"the labels of {path} must be one number for each record, got the shape {every.shape}"
         raise BadInput(message, code="shape-mismatch", argument="y")
     num_classes = count_classes(every.tolist(), str(path))
-    x, columns = as_floats(as_tensor(images)), _columns(path, {name: found[name] for name in names}, images)
+    bounds = _bounds(path, found["bounds"]) if "bounds" in names else None
+    # where the box is given, whole numbers are what they say; otherwise bytes are pixels
+    x = as_floats(as_tensor(images)) if bounds is None else as_tensor(images).float()
+    columns = _columns(path, {name: found[name] for name in names}, images)
     return Data(
         x=x,
         y=as_tensor(y).long(),
@@ -74,7 +77,7 @@ def from_npz(path: Path | str, *, part: Part = "all") -> Data:
         name=printable(path.stem, MAX_NAME),
         columns=columns,
         groups=_groups(path, found["groups"], len(x)) if "groups" in names else None,
-        bounds=_bounds(path, found["bounds"]) if "bounds" in names else UNIT,
+        bounds=bounds or UNIT,
     )
 
 

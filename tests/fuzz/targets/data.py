@@ -98,7 +98,7 @@ def parse(path: Path) -> list[Data]:
 
 
 def sound(parsed: object) -> None:
-    """What is parsed lies in [0, 1], with labels of its classes and printable names."""
+    """What is parsed lies in its box, with labels of its classes and printable names."""
     assert isinstance(parsed, list)
     for data in parsed:
         assert isinstance(data, Data)

@@ -162,9 +162,10 @@ class ExplainedWeights:
         multipliers = free.square() + self.minimum if self.attack.multipliers == "squared" else free
         explained = self._by_autograd if self.layers is None else self._in_closed_form
         value, grad_x, grad_multipliers = explained(x, multipliers)
-        outside = softshrink(self._pixels(x), self.release.bounds[1] - self.release.bounds[0])
-        residual.add_squares(value, outside)
-        grad_x.add_(self._pixels(outside), alpha=2)
+        if is_finite(self.release.bounds):
+            outside = softshrink(self._pixels(x), width(self.release.bounds))
+            residual.add_squares(value, outside)
+            grad_x.add_(self._pixels(outside), alpha=2)
         if self.attack.multipliers == "projected":
             return value, {"x": grad_x}
         if self.attack.multipliers == "squared":
