@@ -19,6 +19,8 @@ from remanence.types import Data
 QUICK = EmbeddingInversion(
     decoder=DecoderFitting(width=8, epochs=15, batch_size=64, optimizer=Adam(lr=3e-3)),
     search=Search(optimizer=Adam(lr=0.02), steps=60),
+    prior=TotalVariation(weight=0.02),
+    anchor=1.0,
 )
 
 
