@@ -37,6 +37,7 @@ from remanence.types import Data, Params, concat
 from remanence_recipes.records import first_of_each_class, shuffled
 
 Kind: TypeAlias = Literal["published", "trained"]
+NOISE = 0.3  # on a decoder's embeddings: those from heads are off by about half a standard deviation of a feature
 
 
 @final
@@ -80,7 +81,7 @@ SIZES: dict[Scale, Sizes] = {
         width=32,
         epochs=6,
         batch_size=128,
-        inversion=with_search(EmbeddingInversion(decoder=DecoderFitting(width=16, epochs=5)), steps=100),
+        inversion=with_search(EmbeddingInversion(decoder=DecoderFitting(width=16, epochs=5, noise=NOISE)), steps=100),
     ),
     "full": Sizes(  # ResNet-18, on half of the 50,000 training images
         per_class=20,
@@ -91,7 +92,7 @@ SIZES: dict[Scale, Sizes] = {
         width=64,
         epochs=24,
         batch_size=512,
-        inversion=EmbeddingInversion(decoder=DecoderFitting(epochs=14)),
+        inversion=EmbeddingInversion(decoder=DecoderFitting(epochs=14, noise=NOISE)),
     ),
 }
 LR = 0.1  # of the ResNet, for a batch of 128

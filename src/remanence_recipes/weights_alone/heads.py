@@ -183,7 +183,7 @@ def compare_images(setting: Setting, images: Data, embeddings: dict[str, Tensor]
             closer.setdefault(metric, []).append(measure)
         pictures[f"images {name}"], indices[name] = x, scores.index
         lookalike = scores.lookalike
-    some = torch.arange(len(images), device=images.x.device)[: 2 * ROW : 2]
+    some = torch.arange(len(images), device=images.x.device)[:: max(1, len(images) // ROW)][:ROW]  # of all classes
     rows_shown = {name: x[index[some]] for (name, x), index in zip(pictures.items(), indices.values(), strict=True)}
     return Outcome(
         measures=tuple(measures),
