@@ -14,6 +14,7 @@ from remanence_recipes.ablations import (
     defenses,
     embeddings,
     first_layer_span,
+    heads,
     knowledge,
     mnemonist,
     query_point,
@@ -39,7 +40,7 @@ def _recipes_of(module: ModuleType) -> dict[str, Recipe]:
 
 
 _PAPERS = (on_mnist, on_cifar10, mnemonist_figures, planted, images, rates, haim2022, figures, published, mlps, resnets)
-_ABLATIONS = (first_layer_span, knowledge, mnemonist, reconn, defenses, query_point, batch_size, embeddings)
+_ABLATIONS = (first_layer_span, knowledge, mnemonist, reconn, defenses, query_point, batch_size, embeddings, heads)
 RECIPES: dict[str, Recipe] = {
     name: recipe
     for module in (*_PAPERS, federated, level, power, attacks, *_ABLATIONS, demo)

@@ -16,7 +16,7 @@ def shuffled(data: Data, seed: int) -> Data:
 def first_of_each_class(data: Data, per_class: int) -> tuple[Data, Data]:
     """The first `per_class` records of each class, in the order of the classes, and the other records."""
     first = torch.cat([(data.y == label).nonzero()[:per_class, 0] for label in range(data.num_classes)])
-    others = torch.ones(len(data), dtype=torch.bool).scatter(0, first, value=False)
+    others = torch.ones(len(data), dtype=torch.bool, device=first.device).scatter(0, first, value=False)
     return data.take(first), data.take(others)
 
 

@@ -1,6 +1,7 @@
 """The attacks, one file per paper. A new one joins `ATTACKS` and the contract table in tests/test_contract.py."""
 
 from remanence.attacks.base import Attack, ShadowAttack
+from remanence.attacks.embeddings.inversion import DecoderFitting, EmbeddingInversion, FittedInversion
 from remanence.attacks.finetuning.linearised import Linearised
 from remanence.attacks.finetuning.simudy import SimuDy
 from remanence.attacks.finetuning.simulation import Simulation
@@ -60,8 +61,11 @@ __all__ = [
     "Cosine",
     "CosineAnnealing",
     "Count",
+    "DecoderFitting",
     "Differencing",
+    "EmbeddingInversion",
     "FirstLayer",
+    "FittedInversion",
     "FittedMnemonist",
     "FittedRecoNN",
     "Fitting",

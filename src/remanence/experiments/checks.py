@@ -183,6 +183,17 @@ def no_gap(span: Span) -> Caveat | None:
     return Caveat(code="no-gap", text=text)
 
 
+def fewer_weights_than_values(rank: int, records: int) -> Caveat | None:
+    """Where weights of a linear model are fewer combinations of records than there are records."""
+    if rank >= records:
+        return None
+    text = (
+        f"The weights of a linear model are {rank} combinations of its {records} records, at most one for each class: "
+        "other records with the same combinations explain them as well, and what is found is near means of classes."
+    )
+    return Caveat(code="fewer-weights-than-values", text=text)
+
+
 def tuned_on_truth(
     text: str = (
         "The attack's settings were chosen by looking at true records of this data set: elsewhere it may do worse."

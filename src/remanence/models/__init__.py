@@ -4,8 +4,9 @@ A model here is only its architecture: it is built on the meta device, holds no 
 generator. The values are `Params`, which whoever calls the model passes in.
 """
 
+from remanence.models.backbones import Backbone, alexnet, embedded, without_head
 from remanence.models.cnns import Residual, cnn, resnet, resnet18, vgg
-from remanence.models.decoders import Doubling, Image, deconv, mirror, patchgan
+from remanence.models.decoders import Doubling, Image, deconv, mirror, patchgan, transposed_cnn
 from remanence.models.functional import activations, apply, apply_operations, replace_relu
 from remanence.models.init import initial_params, initial_stack, server_params, server_rows, torch_params
 from remanence.models.layers import Centre, Normalize, Standardise, normalized, normalized_params
@@ -16,6 +17,7 @@ from remanence.models.structure import CNN, MLP, FirstLinear, Unsupported, first
 __all__ = [
     "CNN",
     "MLP",
+    "Backbone",
     "Centre",
     "Doubling",
     "FirstLinear",
@@ -26,11 +28,13 @@ __all__ = [
     "Standardise",
     "Unsupported",
     "activations",
+    "alexnet",
     "apply",
     "apply_operations",
     "centred_mlp",
     "cnn",
     "deconv",
+    "embedded",
     "first_linear",
     "initial_params",
     "initial_stack",
@@ -47,5 +51,7 @@ __all__ = [
     "server_params",
     "server_rows",
     "torch_params",
+    "transposed_cnn",
     "vgg",
+    "without_head",
 ]

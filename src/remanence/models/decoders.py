@@ -36,6 +36,31 @@ def deconv(inputs: int, shape: Sequence[int], *, hidden: Sequence[int] = ()) -> 
         )
 
 
+def transposed_cnn(inputs: int, shape: Sequence[int], *, width: int = 64) -> nn.Sequential:
+    """A decoder of vectors into logits of images: a linear layer to the smallest sides, then transposed convolutions
+    that double them, a 3x3 convolution after each, down to `width` channels at the sides of the image.
+
+    Sides are halved while they are even and above 4: three times for 32x32, twice for 28x28.
+    """
+    if len(shape) != 3 or min(shape[1:]) < 4:
+        message = (
+            f"`shape` of transposed_cnn() must be (channels, height, width) of at least 4x4, got {tuple(shape)}: use "
+            "mlp()"
+        )
+        raise BadInput(message, code="shape-mismatch", argument="shape")
+    channels, rows, columns = shape
+    doublings = 0
+    while rows % 2 == 0 and columns % 2 == 0 and min(rows, columns) > 4:
+        rows, columns, doublings = rows // 2, columns // 2, doublings + 1
+    widths = [width << k for k in reversed(range(doublings + 1))]
+    with torch.device("meta"):
+        layers: list[nn.Module] = [nn.Linear(inputs, widths[0] * rows * columns), nn.ReLU()]
+        layers.append(Image(widths[0], rows, columns))
+        for fan_in, fan_out in pairwise(widths):
+            layers += [Doubling(fan_in, fan_out), nn.ReLU(), nn.Conv2d(fan_out, fan_out, 3, padding=1), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Conv2d(width, channels, 3, padding=1))
+
+
 @final
 class Image(nn.Module):
     """A vector as an image in channels-last memory format, in which convolutions are fastest."""

@@ -27,7 +27,7 @@ _FLOOR = 1e-10  # of a squared norm: the derivative of the root is infinite at 0
 # images are enlarged to this side, so values on CIFAR-10 are not those of the original run at 32x32.
 _SIDE = 64
 _RANGE = ((-0.030, -0.088, -0.188), (0.458, 0.448, 0.450))  # shift and scale of the channels, after [-1, 1]
-_STRIDES = ((4, 2), (1, 2), (1, 1), (1, 1), (1, 1))  # stride and padding of each convolution
+STRIDES = ((4, 2), (1, 2), (1, 1), (1, 1), (1, 1))  # stride and padding of each convolution
 _POOLED = (1, 2)  # layers that begin by halving
 SHAPES = {
     **{"conv1.weight": (64, 3, 11, 11), "conv1.bias": (64,), "conv2.weight": (192, 64, 5, 5), "conv2.bias": (192,)},
@@ -49,12 +49,8 @@ class Lpips:
 
     def embed(self, x: Tensor) -> Tensor:
         """(n, channels, height, width) to (n, features), whose squared distances are LPIPS."""
-        features, parts = _prepared(x), []
-        for i, (stride, padding) in enumerate(_STRIDES):
-            if i in _POOLED:
-                features = F.max_pool2d(features, 3, stride=2)
-            weight, bias = self.weights[f"conv{i + 1}.weight"], self.weights[f"conv{i + 1}.bias"]
-            features = F.conv2d(features, weight, bias, stride=stride, padding=padding).relu()
+        parts = []
+        for i, features in enumerate(alexnet_outputs(self.weights, x)):
             unit = features * (features.square().sum(1, keepdim=True) + _FLOOR).rsqrt()
             positions = features.shape[2] * features.shape[3]
             parts.append((unit * (self.weights[f"head{i + 1}.weight"] / positions).sqrt()).flatten(1))
@@ -63,6 +59,19 @@ class Lpips:
     def to(self, like: Tensor) -> "Lpips":
         """The same network on the device and in the number format of `like`."""
         return Lpips(weights={name: p.to(like) for name, p in self.weights.items()})
+
+
+def alexnet_outputs(weights: Params, x: Tensor) -> list[Tensor]:
+    """The outputs of AlexNet's five convolutions after ReLU, (n, channels, height, width) each, for images in
+    [0, 1]."""
+    features, outputs = _prepared(x), list[Tensor]()
+    for i, (stride, padding) in enumerate(STRIDES):
+        if i in _POOLED:
+            features = F.max_pool2d(features, 3, stride=2)
+        weight, bias = weights[f"conv{i + 1}.weight"], weights[f"conv{i + 1}.bias"]
+        features = F.conv2d(features, weight, bias, stride=stride, padding=padding).relu()
+        outputs.append(features)
+    return outputs
 
 
 def load_lpips(like: Tensor) -> Lpips:

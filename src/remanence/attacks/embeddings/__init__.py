@@ -1,0 +1,1 @@
+"""Images from the embeddings that an attack on a head reconstructed."""
