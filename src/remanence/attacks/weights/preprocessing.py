@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from remanence.attacks.weights.residual import layers_of
+from remanence.bounds import centre
 from remanence.errors import BadInput, check_above
 from remanence.models import input_normalisation
 from remanence.releases import KnowsFinal
@@ -58,8 +59,8 @@ class Preprocessing:
         return None if bool((stds == 1).all()) else stds
 
     def grey(self, release: KnowsFinal, like: Tensor) -> Tensor:
-        """(pixels,): what the first layer takes of a record whose pixels are all 0.5."""
-        half = like.new_full((1, *release.shape), 0.5)
+        """(pixels,): what the first layer takes of a record whose pixels are all in the middle of their box."""
+        half = like.new_full((1, *release.shape), centre(release.bounds))
         if self.mean is not None:
             return (half - self.mean).flatten()
         return input_normalisation(release.model, release.shape).inputs(_buffers(release, like), half).flatten()

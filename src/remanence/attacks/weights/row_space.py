@@ -12,6 +12,7 @@ from remanence.search import WhitenedLayer
 
 _GAP = 30.0  # ratio of two singular values between which the rank ends
 _MIN_DIRECTIONS = 10  # of the first level of a curriculum
+_LEFTOVER_BIAS = 4.0  # variances of the initial bias, up to which a bias is taken for one in the span of the weights
 _MIN_RATIO = 1e-4  # of the largest singular value, to which the smallest of a whitened layer are raised
 
 
@@ -46,13 +47,16 @@ class RowSpace:
     ) -> "RowSpace":
         """`max_rank` is the rank where no gap gives it; `inner` whitens the layers between the first and the last."""
         weight, bias, count, centre = layers[0].weight, layers[0].bias, _count(layers[0]), None
-        left, values, right = _truncated_svd(weight, max_rank if count is None else None)
-        if bias is not None and len(values) == count != 1 and bool(bias.any()):
+        rank = max_rank if count is None else None
+        left, values, right = _truncated_svd(weight, rank)
+        noise = leftover_std(weight, len(values)) if count is None else 0.0
+        if bias is not None and _uncentred(bias, left, values, count, noise):
             level = ((bias @ left) / values) @ right
             inside = grey @ right.T @ right
             centre = inside + (1 - inside @ level) / level.square().sum() * level
-            left, values, right = _truncated_svd(weight - torch.outer(bias, centre), count - 1)
-        basis, target = values[:, None] ** whitening * right, left * values ** (1 - whitening)
+            left, values, right = _truncated_svd(weight - torch.outer(bias, centre), len(values) - 1)
+        floor = values.clamp_min(edge(weight, noise)) ** whitening
+        basis, target = floor[:, None] * right, left * values / floor
         scale = float(target.square().sum())
         first = Layer(
             weight=weight @ basis.T,
@@ -123,6 +127,19 @@ class RowSpace:
         return replace(self, layers=(truncated, *self.layers[1:]), basis=self.basis[:count])
 
 
+def leftover_std(weight: Tensor, rank: int) -> float:
+    """The standard deviation of what is left of the initial weights, of which all have one: by the singular values
+    beyond the first `rank`, which hold the records."""
+    rows, columns = (max(side - rank, 1) for side in weight.shape)
+    tail = torch.linalg.svdvals(weight)[rank:].square().sum()
+    return float(tail / (rows * columns)) ** 0.5
+
+
+def edge(weight: Tensor, std: float) -> float:
+    """The largest singular value of independent noise of this standard deviation, in the shape of `weight`."""
+    return std * sum(side**0.5 for side in weight.shape)
+
+
 def rank_by_gap(values: Tensor) -> int | None:
     """The index of the largest drop between falling singular values; None where no drop is large."""
     values = values.clamp_min(values[0] * torch.finfo(values.dtype).eps)
@@ -134,6 +151,21 @@ def _count(first: Layer) -> int | None:
     """The number of records: the rank of the first layer with its bias, where there is one."""
     both = first.weight if first.bias is None else torch.cat([first.weight, first.bias[:, None]], dim=1)
     return rank_by_gap(torch.linalg.svdvals(both))
+
+
+def _uncentred(bias: Tensor, left: Tensor, values: Tensor, count: int | None, noise: float) -> bool:
+    """Whether the bias, a sum of the columns of A, lies in the span of  W = A X,  as it does unless the mean of the
+    records is zero; by the ranks, or else up to what is left of the initial bias."""
+    if not bool(bias.any()) or len(values) < 2:
+        return False
+    if count is not None:
+        return len(values) == count
+    inside = bias @ left
+    outside = bias - left @ inside
+    variance = _LEFTOVER_BIAS * noise**2
+    return float(outside.square().sum()) < variance * len(bias) and float(inside.square().sum()) > variance * len(
+        inside
+    )
 
 
 def _truncated_svd(weight: Tensor, max_rank: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -152,9 +184,10 @@ def _normalised(layer: Layer) -> Layer:
 def _whitened(layer: Layer, power: float, records: int) -> Layer:
     """With  W = U S V'  the residual is compared as  S^(-p/2) U' . V S^(-p/2).  The classes make up most of a layer;
     what distinguishes their records has small singular values. The smallest are what is left of the initial weights:
-    those beyond half the number of records, or of all, are raised to the one there."""
+    those beyond half the number of records, or of all, are raised to the one there, or to the largest of noise."""
     rank = min(records, *layer.weight.shape) // 2
-    whitened = WhitenedLayer.from_matrix(layer.weight, power=power, rank=rank, min_ratio=_MIN_RATIO)
+    least = edge(layer.weight, leftover_std(layer.weight, records)) / float(torch.linalg.matrix_norm(layer.weight, 2))
+    whitened = WhitenedLayer.from_matrix(layer.weight, power=power, rank=rank, min_ratio=max(_MIN_RATIO, least))
     return replace(
         layer,
         target=whitened.target,
