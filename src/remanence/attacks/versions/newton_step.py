@@ -17,14 +17,14 @@ are filtered far more than its weights, so that x is the leading direction of th
 """
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
 
 from remanence.attacks.base import Attack
 from remanence.engine import Engine, engine_for
-from remanence.errors import BadInput, NotEnoughKnowledge, check_min
+from remanence.errors import BadInput, NotEnoughKnowledge, check_min, unknown_name
 from remanence.models import apply
 from remanence.models.normalisation import InputNormalisation
 from remanence.models.operations import Linear, describe
@@ -32,7 +32,7 @@ from remanence.models.structure import Unsupported, first_linear
 from remanence.releases import Gradient, KnowsVersions, require
 from remanence.seeds import derive_seed
 from remanence.training import CrossEntropy, SquaredError
-from remanence.types import Params, Reconstruction, float_like
+from remanence.types import Data, Params, Reconstruction, float_like
 
 _BRIGHT = 0.98  # quantile of a record's values that is taken for one, where nothing else gives its scale
 
@@ -43,6 +43,8 @@ class NewtonStep:
     """One record in closed form, several by an attack on their gradient; the objective of one is
     |gradient - gradient of the reconstruction| / |gradient|."""
 
+    # "decay": weight decay's alone, as if the release showed no public records
+    curvature: Literal["public", "decay"] = "public"
     # not in the paper: weights have adapted to the records that they were trained on, whose curvature along the change
     # is smaller than that of other records
     shrinkage: float = 0.25  # by which fraction it is smaller
@@ -50,13 +52,15 @@ class NewtonStep:
 
     def __post_init__(self) -> None:
         check_min(self, shrinkage=0)
+        if self.curvature not in ("public", "decay"):
+            raise unknown_name("curvature", self.curvature, ("public", "decay"))
 
     def run(self, release: KnowsVersions, *, seed: int) -> Reconstruction:
         require(release, KnowsVersions, by=type(self).__name__)
         _check_training(release)
         gradient = self.gradient(release)
         if release.count == 1:
-            return _one_record(gradient, release)
+            return _one_record(gradient, release, exact=self._public(release) is not None)
         if self.several is None:
             message = (
                 f"NewtonStep reconstructs one record in closed form, and {release.count} were {release.change}: give "
@@ -71,7 +75,8 @@ class NewtonStep:
         present, missing = (release.before, release.final) if deleted else (release.final, release.before)
         at, other = _double(present), _double(missing)
         stayed = release.records - release.count if deleted else release.records
-        change = _change(release, at, other)
+        public = self._public(release)
+        change = None if public is None else _change(release, at, other, public)
         gradient = dict[str, Tensor]()
         for name, _ in release.model.named_parameters():
             decay = training.weight_decay if training.decays(name) else 0.0
@@ -89,20 +94,24 @@ class NewtonStep:
             loss=training.loss,
         )
 
+    def _public(self, release: KnowsVersions) -> Data | None:
+        """The public records that are used; without any there must be weight decay."""
+        if self.curvature == "public" and release.public is not None and len(release.public):
+            return release.public
+        if not release.training.weight_decay:
+            message = "NewtonStep needs `public` records or a training with weight decay, and this release has neither"
+            raise NotEnoughKnowledge(message, argument="public")
+        return None
 
-def _change(release: KnowsVersions, at: Params, other: Params) -> Params | None:
-    """By how much the mean gradient of public records changes between the versions; None where there are none.
+
+def _change(release: KnowsVersions, at: Params, other: Params, public: Data) -> Params:
+    """By how much the mean gradient of public records changes between the versions.
 
     Under cross-entropy their labels are the probabilities of the model itself: training records have next to no loss,
     and neither have these. For a linear model labels do not matter.
     """
     like = float_like(at)
-    if release.public is None or not len(release.public):
-        if not release.training.weight_decay:
-            message = "NewtonStep needs `public` records or a training with weight decay, and this release has neither"
-            raise NotEnoughKnowledge(message, argument="public")
-        return None
-    x, labels = release.public.x.to(like), release.public.y.to(like.device)
+    x, labels = public.x.to(like), public.y.to(like.device)
     if isinstance(release.training.loss, CrossEntropy):
         with torch.no_grad():
             labels = apply(release.model, at, x).softmax(-1)
@@ -111,13 +120,13 @@ def _change(release: KnowsVersions, at: Params, other: Params) -> Params | None:
     return {name: second[name] - g for name, g in first.items()}
 
 
-def _one_record(sent: Gradient, release: KnowsVersions) -> Reconstruction:
+def _one_record(sent: Gradient, release: KnowsVersions, *, exact: bool) -> Reconstruction:
     """The record whose rows of the first layer, weighted by their intercepts, explain the gradient best, and its class
-    likewise."""
+    likewise. Where intercepts are not `exact`, the leading direction of the rows."""
     layer, normalisation = _first_layer(release)
     at, gradient = _double(sent.at), _double(sent.gradient)
     rows, bias = gradient[layer.weight], gradient[layer.bias]
-    if release.public is not None and len(release.public):
+    if exact:
         x = normalisation.records(at, ((bias @ rows) / bias.square().sum()).nan_to_num()[None]).clamp(0, 1)
     else:
         x = _leading_direction(normalisation.to_records(at, rows))
