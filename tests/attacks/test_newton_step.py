@@ -10,8 +10,9 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from remanence import DPGD, SGD, AdamW, Data, Logistic, SquaredError, Training, train_victim
+from remanence import DPGD, SGD, AdamW, Data, Logistic, SquaredError, Training, audit, train_victim
 from remanence.attacks import FirstLayer, GradientMatching, NewtonStep, with_search
+from remanence.auditing.answer.documentation import questions
 from remanence.data import Split
 from remanence.models import initial_params, mlp, normalized, normalized_params
 from remanence.releases import BeforeAndAfter, Gradient, before_and_after
@@ -201,3 +202,12 @@ def test_versions_of_one_fixed_set_share_their_retraining(parts: Split) -> None:
         cross_entropy(x @ params["1.weight"].T + params["1.bias"], y).backward()
         optimizer.step()
     assert torch.allclose(first.final["1.weight"], params["1.weight"], atol=1e-5)
+
+
+def test_an_audit_of_two_versions_runs_it(parts: Split) -> None:
+    fixed, target = double(parts.fixed), double(parts.private.take(slice(0, 1)))
+    release = versions(fixed, target, double(parts.public))
+    report = audit(release, truth=target, held_out=double(parts.test), attacks=["NewtonStep"], budget=60)
+    row = next(row for row in report.answer.attacks if row.name == "NewtonStep")
+    assert (row.status, row.knowledge, row.found) == ("ran", "two versions", 1)
+    assert "several releases of one model together" in "".join(each.answer for each in questions(report.answer))
