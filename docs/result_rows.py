@@ -48,7 +48,7 @@ class Row:
     @property
     def page(self) -> str:
         """The page of its attack in docs/methods."""
-        names = {"GradientMatching": "gradient-matching", "FirstLayer": "first-layer"}
+        names = {"GradientMatching": "gradient-matching", "FirstLayer": "first-layer", "NewtonStep": "newton-step"}
         return names.get(self.attack, self.attack.lower())
 
     @property

@@ -3,6 +3,7 @@
 import dataclasses
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from remanence.attacks import (
     KKTRun,
     Linearised,
     Mnemonist,
+    NewtonStep,
     RecoNN,
     ShadowAttack,
     SimuDy,
@@ -38,7 +40,15 @@ from remanence.attacks import (
 )
 from remanence.data import Split
 from remanence.models import initial_params, mlp, normalized, normalized_params
-from remanence.releases import Case, all_but_one, fine_tuned, gradient_at_initial, local_update, weights_only
+from remanence.releases import (
+    Case,
+    all_but_one,
+    before_and_after,
+    fine_tuned,
+    gradient_at_initial,
+    local_update,
+    weights_only,
+)
 from remanence.shadow import build_bank
 
 
@@ -55,6 +65,10 @@ class Row:
     standardised: bool = False  # by the mean and standard deviation of its records
 
 
+OWNED = Data(
+    x=torch.rand(50, 1, 8, 8, generator=torch.Generator().manual_seed(0)), y=torch.zeros(50).long(), num_classes=10
+)
+versions = partial(before_and_after, public=OWNED)
 RECONN = RecoNN(hidden=(16,), fitting=Fitting(epochs=3))
 ROWS = [
     Row(with_search(GradientMatching(), steps=20), 3, gradient_at_initial, weights_only, "`sent`"),
@@ -105,6 +119,11 @@ ROWS = [
     Row(with_search(Linearised(candidates=3), steps=5), 3, fine_tuned, weights_only, "`initial`"),
     Row(Differencing(), 1, all_but_one, fine_tuned, "`fixed`", deterministic=True, standardised=True),
     Row(GLM(), 1, all_but_one, fine_tuned, "`fixed`", hidden=(), deterministic=True),
+    Row(NewtonStep(), 1, versions, fine_tuned, "`before`", hidden=(), deterministic=True),
+    Row(
+        NewtonStep(several=with_search(GradientMatching(), steps=20)),
+        *(2, partial(versions, change="added"), weights_only, "`before`"),
+    ),
 ]
 by_attack = pytest.mark.parametrize("row", ROWS, ids=lambda row: type(row.attack).__name__)
 PLACES = [("cpu", torch.float64)]

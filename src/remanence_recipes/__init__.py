@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from remanence.experiments import Experiment, Recipe, Scale
-from remanence_recipes import demo, federated, haim2022
+from remanence_recipes import bertran2024, demo, federated, haim2022
 from remanence_recipes.ablations import (
     batch_size,
     defenses,
@@ -39,7 +39,10 @@ def _recipes_of(module: ModuleType) -> dict[str, Recipe]:
     }
 
 
-_PAPERS = (on_mnist, on_cifar10, mnemonist_figures, planted, images, rates, haim2022, figures, published, mlps, resnets)
+_PAPERS = (
+    *(on_mnist, on_cifar10, mnemonist_figures, planted, images, rates, haim2022, figures, published, mlps, resnets),
+    bertran2024,
+)
 _ABLATIONS = (first_layer_span, knowledge, mnemonist, reconn, defenses, query_point, batch_size, embeddings, heads)
 RECIPES: dict[str, Recipe] = {
     name: recipe

@@ -161,10 +161,10 @@ SHORT = with_search(Stationarity(candidates=5), steps=1)
     "model",
     [
         mlp((1, 8, 8), 5, hidden=()),
-        mlp((1, 8, 8), 5, hidden=(20,), activation=nn.ELU),
+        mlp((1, 8, 8), 5, hidden=(20,), activation=nn.Hardswish),
         nn.Sequential(nn.Conv2d(1, 2, 3), *HIDDEN),
     ],
-    ids=["linear", "elu", "convolution"],
+    ids=["linear", "hardswish", "convolution"],
 )
 def test_other_networks_are_refused(model: nn.Module) -> None:
     shown = WeightsOnly(model=model, final=model.state_dict(), shape=(1, 8, 8), num_classes=5)

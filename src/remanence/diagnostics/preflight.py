@@ -91,7 +91,9 @@ def run_preflight(victim: Victim) -> Preflight:
 def _multipliers(loss: KnownLoss, logits: Tensor, labels: Tensor) -> Tensor:
     """The multipliers that the loss gives each record, up to the factor that is fitted: long trainings without weight
     decay leave a loss below the smallest float, so its logarithm is differentiated."""
-    return -(loss if isinstance(loss, SquaredError) else LogOf(loss=loss)).grad_logits(logits, labels) / len(labels)
+    smoothed = isinstance(loss, CrossEntropy) and loss.label_smoothing > 0
+    falling = loss if isinstance(loss, SquaredError) or smoothed else LogOf(loss=loss)
+    return -falling.grad_logits(logits, labels) / len(labels)
 
 
 def _mean_linearity(victim: Victim) -> float | None:

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from remanence.engine.base import Engine, on_batches
 from remanence.engine.chooser import engine_for
+from remanence.engine.convex import minimised
 from remanence.engine.cuda import changed_by, copied, replayed, set_lr, torch_optimizer
 from remanence.engine.mlp import MLPEngine
 from remanence.errors import BadInput
 from remanence.progress import SOON, track
 from remanence.seeds import derive_seed
-from remanence.training import SGD, ByLoss, Optimizer, SquaredError, Training, UntilStationary
+from remanence.training import SGD, ByLoss, Optimizer, QuasiNewton, SquaredError, Training, UntilStationary
 from remanence.training.clipping import scaled, squared_norms
 from remanence.training.losses import LogOf
 from remanence.training.schedules import Schedule
@@ -29,6 +30,8 @@ _EPOCHS_PER_UPDATE = 1000  # of the progress that is shown
 
 def train(training: Training, model: nn.Module, initial: Params, data: Data, *, seed: int = 0) -> Params:
     """The final weights of `model`; `seed` shuffles or samples mini-batches and samples the noise of DP-GD."""
+    if isinstance(training.optimizer, QuasiNewton):
+        return minimised(training, model, initial, data)
     engine, schedule = engine_for(model, training, data.shape), training.lr_schedule
     # on the CPU a pure step is as fast, or faster where the network is small
     fast = not isinstance(schedule, tuple) or data.x.device.type == "cuda"

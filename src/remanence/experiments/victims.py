@@ -17,7 +17,7 @@ from remanence.errors import BadInput
 from remanence.execution import Backend
 from remanence.models import initial_params, initial_stack, server_params
 from remanence.progress import track
-from remanence.releases import Case, KnowsFinal, Reveal, Victim, check_fit, fit_of, train_victim, train_victims
+from remanence.releases import Case, KnowsFinal, Victim, check_fit, fit_of, train_victim, train_victims
 from remanence.seeds import derive_seed
 from remanence.shadow import ShadowBank, Store, build_bank
 from remanence.training import Training
@@ -44,16 +44,18 @@ class Victims:
     `split(seed)` divides a data set into private, fixed, public and test records; `model(private)` builds the network;
     `initial(model, seed)` gives the initial weights, one set for all victims. Each victim is trained on the fixed
     records and `per_victim` private ones (None: one victim on all of them). With `init_per_victim` every victim has
-    initial weights of its own, drawn by the package's default initialisation.
+    initial weights of its own, drawn by the package's default initialisation. With `shows_public` the release shows the
+    public records too: `reveal` takes them as `public`.
     """
 
     split: Callable[[int], Split]
     model: Callable[[Data], nn.Module]
     training: Training
-    reveal: Reveal[Any]
+    reveal: Callable[..., Case[Any]]
     per_victim: int | None = None
     initial: Callable[[nn.Module, int], Params] = random_init
     init_per_victim: bool = False
+    shows_public: bool = False
 
     def __post_init__(self) -> None:
         if self.init_per_victim and (self.per_victim != 1 or self.initial is not random_init):
@@ -116,7 +118,8 @@ class Prepared:
     @cached_property
     def cases(self) -> list[Case[Any]]:
         """The release of each victim with the records it withholds."""
-        return [self.victims.reveal(victim) for victim in self.trained]
+        shown = {"public": self.split.public} if self.victims.shows_public else {}
+        return [self.victims.reveal(victim, **shown) for victim in self.trained]
 
     @cached_property
     def caveats(self) -> tuple[Caveat, ...]:

@@ -5,10 +5,10 @@ that ends with a linear layer is a backbone without that layer.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -66,14 +66,7 @@ class Backbone:
 
 def embedded(backbone: Backbone, data: Data) -> Data:
     """The records of `data` as rows of embeddings, with the same labels."""
-    # Embeddings have no upper bound. Where `Data` has none but [0, 1], the scale of the backbone must be large enough.
-    bounds: dict[str, Any] = {"bounds": (0.0, inf)} if has_bounds() else {}
-    return replace(data, x=backbone.embed(data.x), name=f"{data.name} by {backbone.name}", **bounds)
-
-
-def has_bounds() -> bool:
-    """Whether `Data` may hold values outside [0, 1]."""
-    return "bounds" in {each.name for each in fields(Data)}
+    return replace(data, x=backbone.embed(data.x), name=f"{data.name} by {backbone.name}", bounds=(0.0, inf))
 
 
 def alexnet(shape: Sequence[int], *, like: Tensor) -> Backbone:

@@ -1,6 +1,6 @@
 """The attacker's knowledge as protocols: an attack asks in the signature of `run` for the least that it needs."""
 
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -60,6 +60,32 @@ class KnowsFixed(KnowsFinal, Protocol):
 @runtime_checkable
 class KnowsAllButOne(KnowsTraining, KnowsFixed, Protocol):
     """The initial and trained weights, the training recipe and all records but one."""
+
+
+@runtime_checkable
+class KnowsVersions(KnowsFinal, Protocol):
+    """The weights of two versions, the recipe of both, and how many records were deleted or added between them."""
+
+    @property
+    def before(self) -> Params: ...
+    @property
+    def training(self) -> Training: ...
+    @property
+    def records(self) -> int:
+        """How many records the version before was trained on."""
+        ...
+
+    @property
+    def change(self) -> Literal["deleted", "added"]: ...
+    @property
+    def count(self) -> int:
+        """How many records were deleted or added."""
+        ...
+
+    @property
+    def public(self) -> Data | None:
+        """Records of the same distribution that the attacker owns."""
+        ...
 
 
 @runtime_checkable

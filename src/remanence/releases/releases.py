@@ -5,13 +5,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Literal, final
 
 from torch import Tensor, nn
 
 from remanence.bounds import UNIT, Bounds
 from remanence.engine import engine_for, loss_gradient, on_batches, only
-from remanence.errors import BadInput
+from remanence.errors import BadInput, check_min
 from remanence.releases.defenses import Defense
 from remanence.training.losses import Loss
 from remanence.training.optimizers import SGD
@@ -90,6 +90,34 @@ class AllButOneUnknownInit:
     num_classes: int
     training: Training
     fixed: Data
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BeforeAndAfter:
+    """Two versions of one model: before and after records were deleted from its training set, or added to it."""
+
+    withholds: ClassVar[str] = "every training record, those that were deleted or added among them"
+    model: nn.Module
+    before: Params
+    final: Params
+    shape: tuple[int, ...]
+    bounds: Bounds = UNIT
+    num_classes: int
+    training: Training
+    records: int  # that the version before was trained on
+    change: Literal["deleted", "added"] = "deleted"
+    count: int = 1  # of records that were deleted or added
+    public: Data | None = None  # records of the same distribution, none of them trained on, that the attacker owns
+
+    def __post_init__(self) -> None:
+        check_min(self, count=1, records=1)
+        if self.change not in ("deleted", "added"):
+            message = f"`change` must be `deleted` or `added`, got {self.change!r}"
+            raise BadInput(message, code="unknown-name", argument="change")
+        if self.change == "deleted" and self.count >= self.records:
+            message = f"`count` must be less than the {self.records} `records` it is deleted from, got {self.count}"
+            raise BadInput(message, code="out-of-range", argument="count")
 
 
 @final

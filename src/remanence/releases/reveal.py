@@ -6,17 +6,20 @@ A `Case` holds both; only `evaluate` opens the truth.
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Generic, TypeAlias, TypedDict, TypeVar, final
+from typing import Generic, Literal, TypeAlias, TypedDict, TypeVar, final
+from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
 
 from remanence.bounds import Bounds
-from remanence.engine import GenericEngine
+from remanence.engine import GenericEngine, train
 from remanence.errors import BadInput
 from remanence.releases.defenses import Defense, defended
 from remanence.releases.releases import (
     AllButOne,
     AllButOneUnknownInit,
+    BeforeAndAfter,
     FineTuned,
     FineTunedUnknownRecipe,
     Gradient,
@@ -26,6 +29,7 @@ from remanence.releases.releases import (
 )
 from remanence.releases.victim import Victim
 from remanence.seeds import derive_seed
+from remanence.training.training import Training
 from remanence.types import Data, Params
 
 R = TypeVar("R")
@@ -73,6 +77,41 @@ def all_but_one_unknown_init(victim: Victim) -> Case[AllButOneUnknownInit]:
     _check_one(victim)
     release = AllButOneUnknownInit(**_published(victim), training=victim.training, fixed=victim.fixed)
     return Case(release=release, truth=victim.private)
+
+
+def before_and_after(
+    victim: Victim, *, change: Literal["deleted", "added"] = "deleted", public: Data | None = None, seed: int = 0
+) -> Case[BeforeAndAfter]:
+    """Release two versions: the victim, and the same trained by the same recipe on the fixed records alone; withhold
+    the private records, which are what was deleted or added, and the fixed ones. `seed` shuffles the mini-batches of
+    the retraining."""
+    without, fixed, private = _trained_without(victim, seed), len(victim.fixed), len(victim.private)
+    versions = (victim.final, without) if change == "deleted" else (without, victim.final)
+    release = BeforeAndAfter(
+        **_published(victim) | {"final": versions[1]},
+        before=versions[0],
+        training=victim.training,
+        records=fixed + private if change == "deleted" else fixed,
+        change=change,
+        count=private,
+        public=public,
+    )
+    return Case(release=release, truth=victim.private)
+
+
+_WITHOUT: WeakKeyDictionary[Data, tuple[Training, int, Params, Params]] = WeakKeyDictionary()
+
+
+def _trained_without(victim: Victim, seed: int) -> Params:
+    """The weights without the private records; victims that share all else share these, and they are trained once."""
+    if found := _WITHOUT.get(victim.fixed):
+        training, trained_by, initial, final_params = found
+        alike = (training, trained_by) == (victim.training, seed)
+        if alike and all(torch.equal(p, victim.initial[name]) for name, p in initial.items()):
+            return final_params
+    final_params = train(victim.training, victim.model, victim.initial, victim.fixed, seed=seed)
+    _WITHOUT[victim.fixed] = victim.training, seed, victim.initial, final_params
+    return final_params
 
 
 class _Published(TypedDict):

@@ -2,7 +2,7 @@
 
 from remanence.training.dp import DPGD
 from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, Loss, SquaredError
-from remanence.training.optimizers import SGD, Adam, AdamW, Optimizer, RMSProp
+from remanence.training.optimizers import SGD, Adam, AdamW, Optimizer, QuasiNewton, RMSProp
 from remanence.training.schedules import ByLoss, UntilStationary
 from remanence.training.training import Training, remaining_fraction
 
@@ -17,6 +17,7 @@ __all__ = [
     "Logistic",
     "Loss",
     "Optimizer",
+    "QuasiNewton",
     "RMSProp",
     "SquaredError",
     "Training",

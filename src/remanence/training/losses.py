@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid, softplus
 
+from remanence.errors import BadInput, check_min
+
 
 class Loss(Protocol):
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor: ...
@@ -24,12 +26,25 @@ class Loss(Protocol):
 class CrossEntropy:
     """The mean over the batch."""
 
+    label_smoothing: float = 0.0  # as torch's: this probability is spread over all classes
+
+    def __post_init__(self) -> None:
+        check_min(self, label_smoothing=0)
+        if self.label_smoothing >= 1:
+            message = f"`label_smoothing` of CrossEntropy must be below 1, got {self.label_smoothing:g}"
+            raise BadInput(message, code="out-of-range", argument="label_smoothing")
+
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy(logits, labels)
+        return cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
 
     def grad_logits(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The softmax minus one at the label: there it is minus the sum of the other classes, which 1 - p would round
         off. With probabilities in place of labels, the softmax minus these."""
+        if self.label_smoothing:
+            targets = labels if labels.is_floating_point() else _is_label(logits, labels).to(logits)
+            return logits.softmax(-1) - targets.lerp(
+                torch.full_like(targets, 1 / logits.shape[-1]), self.label_smoothing
+            )
         if labels.is_floating_point():
             return logits.softmax(-1) - labels
         is_label = _is_label(logits, labels)
@@ -93,6 +108,11 @@ class LogOf:
     divided by the loss, however small."""
 
     loss: CrossEntropy | Logistic
+
+    def __post_init__(self) -> None:
+        if isinstance(self.loss, CrossEntropy) and self.loss.label_smoothing:
+            message = "`loss` must be without label smoothing, with which it does not fall to zero"
+            raise BadInput(message, code="unsupported-training", argument="loss")
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         per_example = _log_softplus(self.loss.log_odds(logits, labels))

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias, final
 import torch
 from torch import Tensor
 
-from remanence.errors import check_min
+from remanence.errors import BadInput, check_above, check_min
 from remanence.types import Params
 
 State: TypeAlias = tuple[Params, ...]
@@ -115,6 +115,27 @@ class RMSProp:
     def update(self, params: Params, grads: Params, state: State, step: int) -> tuple[Params, State]:
         second = {name: self.decay * state[0][name] + (1 - self.decay) * g * g for name, g in grads.items()}
         return {n: p - self.lr * grads[n] / (_root(second[n]) + self.eps) for n, p in params.items()}, (second,)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class QuasiNewton:
+    """L-BFGS to the minimum of a linear model's regularised loss, in at most as many steps as the training has epochs;
+    `remanence.engine` runs it. It has no learning rate, and cannot be simulated step by step."""
+
+    tolerance: float = 1e-9  # it stops where no entry of the mean gradient is larger
+    preconditioned: bool = True  # by the Hessian, and ensembles start where they meet; scikit-learn's L-BFGS is not
+    lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_above(self, tolerance=0)
+
+    def init(self, params: Params) -> State:
+        message = "`optimizer` QuasiNewton is not taken step by step, as this needs: give SGD, Adam, AdamW or RMSProp"
+        raise BadInput(message, code="unsupported-training", argument="optimizer")
+
+    def update(self, params: Params, grads: Params, state: State, step: int) -> tuple[Params, State]:
+        return params, self.init(params)
 
 
 def _root(second: Tensor) -> Tensor:

@@ -29,7 +29,6 @@ from remanence.models import (
     torch_params,
     without_head,
 )
-from remanence.models.backbones import has_bounds
 from remanence.progress import track
 from remanence.seeds import derive_seed
 from remanence.training import Adam
@@ -152,7 +151,6 @@ class Setting:
     inversion: FittedInversion
     held_out: Data  # embeddings, as the next
     known: Data
-    unit: float  # of embeddings: their standard deviation over that of pixels
     accuracy: Measure | None  # of the network that the backbone is part of
 
     def private(self, per_class: int) -> tuple[Data, Data]:
@@ -173,10 +171,7 @@ def setting(scale: Scale, kind: Kind, seed: int, device: torch.device) -> Settin
     else:
         backbone = alexnet(known.shape, like=known.x[:0])
     raw = backbone.to(device).embed(known.x)
-    std, largest = float(raw.std(0).square().mean().sqrt()), float(raw.max())
-    # Where records must lie in [0, 1], embeddings of other images may be twice as large as the largest public one.
-    scale_of = std / PIXEL_STD if has_bounds() else 2 * largest
-    backbone = replace(backbone.to(device), scale=scale_of)
+    backbone = replace(backbone.to(device), scale=float(raw.std(0).square().mean().sqrt()) / PIXEL_STD)
     # of a trained network the decoder learns from images that are as new to it as the private ones are
     learnt = known if kind == "published" else images.public
     if scale != "smoke":
@@ -187,7 +182,6 @@ def setting(scale: Scale, kind: Kind, seed: int, device: torch.device) -> Settin
         inversion=SIZES[scale].inversion.fit(backbone, learnt, seed=derive_seed(seed, "inversion")),
         held_out=embedded(backbone, images.held_out),
         known=embedded(backbone, known),
-        unit=std / scale_of / PIXEL_STD,
         accuracy=accuracy,
     )
 

@@ -7,14 +7,12 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cosine_similarity, normalize
 
-from remanence.attacks import ImagePrior, Rounds, Search, Stationarity
+from remanence.attacks import Rounds, Search, Stationarity
 from remanence.diagnostics.preflight import run_preflight
 from remanence.engine import train
 from remanence.experiments import Figure, Measure, Outcome, Scale
-from remanence.metrics import SSIM, Metric, Scores, evaluate
-from remanence.metrics.base import paired, pairwise
+from remanence.metrics import COSINE, SSIM, Scores, evaluate
 from remanence.models import mlp, normalized, normalized_params, torch_params
 from remanence.releases import Victim, check_fit, weights_only
 from remanence.seeds import derive_seed
@@ -29,12 +27,6 @@ HIDDEN: dict[Scale, tuple[int, ...]] = {"smoke": (80, 80), "small": (300, 300), 
 # digits never leave their initial objective; at these one of four.
 ATTACK_LR, INIT_STD = 0.02, 0.05
 FROM_HEAD, FROM_TRUTH = "from the head", "from the true embeddings"
-COSINE = Metric(
-    name="embedding cosine",
-    paired=paired(lambda a, b: cosine_similarity(a, b, dim=1)),
-    pairwise=pairwise(lambda a, b: normalize(a, dim=1) @ normalize(b, dim=1).T),
-    higher_is_better=True,
-)
 
 
 @final
@@ -74,18 +66,16 @@ class Head:
         return victim
 
     def attack(self, setting: Setting) -> Stationarity:
-        """Stationarity in the units of embeddings; that they are not negative counts as much as the box of pixels."""
-        unit = setting.unit
+        """Stationarity, with settings for embeddings."""
         return Stationarity(
             candidates=self.per_class * setting.known.num_classes,
             search=Search(
-                optimizer=Adam(lr=ATTACK_LR * unit, eps=1e-20),
+                optimizer=Adam(lr=ATTACK_LR, eps=1e-20),
                 steps=self.steps,
                 restarts=self.restarts,
                 tf32=self.scale == "full",
             ),
-            init_std=INIT_STD * unit,
-            prior=ImagePrior(box=0.1 / unit**2),
+            init_std=INIT_STD,
             rounds=Rounds(levels=self.levels, keep_fractions=self.keep_fractions),
         )
 
@@ -93,10 +83,9 @@ class Head:
 def build(
     setting: Setting, data: Data, hidden: Sequence[int], seed: int, *, centred: bool = True
 ) -> tuple[nn.Module, Params]:
-    """An MLP with ReLU on embeddings and its initial weights; it subtracts their public mean and divides by one number,
-    both of which are released with it."""
+    """An MLP with ReLU on embeddings, less their public mean, which is released with it, and its initial weights."""
     inner = mlp(data.shape, data.num_classes, hidden=hidden, activation=nn.ReLU)
-    model = normalized(inner, setting.known.x.mean(0) if centred else 0.0, setting.unit)
+    model = normalized(inner, setting.known.x.mean(0) if centred else 0.0, 1.0)
     initial = normalized_params(model, torch_params(inner, seed=seed))
     return model, {name: p.to(data.x) for name, p in initial.items()}
 

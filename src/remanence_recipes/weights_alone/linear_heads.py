@@ -19,7 +19,7 @@ from remanence.attacks import GLM
 from remanence.engine import train
 from remanence.experiments import Measure, Outcome, Scale, attack_cases
 from remanence.experiments.checks import fewer_weights_than_values
-from remanence.metrics import identity
+from remanence.metrics import COSINE, identity
 from remanence.metrics.statistics import bootstrap_mean
 from remanence.releases import Victim, all_but_one, check_fit, train_victims
 from remanence.seeds import derive_seed
@@ -28,7 +28,7 @@ from remanence.types import Data
 from remanence_recipes.records import first_of_each_class
 from remanence_recipes.weights_alone.backbones import Setting
 from remanence_recipes.weights_alone.evaluation import accuracy_of, found
-from remanence_recipes.weights_alone.heads import COSINE, FROM_TRUTH, build, compare_images, score_embeddings
+from remanence_recipes.weights_alone.heads import FROM_TRUTH, build, compare_images, score_embeddings
 
 _ROUNDING = 1e-6  # of the largest singular value, below which others are none
 

@@ -2,21 +2,22 @@
 
 For an MLP  a_k = h_(k-1) W_k' + b_k,  h_k = relu(a_k)  with logits a_L, records i and multipliers `top` (i, class), the
 weights that candidates explain are  W_k = D_k' h_(k-1)  with  D_L = top,  D_(k-1) = (D_k W_k) * s_(k-1). The derivative
-s of the activation is sigmoid(alpha a) for the surrogate and 1[a > 0] for plain ReLU. The objective is the sum of the
-squared residuals, each layer over a scale of its own (Buzaglo et al. 2023). A leading dimension stacks restarts: the
-weights are shared, and products with them are one product.
+s of the activation is sigmoid(alpha a) for the surrogate and 1[a > 0] for plain ReLU, and its own for a smooth
+activation (`activations`). The objective is the sum of the squared residuals, each layer over a scale of its own
+(Buzaglo et al. 2023). A leading dimension stacks restarts: the weights are shared, and products with them are one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import leaky_relu, linear
 
+from remanence.attacks.weights import activations as functions
 from remanence.engine import mlp
-from remanence.models.structure import MLP, parse
+from remanence.models.structure import MLP, Structure, parse
 from remanence.types import Params
 
 _MIN_FACTOR = 1e-6  # of the multipliers: at zero every gradient would be zero
@@ -34,6 +35,7 @@ class Layer:
     scale: float = 1.0  # by which the squared residual of the weight is divided
     bias_scale: float = 1.0
     whitening: tuple[Tensor, Tensor] | None = None  # L and R: the residual of the weight, and its target, are  L . R
+    activation: nn.Module = nn.ReLU()  # after the layer, unless it is the last
 
     def whiten_inputs(self, inputs: Tensor) -> Tensor:
         return inputs if self.whitening is None else inputs @ self.whitening[1]
@@ -45,11 +47,12 @@ class Layer:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Activations:
-    """What a forward pass leaves: the `inputs` of each layer, and the derivative of each activation. It is a sigmoid of
-    `alpha` times the pre-activation or, with None, the step of plain ReLU."""
+    """What a forward pass leaves: the `inputs` of each layer, and the derivative of each activation. That of ReLU is a
+    sigmoid of `alpha` times the pre-activation or, with None, the step of plain ReLU."""
 
     inputs: list[Tensor]
     derivatives: list[Tensor]
+    seconds: list[Tensor | None]  # second derivatives; None for ReLU, whose follow from the first
     alpha: Tensor | None
     logits: Tensor
 
@@ -65,19 +68,34 @@ class Residual:
     objective: Tensor  # (restarts,)
 
 
-def layers_of(model: nn.Module, final: Params, shape: Sequence[int]) -> tuple[Layer, ...] | None:
-    """The layers of an MLP with ReLU; None for another network."""
+def layers_of(
+    model: nn.Module, final: Params, shape: Sequence[int], *, relu_only: bool = True
+) -> tuple[Layer, ...] | None:
+    """The layers of an MLP with ReLU, or with any activation of `activations`; None for another network."""
     structure = parse(model, shape)
-    if mlp.refusal(structure) or not isinstance(structure, MLP):
+    if _refusal(structure, relu_only) or not isinstance(structure, MLP):
         return None
+    after = (*structure.activations, nn.Identity())
     weights = [final[layer.weight] for layer in structure.layers]
     biases = [final[layer.bias] if layer.has_bias else None for layer in structure.layers]
-    return tuple(Layer(weight=w, bias=b, target=w, bias_target=b) for w, b in zip(weights, biases, strict=True))
+    return tuple(
+        Layer(weight=w, bias=b, target=w, bias_target=b, activation=activation)
+        for w, b, activation in zip(weights, biases, after, strict=True)
+    )
 
 
-def why_no_layers(model: nn.Module, shape: Sequence[int]) -> str:
+def why_no_layers(model: nn.Module, shape: Sequence[int], *, relu_only: bool = True) -> str:
     """Why `layers_of` finds none; empty where it does."""
-    return mlp.refusal(parse(model, shape)) or ""
+    return _refusal(parse(model, shape), relu_only) or ""
+
+
+def _refusal(structure: Structure, relu_only: bool) -> str | None:
+    if relu_only or not isinstance(structure, MLP):
+        return mlp.refusal(structure)
+    for layer, activation in zip(structure.layers, structure.activations, strict=False):
+        if (got := functions.refusal(activation)) is not None:
+            return f"the activation after `{layer.path}` of the net is {got}"
+    return mlp.refusal(replace(structure, activations=tuple(nn.ReLU() for _ in structure.activations)))
 
 
 def margin_signs(logits: Tensor, labels: Tensor, *, signed: bool) -> Tensor:
@@ -94,18 +112,28 @@ def forward(
     layers: Sequence[Layer], x: Tensor, alpha: Tensor | None, shifts: Sequence[Tensor] | None = None
 ) -> Activations:
     """`shifts` are added to alpha a inside the surrogate: at a = 0 any derivative from 0 to 1 is as good as another."""
-    inputs, derivatives = [x], []
+    inputs, derivatives, seconds = [x], list[Tensor](), list[Tensor | None]()
     for index, layer in enumerate(layers):
         out = linear(inputs[-1], layer.weight, layer.bias)
         if index == len(layers) - 1:
             break
-        if alpha is None:
-            derivatives.append((out > 0).to(out))
+        slope = functions.negative_slope(layer.activation)
+        second: Tensor | None = None
+        if slope is None:
+            value, first, second = functions.smooth(layer.activation, out)
+        elif alpha is None:
+            value, first = leaky_relu(out, slope), (out > 0).to(out).mul_(1 - slope).add_(slope)
         else:
             scaled = alpha * out if shifts is None else torch.addcmul(shifts[index], alpha, out)
-            derivatives.append(scaled.sigmoid_())
-        inputs.append(out.relu_())
-    return Activations(inputs=inputs, derivatives=derivatives, alpha=alpha, logits=out)
+            first = scaled.sigmoid_()
+            if slope:
+                second = alpha * (1 - slope) * first * (1 - first)
+                first = slope + (1 - slope) * first
+            value = leaky_relu(out, slope) if slope else out.relu_()
+        inputs.append(value)
+        derivatives.append(first)
+        seconds.append(second)
+    return Activations(inputs=inputs, derivatives=derivatives, seconds=seconds, alpha=alpha, logits=out)
 
 
 def backward(layers: Sequence[Layer], activations: Activations, top: Tensor) -> list[Tensor]:
@@ -216,13 +244,32 @@ def grad_inputs(
         total = _add_product(total, deltas, residual.weights[index], -2 / layer.scale, last=last)
         if index == 0:
             return total
-        derivative = activations.derivatives[index - 1]
-        if activations.alpha is None:
+        derivative, second_derivative = activations.derivatives[index - 1], activations.seconds[index - 1]
+        if second_derivative is not None:
+            errors = _add_product(None, residual.deltas[index], layer.weight)
+            grad_out = total.mul_(derivative).add_(grad_deltas[index - 1] * errors * second_derivative)
+        elif activations.alpha is None:
             grad_out = total.mul_(derivative)
         else:  # D is a multiple of the derivative s, whose own derivative is alpha s (1 - s)
             second = (grad_deltas[index - 1] * residual.deltas[index - 1]).mul_(activations.alpha)
             grad_out = second.lerp_(total, derivative)
     raise AssertionError
+
+
+def grad_shifts(
+    layers: Sequence[Layer], activations: Activations, residual: Residual, grad_deltas: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """The gradient by the shifts of each surrogate; None for a smooth activation, which has none."""
+    grads = list[Tensor | None]()
+    parts = zip(layers[1:], grad_deltas, residual.deltas, activations.derivatives, activations.seconds, strict=False)
+    for index, (layer, grad, delta, derivative, second) in enumerate(parts):
+        if functions.negative_slope(layers[index].activation) is None or activations.alpha is None:
+            grads.append(None)
+        elif second is None:
+            grads.append(grad * delta * (1 - derivative))
+        else:
+            grads.append(grad * (residual.deltas[index + 1] @ layer.weight) * second / activations.alpha)
+    return grads
 
 
 def _add_product(

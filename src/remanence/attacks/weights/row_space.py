@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import sqrt
 from typing import final
 
 import torch
@@ -63,6 +64,7 @@ class RowSpace:
             bias=bias if bias is None or centre is None else bias + weight @ centre,
             target=target,
             bias_target=bias,
+            activation=layers[0].activation,
             scale=scale,
             bias_scale=scale if bias is None or centre is None else scale * _bias_scale(bias, centre, whitening),
         )
@@ -81,13 +83,12 @@ class RowSpace:
 
     def to_float32(self) -> "RowSpace":
         layers = tuple(
-            Layer(
+            replace(
+                layer,
                 weight=layer.weight.float(),
                 bias=None if layer.bias is None else layer.bias.float(),
                 target=layer.target.float(),
                 bias_target=None if layer.bias_target is None else layer.bias_target.float(),
-                scale=layer.scale,
-                bias_scale=layer.bias_scale,
                 whitening=layer.whitening and (layer.whitening[0].float(), layer.whitening[1].float()),
             )
             for layer in self.layers
@@ -132,12 +133,12 @@ def leftover_std(weight: Tensor, rank: int) -> float:
     beyond the first `rank`, which hold the records."""
     rows, columns = (max(side - rank, 1) for side in weight.shape)
     tail = torch.linalg.svdvals(weight)[rank:].square().sum()
-    return float(tail / (rows * columns)) ** 0.5
+    return sqrt(float(tail) / (rows * columns))
 
 
 def edge(weight: Tensor, std: float) -> float:
     """The largest singular value of independent noise of this standard deviation, in the shape of `weight`."""
-    return std * sum(side**0.5 for side in weight.shape)
+    return std * sum(map(sqrt, weight.shape))
 
 
 def rank_by_gap(values: Tensor) -> int | None:

@@ -87,7 +87,7 @@ class Rounds:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Stationarity:
-    """For MLPs with ReLU. The learning rate is in units of pixels; the optimizer's eps is tiny, because at first
+    """For MLPs. The learning rate is in units of pixels; the optimizer's eps is tiny, because at first
     gradients are, and only their direction counts. The defaults were chosen on true digits and CIFAR-10 images."""
 
     candidates: int | None = None  # None: as many as the rank of the first layer
@@ -109,9 +109,10 @@ class Stationarity:
 
     def run(self, release: KnowsFinal, *, seed: int) -> Reconstruction:
         require(release, KnowsFinal, by=type(self).__name__)
-        layers = residual.layers_of(release.model, self.preprocessing.scale(release), release.shape)
+        scaled = self.preprocessing.scale(release)
+        layers = residual.layers_of(release.model, scaled, release.shape, relu_only=False)
         if layers is None or len(layers) < 2:
-            why = residual.why_no_layers(release.model, release.shape) or "the net has no hidden layer"
+            why = residual.why_no_layers(release.model, release.shape, relu_only=False) or "the net has no hidden layer"
             problem = f"Stationarity cannot reconstruct from this `model`, use KKT: {why}"
             raise BadInput(problem, code="unsupported-model", argument="release")
         outputs = len(layers[-1].weight)
@@ -265,9 +266,10 @@ class BalancedWeights:
         residual.grad_inputs(layers, activations, left, grad_deltas, grad_logits=grad_logits, out=grad_z)
         grads = {"z": grad_z}
         if reach:
-            parts = zip(self.shift_names, grad_deltas, left.deltas, activations.derivatives, shifts, strict=False)
-            for name, grad, delta, derivative, shift in parts:
-                grads[name] = grad * delta * (1 - derivative) * reach * (1 - shift.square()) * self.shifted
+            grad_shifts = residual.grad_shifts(layers, activations, left, grad_deltas)
+            for name, grad, shift in zip(self.shift_names, grad_shifts, shifts, strict=True):
+                if grad is not None:
+                    grads[name] = grad * reach * (1 - shift.square()) * self.shifted
         return left.objective + penalty, grads
 
     def _prior(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -42,6 +42,7 @@ REFERENCES: Final[dict[str, Reference]] = {
     "GradientMatching": Reference(text="Zhu et al., NeurIPS 2019; Geiping et al., NeurIPS 2020", year=2020),
     "Differencing": Reference(text="Denning, Denning, Schwartz, ACM TODS 1979, on a scaler's mean", year=1979),
     "GLM": Reference(text="Balle, Cherubin, Hayes, IEEE S&P 2022, convex models", year=2022),
+    "NewtonStep": Reference(text="Bertran et al., NeurIPS 2024", year=2024),
     "RecoNN": Reference(text="Balle, Cherubin, Hayes, IEEE S&P 2022", year=2022),
     "Mnemonist": Reference(text="Shahin Shamsabadi et al., UAI 2023", year=2023),
     "KKT": Reference(text="Haim et al., NeurIPS 2022; Buzaglo et al., NeurIPS 2023", year=2023),

@@ -8,7 +8,7 @@ THREATS: Final[dict[str, tuple[str, ...]]] = {
     "an attacker who has all records but one": ("AllButOne", "AllButOneUnknownInit"),
     "a federated update": ("Gradient", "LocalUpdate"),
     "queries to a served model": (),
-    "several releases of one model together": (),
+    "several releases of one model together": ("BeforeAndAfter",),
 }
 
 

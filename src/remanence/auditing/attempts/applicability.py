@@ -25,6 +25,7 @@ from remanence.attacks import (
     GradientMatching,
     Linearised,
     Mnemonist,
+    NewtonStep,
     RecoNN,
     ShadowAttack,
     SimuDy,
@@ -33,7 +34,7 @@ from remanence.attacks import (
     with_search,
 )
 from remanence.auditing.attempts.refusals import missing_knowledge, refusal_words
-from remanence.auditing.attempts.settings import kkt, reconstructor, stationarity
+from remanence.auditing.attempts.settings import kkt, newton_step, reconstructor, stationarity
 from remanence.errors import BadInput, unknown_name
 from remanence.progress import OutOfTime, time_limit, track
 from remanence.releases import (
@@ -44,6 +45,7 @@ from remanence.releases import (
     KnowsGradient,
     KnowsTraining,
     KnowsUpdate,
+    KnowsVersions,
     LocalUpdate,
     require,
 )
@@ -54,6 +56,7 @@ _WARMING = 10.0  # probes: a first run that takes no longer is timed once more
 _PROBE = 2.0  # seconds: an attack that does not search is stopped then, a search not probed again
 _MAX_UNKNOWNS = 2e8  # numbers that are searched for at once
 UPDATE, WEIGHTS, BASE, OTHERS = "an update", "the weights", "the weights and the base", "all records but one"
+VERSIONS = "two versions"
 
 
 @final
@@ -90,6 +93,7 @@ _KINDS = (  # cheapest first, as far as that can be said without a release
     _Kind(attack=Stein, needs=KnowsGradient, knowledge=UPDATE, settings=lambda release, n: Stein()),
     _Kind(attack=Differencing, needs=KnowsFixed, knowledge=OTHERS, settings=lambda release, n: Differencing()),
     _Kind(attack=GLM, needs=KnowsFixed, knowledge=OTHERS, settings=lambda release, n: GLM()),
+    _Kind(attack=NewtonStep, needs=KnowsVersions, knowledge=VERSIONS, settings=newton_step),
     _Kind(attack=GradientMatching, needs=KnowsUpdate, knowledge=UPDATE, settings=lambda release, n: GradientMatching()),
     _Kind(attack=Stationarity, needs=KnowsFinal, knowledge=WEIGHTS, settings=stationarity),
     _Kind(attack=KKT, needs=KnowsFinal, knowledge=WEIGHTS, settings=kkt),

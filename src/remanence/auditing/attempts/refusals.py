@@ -17,6 +17,7 @@ _MISSING = {
     "final": "needs a published model: `remanence audit model`",
     "fixed": "needs all records but one, which an attacker of this release does not have: --fixed",
     "initial": "needs the model before training: --base",
+    "before": "needs another version of the model, from before records were deleted or added",
     "training": "needs the training recipe: --recipe",
 }
 
@@ -25,6 +26,7 @@ _NETWORKS = {
     "FirstLayer": "nets whose records enter a fully connected layer with a bias",
     "Stein": "fully connected nets with a hidden layer",
     "GLM": "linear models with an intercept",
+    "NewtonStep": "nets whose records enter a fully connected layer with a bias",
     "Differencing": "models with a scaler that was fitted to the records",
     "Stationarity": "fully connected nets with ReLU and a hidden layer",
 }

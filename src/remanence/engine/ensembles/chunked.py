@@ -9,11 +9,12 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from remanence.engine.base import GenericEngine, on_batches
+from remanence.engine.convex import minimised_ensemble
 from remanence.engine.cuda import precision
 from remanence.engine.ensembles import cnn, mlp
 from remanence.models import activations
 from remanence.seeds import derive_seed
-from remanence.training import CrossEntropy, Training
+from remanence.training import CrossEntropy, QuasiNewton, Training
 from remanence.types import Data, Params, concat
 
 CPU_CHUNK, CPU_CONV_CHUNK, DEVICE_CHUNK = 128, 16, 2048  # models at once: larger chunks gain nothing
@@ -88,7 +89,10 @@ def _train(
 
 
 def trainer(training: Training, model: nn.Module, fixed: Data) -> Callable[..., Params]:
-    """The function that trains an ensemble: MLPs and CNNs by full batches and cross-entropy have one of their own."""
+    """The function that trains an ensemble: MLPs and CNNs by full batches and cross-entropy have one of their own,
+    and so have linear models that are trained to their minimum."""
+    if isinstance(training.optimizer, QuasiNewton):
+        return minimised_ensemble
     full_batch = training.batch_size is None or training.batch_size > len(fixed)
     if full_batch and isinstance(training.loss, CrossEntropy):
         if mlp.layers_of(model, fixed.shape) is not None:

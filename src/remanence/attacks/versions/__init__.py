@@ -1,0 +1,1 @@
+"""Attacks on two versions of one model."""
