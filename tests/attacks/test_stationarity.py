@@ -73,7 +73,7 @@ def test_directions_grow_by_equal_ratios_and_those_in_front_read_as_before() -> 
 @pytest.mark.parametrize(("loss", "usual"), [(None, 1.0), (Logistic(), 0.0)], ids=["five classes", "one output"])
 def test_inner_layers_are_whitened_where_there_are_several_classes(loss: Logistic | None, usual: float) -> None:
     shown = weights_only(stationary(loss, hidden=(40, 30))).release
-    attack = with_search(Stationarity(candidates=RECORDS, loss=loss or CrossEntropy()), steps=5, restarts=1)
+    attack = with_search(Stationarity(candidates=RECORDS, loss=loss or CrossEntropy()), steps=200, restarts=1)
     by_power = {
         power: replace(attack, whitening=Powers(inner=power)).run(shown, seed=0).x for power in (None, 0.0, 0.5, 1.0)
     }

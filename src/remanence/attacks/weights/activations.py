@@ -1,7 +1,7 @@
 """Activations with their first and second derivatives, which the gradient of a gradient takes.
 
 Smooth ones have both. ReLU and leaky ReLU have a boundary, where a surrogate stands for the step of the derivative:
-negative_slope + (1 - negative_slope) sigmoid(alpha a + shift).
+leak + (1 - leak) sigmoid(alpha a + shift).
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from torch.nn.functional import gelu, softplus
 Derivatives: TypeAlias = tuple[Tensor, Tensor, Tensor]  # the activation, its derivative and the derivative of that
 
 
-def negative_slope(module: nn.Module) -> float | None:
+def derivative_below_zero(module: nn.Module) -> float | None:
     """The derivative of a ReLU or leaky ReLU at negative values; None for a smooth activation."""
     if isinstance(module, nn.LeakyReLU):
         return float(module.negative_slope)

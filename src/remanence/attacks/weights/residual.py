@@ -117,19 +117,19 @@ def forward(
         out = linear(inputs[-1], layer.weight, layer.bias)
         if index == len(layers) - 1:
             break
-        slope = functions.negative_slope(layer.activation)
+        leak = functions.derivative_below_zero(layer.activation)
         second: Tensor | None = None
-        if slope is None:
+        if leak is None:
             value, first, second = functions.smooth(layer.activation, out)
         elif alpha is None:
-            value, first = leaky_relu(out, slope), (out > 0).to(out).mul_(1 - slope).add_(slope)
+            value, first = leaky_relu(out, leak), (out > 0).to(out).mul_(1 - leak).add_(leak)
         else:
             scaled = alpha * out if shifts is None else torch.addcmul(shifts[index], alpha, out)
             first = scaled.sigmoid_()
-            if slope:
-                second = alpha * (1 - slope) * first * (1 - first)
-                first = slope + (1 - slope) * first
-            value = leaky_relu(out, slope) if slope else out.relu_()
+            if leak:
+                second = alpha * (1 - leak) * first * (1 - first)
+                first = leak + (1 - leak) * first
+            value = leaky_relu(out, leak) if leak else out.relu_()
         inputs.append(value)
         derivatives.append(first)
         seconds.append(second)
@@ -263,7 +263,7 @@ def grad_shifts(
     grads = list[Tensor | None]()
     parts = zip(layers[1:], grad_deltas, residual.deltas, activations.derivatives, activations.seconds, strict=False)
     for index, (layer, grad, delta, derivative, second) in enumerate(parts):
-        if functions.negative_slope(layers[index].activation) is None or activations.alpha is None:
+        if functions.derivative_below_zero(layers[index].activation) is None or activations.alpha is None:
             grads.append(None)
         elif second is None:
             grads.append(grad * delta * (1 - derivative))

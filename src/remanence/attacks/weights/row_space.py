@@ -187,8 +187,8 @@ def _whitened(layer: Layer, power: float, records: int) -> Layer:
     what distinguishes their records has small singular values. The smallest are what is left of the initial weights:
     those beyond half the number of records, or of all, are raised to the one there, or to the largest of noise."""
     rank = min(records, *layer.weight.shape) // 2
-    least = edge(layer.weight, leftover_std(layer.weight, records)) / float(torch.linalg.matrix_norm(layer.weight, 2))
-    whitened = WhitenedLayer.from_matrix(layer.weight, power=power, rank=rank, min_ratio=max(_MIN_RATIO, least))
+    ratio = edge(layer.weight, leftover_std(layer.weight, records)) / float(torch.linalg.matrix_norm(layer.weight, 2))
+    whitened = WhitenedLayer.from_matrix(layer.weight, power=power, rank=rank, min_ratio=max(_MIN_RATIO, ratio))
     return replace(
         layer,
         target=whitened.target,

@@ -181,6 +181,7 @@ class Stationarity:
             alpha=torch.zeros_like(z[..., :1]),
             shifted=~reset,
             tv=z.new_zeros(()),
+            tempering=z.new_ones(()),
         )
 
     @torch.no_grad()
@@ -208,6 +209,10 @@ class BalancedWeights:
     directions) of candidates and the shifts of their derivatives (restarts, n, neurons).
 
     Candidates that are not `reset` come from another search: their surrogate is sharp, and they move slowly.
+
+    The multipliers of a record are its error by the logits, whose norm is tempered, from one for all records to what
+    the loss says: while candidates are far from records, one that the model misclassifies has an error that is
+    thousands of times larger than those of all others, and the search would stop there.
     """
 
     attack: Stationarity
@@ -219,9 +224,10 @@ class BalancedWeights:
     second_half: float  # progress from which on all shifts are optimised: a wide surrogate needs none
     initial: Variables
     reset: Tensor  # (restarts, n, 1)
-    alpha: Tensor  # beta in units of pre-activations, (restarts, n, 1); filled in place, as the next two
+    alpha: Tensor  # beta in units of pre-activations, (restarts, n, 1); filled in place, as the next three
     shifted: Tensor  # whose shifts are optimised
     tv: Tensor  # weight of the total variation
+    tempering: Tensor  # 0: all multipliers have one norm; 1: those of the loss
     capturable: bool = True
 
     @property
@@ -238,6 +244,7 @@ class BalancedWeights:
         beta = Surrogate(beta=self.attack.surrogate.beta).beta_at(progress)
         self.alpha.copy_(torch.where(self.reset, beta, self.attack.surrogate.beta[1]) * self.space.beta_scale)
         self.shifted.copy_(~self.reset | late)
+        self.tempering.fill_(1.0 if late else progress / self.second_half)
         self.tv.fill_(self.attack.prior.total_variation if late else 0.0)  # before, it would outweigh all else
 
     def select(self, restarts: Tensor) -> "BalancedWeights":
@@ -253,10 +260,13 @@ class BalancedWeights:
         layers, z, shifts = self.space.layers, v["z"], [v[name].tanh() for name in self.shift_names]
         reach = self.attack.surrogate.max_shift
         activations = residual.forward(layers, z, self.alpha, [reach * shift for shift in shifts])
-        top = -self.attack.loss.grad_logits(activations.logits, self.labels)
-        left, factor = residual.fit_scale(layers, residual.unexplained(layers, activations, top))
+        errors = -self.attack.loss.grad_logits(activations.logits, self.labels)
+        norms = errors.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(errors.dtype).tiny)
+        unit, power = errors / norms, self.tempering
+        left, factor = residual.fit_scale(layers, residual.unexplained(layers, activations, norms**power * unit))
         grad_deltas = residual.grad_deltas(layers, activations, left)
-        direction = factor[:, None, None] * grad_deltas[-1]
+        direction = factor[:, None, None] * norms ** (power - 1) * grad_deltas[-1]
+        direction = direction + (power - 1) * unit * (unit * direction).sum(-1, keepdim=True)
         grad_logits = -self.attack.loss.hvp_logits(activations.logits, self.labels, direction)
         flat = self.space.records(z).flatten(0, 1)
         x = self.attack.preprocessing.records(self.release, flat).unflatten(0, z.shape[:2])
