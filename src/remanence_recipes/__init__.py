@@ -17,6 +17,7 @@ from remanence_recipes.ablations import (
     heads,
     knowledge,
     mnemonist,
+    ordinary,
     query_point,
     reconn,
 )
@@ -43,7 +44,18 @@ _PAPERS = (
     *(on_mnist, on_cifar10, mnemonist_figures, planted, images, rates, haim2022, figures, published, mlps, resnets),
     bertran2024,
 )
-_ABLATIONS = (first_layer_span, knowledge, mnemonist, reconn, defenses, query_point, batch_size, embeddings, heads)
+_ABLATIONS = (
+    first_layer_span,
+    knowledge,
+    mnemonist,
+    reconn,
+    defenses,
+    query_point,
+    batch_size,
+    embeddings,
+    heads,
+    ordinary,
+)
 RECIPES: dict[str, Recipe] = {
     name: recipe
     for module in (*_PAPERS, federated, level, power, attacks, *_ABLATIONS, demo)

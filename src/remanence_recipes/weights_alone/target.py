@@ -120,7 +120,7 @@ class Target:
 
     def data(self) -> Data:
         """The records: digits at smoke scale; with one output animals or odd digits against the others."""
-        images = _images("digits" if self.scale == "smoke" else self.source, shrunk=self.scale == "small")
+        images = distinct_images("digits" if self.scale == "smoke" else self.source, shrunk=self.scale == "small")
         if self.one_output:
             first = torch.isin(images.y, torch.tensor(ANIMALS)) if images.name == "cifar10" else images.y % 2 == 1
             return replace(images, y=first.long(), num_classes=2)
@@ -139,7 +139,7 @@ class Target:
             private, others = records.take(slice(0, self.records)), records.take(slice(self.records, len(records)))
         held_out = others.take(slice(0, max(HELD_OUT[self.scale], self.candidates)))
         if len(held_out) < self.candidates:
-            photographs = _images("cifar10", shrunk=self.scale == "small").take(slice(0, 2 * self.candidates))
+            photographs = distinct_images("cifar10", shrunk=self.scale == "small").take(slice(0, 2 * self.candidates))
             held_out = concat([held_out, photographs])
         return private.to("cpu", self.dtype), held_out.to("cpu", self.dtype)
 
@@ -226,7 +226,7 @@ class Target:
 
 
 @cache
-def _images(source: str, *, shrunk: bool) -> Data:
+def distinct_images(source: str, *, shrunk: bool) -> Data:
     """The distinct records of a data set; photographs, with `shrunk`, at half their side."""
     if source == "cifar100":
         path = next((root / CIFAR100 for root in data_folders() if (root / CIFAR100).is_file()), None)

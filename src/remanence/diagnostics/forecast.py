@@ -1,0 +1,77 @@
+"""What weights tell beforehand of how much Stationarity will find in them: no record and no search is needed.
+
+At a stationary point of a loss with weight decay, ReLU being homogeneous, incoming and outgoing weights of every
+hidden neuron have the same norm: summing theta dL/dtheta over the incoming ones and over the outgoing ones gives the
+same number (Du, Hu, Lee 2018), and weight decay balances it. What is left of the initial weights is noise, above which
+the directions of records have to stand out.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import exp, log10
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from remanence.attacks.weights import residual
+from remanence.attacks.weights.row_space import edge, leftover_std
+from remanence.errors import BadInput
+from remanence.types import Params
+
+_CENTRE, _SCALE, _COEFFICIENTS = (0.0, 0.0, 0.0, 0.0), (1.0, 1.0, 1.0, 1.0), (0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class WeightsForecast:
+    """Properties of trained weights, and the fraction of the records that Stationarity is expected to find."""
+
+    imbalance: float  # of hidden neurons: |in^2 - out^2| over in^2 + out^2, root mean square weighted by the latter
+    above_noise: float  # the fraction of the directions of records that stand above what is left of the initial weights
+    records_per_neuron: float  # of the first layer
+    outputs: int
+
+    @property
+    def features(self) -> tuple[float, ...]:
+        """What the forecast is made of."""
+        return log10(max(self.imbalance, 1e-3)), self.above_noise, log10(self.records_per_neuron), log10(self.outputs)
+
+    @property
+    def fraction(self) -> float:
+        """The expected fraction found: a logistic regression on victims of `ablations.ordinary_weights`."""
+        standard = [(f - c) / s for f, c, s in zip(self.features, _CENTRE, _SCALE, strict=True)]
+        return 1 / (1 + exp(-sum(a * f for a, f in zip(_COEFFICIENTS, (1.0, *standard), strict=True))))
+
+
+def forecast(model: nn.Module, final: Params, shape: Sequence[int], *, records: int) -> WeightsForecast:
+    """The forecast for an MLP that was trained on so many records."""
+    layers = residual.layers_of(model, final, shape, relu_only=False)
+    if layers is None or len(layers) < 2:
+        why = residual.why_no_layers(model, shape, relu_only=False) or "the net has no hidden layer"
+        raise BadInput(f"a forecast needs an MLP as `model`: {why}", code="unsupported-model", argument="model")
+    first = layers[0].weight
+    values = torch.linalg.svdvals(first)
+    rank = min(records, len(values))
+    noise = edge(first, leftover_std(first, rank))
+    return WeightsForecast(
+        imbalance=_imbalance(layers),
+        above_noise=float((values[:rank] > 1.05 * noise).double().mean()) * rank / records,
+        records_per_neuron=records / len(first),
+        outputs=len(layers[-1].weight),
+    )
+
+
+def _imbalance(layers: Sequence[residual.Layer]) -> float:
+    difference, total = layers[0].weight.new_zeros(()), layers[0].weight.new_zeros(())
+    for layer, following in pairwise(layers):
+        incoming = layer.weight.square().sum(1) + (0.0 if layer.bias is None else layer.bias.square())
+        outgoing = following.weight.square().sum(0)
+        difference = difference + (incoming - outgoing).square().sum()
+        total = total + _square(incoming + outgoing)
+    return float((difference / total).sqrt())
+
+
+def _square(x: Tensor) -> Tensor:
+    return x.square().sum()
