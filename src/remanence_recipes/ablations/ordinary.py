@@ -49,7 +49,7 @@ def ordinary_weights(scale: Scale) -> Sequence[Experiment]:
     slow = sgd(epochs, decay, lr=0.02)
     adam = replace(base.training, optimizer=Adam(lr=ADAM_LR))
     kinds = {
-        "inputs in [0, 1]": replace(base, inputs="unit"),
+        "inputs in [0, 1]": replace(base, inputs="unit", training=slow),
         "standardised inputs": base,
         f"mini-batches of {BATCH[scale]}": replace(
             base, inputs="unit", training=replace(slow, batch_size=BATCH[scale])
