@@ -26,6 +26,10 @@ _NETWORKS = {
     "Stein": "fully connected nets with a hidden layer",
     "GLM": "linear models with an intercept",
     "Differencing": "models with a scaler that was fitted to the records",
+    "ConvStationarity": (
+        "CNNs with two fully connected layers or more and ReLU between them (one is a combination of records for each "
+        "class, and no more)"
+    ),
     "Stationarity": "fully connected nets with ReLU and a hidden layer",
 }
 

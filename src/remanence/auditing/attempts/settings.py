@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import exp, log
 from typing import Any, cast
 
-from remanence.attacks import KKT, KKTRun, Preprocessing, RecoNN, Stationarity, with_search
+from remanence.attacks import KKT, ConvStationarity, KKTRun, Preprocessing, RecoNN, Stationarity, with_search
 from remanence.attacks.weights.residual import layers_of
 from remanence.auditing.checks.outputs import checked_logits
 from remanence.auditing.demo_models.presets import RECONSTRUCTOR
@@ -26,6 +26,10 @@ _KKT_NORM = 3.0  # geometric mean of the layers' norms, for which the authors' l
 
 def stationarity(release: Any, records: int) -> Stationarity:
     return Stationarity(candidates=records, loss=loss_of(release))
+
+
+def conv_stationarity(release: Any, records: int) -> ConvStationarity:
+    return ConvStationarity(candidates=records, loss=loss_of(release))
 
 
 def kkt(release: Any, records: int) -> KKT:
