@@ -11,6 +11,7 @@ from remanence.experiments import Experiment, Recipe, Scale
 from remanence_recipes import demo, federated, haim2022
 from remanence_recipes.ablations import (
     batch_size,
+    convolutions,
     defenses,
     embeddings,
     first_layer_span,
@@ -40,7 +41,10 @@ def _recipes_of(module: ModuleType) -> dict[str, Recipe]:
 
 
 _PAPERS = (on_mnist, on_cifar10, mnemonist_figures, planted, images, rates, haim2022, figures, published, mlps, resnets)
-_ABLATIONS = (first_layer_span, knowledge, mnemonist, reconn, defenses, query_point, batch_size, embeddings, heads)
+_ABLATIONS = (
+    *(first_layer_span, knowledge, mnemonist, reconn, defenses, query_point, batch_size, embeddings, heads),
+    convolutions,
+)
 RECIPES: dict[str, Recipe] = {
     name: recipe
     for module in (*_PAPERS, federated, level, power, attacks, *_ABLATIONS, demo)

@@ -21,7 +21,7 @@ from torch.nn.functional import linear
 from remanence.attacks.weights import residual
 from remanence.attacks.weights.row_space import RowSpace
 from remanence.bounds import centre, sample_about_centre, width
-from remanence.engine import Surrogate, precision
+from remanence.engine import Surrogate
 from remanence.errors import BadInput, check_between, check_min
 from remanence.models import MLP, Backbone, parse
 from remanence.releases import KnowsFinal, require
@@ -74,15 +74,29 @@ class ConvStationarity:
 
     def run(self, release: KnowsFinal, *, seed: int) -> Reconstruction:
         require(release, KnowsFinal, by=type(self).__name__)
+        problem, generator = self._problem(release), torch.Generator().manual_seed(seed)
+        shape = self.search.restarts, len(problem.labels), *release.shape
+        x = sample_about_centre(*shape, bounds=release.bounds, std=self.init_std, generator=generator)
+        objective = replace(problem, initial=x.to(problem.initial))
+        path = checkpoint_path(self.search.checkpoints, self, release, seed)
+        solution = minimise(objective, self.search, checkpoint=path, label="images")
+        found, index = solution.best()
+        return Reconstruction(x=found["x"], y=problem.labels, objective=float(solution.value[index]))
+
+    def objective(self, release: KnowsFinal, x: Tensor) -> "ExplainedHead":
+        """What `run` minimises, with these initial images (restarts, n, *shape) of the classes of `labels`: an owner
+        can see what the true images leave unexplained."""
+        return replace(self._problem(release), initial=x)
+
+    def _problem(self, release: KnowsFinal) -> "ExplainedHead":
+        """The objective without initial images."""
         parts = self._split(release)
         layers = residual.layers_of(parts.head.model, parts.head.final, parts.head.shape)
         assert layers is not None
-        check_outputs(self.loss, len(layers[-1].weight), release.num_classes)
-        like = layers[0].weight
+        like, outputs = layers[0].weight, len(layers[-1].weight)
+        check_outputs(self.loss, outputs, release.num_classes)
         grey = parts.backbone(like.new_full((1, *release.shape), centre(release.bounds)))[0]
-        space = RowSpace.from_layers(
-            layers, self.whitening, grey, max_rank=self.candidates, inner=float(len(layers[-1].weight) > 1)
-        )
+        space = RowSpace.from_layers(layers, self.whitening, grey, max_rank=self.candidates, inner=float(outputs > 1))
         count, classes = self.candidates or space.count, release.num_classes
         if count is None:
             message = (
@@ -91,23 +105,16 @@ class ConvStationarity:
             )
             raise BadInput(message, code="not-enough-knowledge", argument="candidates")
         labels = balanced(count, classes) if self.labels is None else given(self.labels, count, classes)
-        labels, generator = labels.to(like.device), torch.Generator().manual_seed(seed)
-        shape = self.search.restarts, count, *release.shape
-        x = sample_about_centre(*shape, bounds=release.bounds, std=self.init_std, generator=generator)
-        objective = ExplainedHead(
+        return ExplainedHead(
             attack=self,
             release=release,
             backbone=parts.backbone,
             space=space,
-            labels=labels,
-            initial=x.to(like),
+            labels=labels.to(like.device),
+            initial=like.new_zeros(0, count, *release.shape),
             beta=like.new_zeros(()),
             late=like.new_zeros(()),
         )
-        path = checkpoint_path(self.search.checkpoints, self, release, seed)
-        with precision(tf32=self.search.tf32):
-            found, index = (solution := minimise(objective, self.search, checkpoint=path, label="images")).best()
-        return Reconstruction(x=found["x"], y=labels, objective=float(solution.value[index]))
 
     def _split(self, release: KnowsFinal) -> SplitRelease:
         """The convolutions and the head; refused where the head is no MLP with ReLU and a hidden layer."""
