@@ -115,14 +115,14 @@ def settings(scale: Scale) -> dict[str, Setting]:
         few = Setting(
             scale=scale,
             per_class=1,
-            channels=(8, 8),
+            channels=(4, 8),
             stride=1,
             hidden=(80,),
             epochs=3000,
             decay=0.01,
             lr=0.05,
-            steps=2000,
-            kernel_steps=300,
+            steps=1500,
+            kernel_steps=500,
         )
     elif scale == "small":
         few = Setting(
@@ -145,10 +145,10 @@ def settings(scale: Scale) -> dict[str, Setting]:
             channels=(16, 32),
             stride=2,
             hidden=(500,),
-            epochs=10_000,
+            epochs=6000,
             decay=0.005,
             lr=0.05,
-            steps=4000,
+            steps=3000,
             kernel_steps=500,
         )
     count = 10 * few.per_class

@@ -35,8 +35,9 @@ def layer_names(model: nn.Module, shape: Sequence[int]) -> dict[str, list[str]]:
 def unexplained_by_layer(
     model: nn.Module, final_params: Params, layers: dict[str, list[str]], loss: Loss, x: Tensor, y: Tensor
 ) -> dict[str, Tensor]:
-    """The fraction of each layer's squared weights that the gradient of the loss at `x` leaves, times the best factor
-    that is not negative; ReLU's derivative at its boundary is as it is. Autograd goes through."""
+    """The fraction of each layer's squared weights that the gradient of the loss at `x` leaves, times the best factor;
+    more than one where it points away from them. ReLU's derivative at its boundary is as it is. Autograd goes
+    through."""
     names = [name for each in layers.values() for name in each]
     params = {name: final_params[name].detach().requires_grad_() for name in names}
     value = loss(apply(model, final_params | params, x), y)
@@ -45,8 +46,9 @@ def unexplained_by_layer(
     def left(of_layer: list[str]) -> Tensor:
         weights = torch.cat([final_params[name].flatten() for name in of_layer])
         explained = torch.cat([-grads[name].flatten() for name in of_layer])
-        product = (weights * explained).sum().clamp_min(0)
-        return 1 - product.square() / (weights.square().sum() * explained.square().sum()).clamp_min(_FLOOR)
+        squares = weights.square().sum() * explained.square().sum()
+        cosine = (weights * explained).sum() / squares.clamp_min(_FLOOR).sqrt()
+        return 1 - cosine * cosine.abs()
 
     return {path: left(of_layer) for path, of_layer in layers.items()}
 
