@@ -20,6 +20,7 @@ from remanence.attacks import (
     KKT,
     L2,
     LBFGS,
+    ConvStationarity,
     Differencing,
     FirstLayer,
     Fitting,
@@ -63,6 +64,7 @@ class Row:
     deterministic: bool = False  # nothing is drawn: every seed gives the same
     activation: Callable[[], nn.Module] = nn.ELU
     standardised: bool = False  # by the mean and standard deviation of its records
+    convolution: bool = False  # before the fully connected layers
 
 
 OWNED = Data(
@@ -95,6 +97,12 @@ ROWS = [
         gradient_at_initial,
         "`final`",
         activation=nn.ReLU,
+    ),
+    Row(
+        with_search(ConvStationarity(candidates=3), steps=20),
+        *(3, weights_only, gradient_at_initial, "`final`"),
+        activation=nn.ReLU,
+        convolution=True,
     ),
     Row(
         with_search(SimuDy(candidates=3, whitening=None, surrogate=None), steps=5),
@@ -134,6 +142,9 @@ if torch.cuda.is_available():
 def victim(row: Row, parts: Split, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Victim:
     fixed, private = parts.fixed.to(device, dtype), parts.private.take(slice(0, row.records)).to(device, dtype)
     model = mlp(private.shape, private.num_classes, hidden=row.hidden, activation=row.activation)
+    if row.convolution:
+        with torch.device("meta"):
+            model = nn.Sequential(nn.Conv2d(private.shape[0], 1, 3, padding=1), nn.ReLU(), *model)
     initial = {name: p.to(private.x) for name, p in initial_params(model, seed=0).items()}
     if row.standardised:
         x = torch.cat([fixed.x, private.x]).flatten(1)

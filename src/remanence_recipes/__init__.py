@@ -11,6 +11,7 @@ from remanence.experiments import Experiment, Recipe, Scale
 from remanence_recipes import bertran2024, demo, federated, haim2022
 from remanence_recipes.ablations import (
     batch_size,
+    convolutions,
     defenses,
     embeddings,
     first_layer_span,
@@ -45,16 +46,8 @@ _PAPERS = (
     bertran2024,
 )
 _ABLATIONS = (
-    first_layer_span,
-    knowledge,
-    mnemonist,
-    reconn,
-    defenses,
-    query_point,
-    batch_size,
-    embeddings,
-    heads,
-    ordinary,
+    *(first_layer_span, knowledge, mnemonist, reconn, defenses, query_point, batch_size, embeddings, heads),
+    *(convolutions, ordinary),
 )
 RECIPES: dict[str, Recipe] = {
     name: recipe

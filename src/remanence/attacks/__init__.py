@@ -26,6 +26,7 @@ from remanence.attacks.one_unknown.losses import ImageLoss
 from remanence.attacks.one_unknown.mnemonist import FittedMnemonist, Importance, Mnemonist
 from remanence.attacks.one_unknown.reconn import FittedRecoNN, RecoNN
 from remanence.attacks.versions.newton_step import NewtonStep
+from remanence.attacks.weights.features import ConvStationarity
 from remanence.attacks.weights.kkt import KKT, KKTRun
 from remanence.attacks.weights.preprocessing import Preprocessing
 from remanence.attacks.weights.stationarity import Powers, Rounds, ShiftedSurrogate, Stationarity
@@ -48,7 +49,7 @@ from remanence.shadow.features import WeightFeatures
 
 ATTACKS = (
     *(GradientMatching, FirstLayer, Stein, RecoNN, Mnemonist, GLM, Differencing, KKT, Stationarity, SimuDy),
-    *(Linearised, NewtonStep),
+    *(ConvStationarity, Linearised, NewtonStep),
 )
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "LBFGS",
     "Attack",
     "Constant",
+    "ConvStationarity",
     "Cosine",
     "CosineAnnealing",
     "Count",

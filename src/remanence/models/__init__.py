@@ -12,6 +12,7 @@ from remanence.models.init import initial_params, initial_stack, server_params, 
 from remanence.models.layers import Centre, Normalize, Standardise, normalized, normalized_params
 from remanence.models.mlps import centred_mlp, mlp
 from remanence.models.normalisation import InputNormalisation
+from remanence.models.splitting import split_at_first_linear
 from remanence.models.structure import CNN, MLP, FirstLinear, Unsupported, first_linear, input_normalisation, parse
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "resnet18",
     "server_params",
     "server_rows",
+    "split_at_first_linear",
     "torch_params",
     "transposed_cnn",
     "vgg",

@@ -26,7 +26,7 @@ _AT_ONCE = 512  # images
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Backbone:
-    """A frozen network from images (n, *shape) in [0, 1] to embeddings (n, width) that are not negative."""
+    """A frozen network from images (n, *shape) to embeddings (n, width); of most networks they are not negative."""
 
     name: str
     model: nn.Module

@@ -1,5 +1,6 @@
 """The attacker's knowledge as types: a reveal function splits a victim into a release and the withheld truth."""
 
+from remanence.releases.heads import SplitRelease, split_release
 from remanence.releases.protocols import (
     KnowsAllButOne,
     KnowsFinal,
@@ -54,6 +55,7 @@ __all__ = [
     "KnowsVersions",
     "LocalUpdate",
     "Reveal",
+    "SplitRelease",
     "Victim",
     "WeightsOnly",
     "all_but_one",
@@ -67,6 +69,7 @@ __all__ = [
     "gradient_at_initial",
     "local_update",
     "require",
+    "split_release",
     "train_victim",
     "train_victims",
     "weights_only",

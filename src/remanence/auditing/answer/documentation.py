@@ -47,6 +47,7 @@ REFERENCES: Final[dict[str, Reference]] = {
     "Mnemonist": Reference(text="Shahin Shamsabadi et al., UAI 2023", year=2023),
     "KKT": Reference(text="Haim et al., NeurIPS 2022; Buzaglo et al., NeurIPS 2023", year=2023),
     "Stationarity": Reference(text="after Buzaglo et al., NeurIPS 2023, with multipliers of our own", year=2023),
+    "ConvStationarity": Reference(text="after Buzaglo et al., NeurIPS 2023, through known convolutions", year=2023),
     "Linearised": Reference(text="Loo et al. 2023; Buzaglo et al., NeurIPS 2023", year=2023),
     "SimuDy": Reference(text="Tian et al., ICLR 2025", year=2025),
 }

@@ -20,6 +20,7 @@ from remanence.attacks import (
     GLM,
     KKT,
     Attack,
+    ConvStationarity,
     Differencing,
     FirstLayer,
     GradientMatching,
@@ -34,7 +35,7 @@ from remanence.attacks import (
     with_search,
 )
 from remanence.auditing.attempts.refusals import missing_knowledge, refusal_words
-from remanence.auditing.attempts.settings import kkt, newton_step, reconstructor, stationarity
+from remanence.auditing.attempts.settings import conv_stationarity, kkt, newton_step, reconstructor, stationarity
 from remanence.errors import BadInput, unknown_name
 from remanence.progress import OutOfTime, time_limit, track
 from remanence.releases import (
@@ -96,6 +97,7 @@ _KINDS = (  # cheapest first, as far as that can be said without a release
     _Kind(attack=NewtonStep, needs=KnowsVersions, knowledge=VERSIONS, settings=newton_step),
     _Kind(attack=GradientMatching, needs=KnowsUpdate, knowledge=UPDATE, settings=lambda release, n: GradientMatching()),
     _Kind(attack=Stationarity, needs=KnowsFinal, knowledge=WEIGHTS, settings=stationarity),
+    _Kind(attack=ConvStationarity, needs=KnowsFinal, knowledge=WEIGHTS, settings=conv_stationarity),
     _Kind(attack=KKT, needs=KnowsFinal, knowledge=WEIGHTS, settings=kkt),
     _Kind(attack=Linearised, needs=KnowsTraining, knowledge=BASE, settings=lambda release, n: Linearised(candidates=n)),
     _Kind(attack=SimuDy, needs=KnowsTraining, knowledge=BASE, settings=lambda release, n: SimuDy(candidates=n)),

@@ -28,6 +28,10 @@ _NETWORKS = {
     "GLM": "linear models with an intercept",
     "NewtonStep": "nets whose records enter a fully connected layer with a bias",
     "Differencing": "models with a scaler that was fitted to the records",
+    "ConvStationarity": (
+        "CNNs with two fully connected layers or more and ReLU between them (one is a combination of records for each "
+        "class, and no more)"
+    ),
     "Stationarity": "fully connected nets with ReLU and a hidden layer",
 }
 

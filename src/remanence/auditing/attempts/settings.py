@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from remanence.attacks import (
     KKT,
+    ConvStationarity,
     GradientMatching,
     KKTRun,
     NewtonStep,
@@ -40,6 +41,10 @@ def stationarity(release: Any, records: int) -> Stationarity:
 def newton_step(release: Any, records: int) -> NewtonStep:
     """The closed form for one record; several are searched for."""
     return NewtonStep() if release.count == 1 else NewtonStep(several=GradientMatching())
+
+
+def conv_stationarity(release: Any, records: int) -> ConvStationarity:
+    return ConvStationarity(candidates=records, loss=loss_of(release))
 
 
 def kkt(release: Any, records: int) -> KKT:
