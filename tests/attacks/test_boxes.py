@@ -90,7 +90,7 @@ ROWS = [
     Row(with_search(Linearised(candidates=2), steps=600), 2, fine_tuned, 0.7),
     Row(
         with_search(Stationarity(), steps=1500, optimizer=Adam(lr=0.01, eps=1e-20)),
-        *(4, weights_only, 0.5, (60,), 40, 4, DECAYED),
+        *(4, weights_only, 0.7, (60,), 40, 4, DECAYED),
         centred=True,
     ),
     Row(

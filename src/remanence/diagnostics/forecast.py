@@ -20,7 +20,30 @@ from remanence.attacks.weights.row_space import edge, leftover_std
 from remanence.errors import BadInput
 from remanence.types import Params
 
-_CENTRE, _SCALE, _COEFFICIENTS = (0.0, 0.0, 0.0, 0.0), (1.0, 1.0, 1.0, 1.0), (0.0, 0.0, 0.0, 0.0, 0.0)
+_MIN_SCALE = 1e-6
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """A logistic regression of the fraction found on standardised features."""
+
+    centre: tuple[float, ...]
+    scale: tuple[float, ...]
+    coefficients: tuple[float, ...]  # the first is the intercept
+
+    def fraction(self, features: Sequence[float]) -> float:
+        """The expected fraction found."""
+        standard = [(f - c) / s for f, c, s in zip(features, self.centre, self.scale, strict=True)]
+        return 1 / (1 + exp(-sum(a * f for a, f in zip(self.coefficients, (1.0, *standard), strict=True))))
+
+
+# `ablations.ordinary_forecast` at scale small, seed 1: photographs of 16 x 16 pixels
+FITTED = Fitted(
+    centre=(0.0, 0.0, 0.0, 0.0),
+    scale=(1.0, 1.0, 1.0, 1.0),
+    coefficients=(0.0, 0.0, 0.0, 0.0, 0.0),
+)
 
 
 @final
@@ -41,8 +64,24 @@ class WeightsForecast:
     @property
     def fraction(self) -> float:
         """The expected fraction found: a logistic regression on victims of `ablations.ordinary_weights`."""
-        standard = [(f - c) / s for f, c, s in zip(self.features, _CENTRE, _SCALE, strict=True)]
-        return 1 / (1 + exp(-sum(a * f for a, f in zip(_COEFFICIENTS, (1.0, *standard), strict=True))))
+        return FITTED.fraction(self.features)
+
+
+def fit(features: Sequence[Sequence[float]], found: Sequence[float], records: Sequence[int]) -> Fitted:
+    """Fit fractions found in victims of so many records each."""
+    from sklearn.linear_model import LogisticRegression
+
+    x = torch.tensor(features, dtype=torch.float64)
+    centre, scale = x.mean(0), x.std(0, correction=0)
+    standard = ((x - centre) / scale.clamp_min(_MIN_SCALE)).numpy()
+    weights = torch.tensor([[f * n, (1 - f) * n] for f, n in zip(found, records, strict=True)]).T.flatten().numpy()
+    rows, labels = torch.tensor(standard).repeat(2, 1).numpy(), [1] * len(found) + [0] * len(found)
+    made = LogisticRegression().fit(rows, labels, sample_weight=weights)
+    return Fitted(
+        centre=tuple(centre.tolist()),
+        scale=tuple(scale.clamp_min(_MIN_SCALE).tolist()),
+        coefficients=(float(made.intercept_[0]), *made.coef_[0].tolist()),
+    )
 
 
 def forecast(model: nn.Module, final: Params, shape: Sequence[int], *, records: int) -> WeightsForecast:

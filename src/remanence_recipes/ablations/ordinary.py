@@ -8,12 +8,13 @@ expected      SGD with weight decay, full batches or mini-batches: most of 50 ph
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import torch
 from torch import nn
 
 from remanence.attacks import Rounds
 from remanence.experiments import Experiment, Scale
 from remanence.training import SGD, Adam, AdamW, CrossEntropy, Logistic, Training
-from remanence_recipes.weights_alone.ordinary import VICTIMS, WIDE, Shipped, along, study
+from remanence_recipes.weights_alone.ordinary import VICTIMS, WIDE, Shipped, along, forecast_study, study
 
 PER_CLASS: Mapping[Scale, int] = {"smoke": 2, "small": 3, "full": 5}
 MANY: Mapping[Scale, int] = {"smoke": 3, "small": 10, "full": 50}
@@ -99,6 +100,29 @@ def ordinary_size(scale: Scale) -> Sequence[Experiment]:
     sizes: Mapping[Scale, tuple[int, ...]] = {"smoke": (1, 2, 4), "small": (2, 5, 10), "full": (5, 10, 20, 50, 100)}
     curve = {10 * size: replace(many, per_class=size) for size in sizes[scale]}
     return [along("records", f"{ABOUT} One victim for each point.", "records", {"standardised inputs": curve})]
+
+
+def ordinary_forecast(scale: Scale) -> Sequence[Experiment]:
+    """What weights tell before any search, fitted on some victims and checked on others."""
+    base, top, decay = replace(usual(scale), restarts=1 if scale == "smoke" else 2), EPOCHS[scale], DECAY[scale]
+    lengths = (top // 8, top) if scale == "smoke" else (top // 16, top // 4, top)
+    sizes = (1, 3) if scale == "smoke" else (1, 3, 6)
+    trained = [sgd(epochs, d) for epochs in lengths for d in (decay / 3, 3 * decay)]
+    trained += [replace(sgd(top, decay), optimizer=Adam(lr=ADAM_LR)), _adamw(top, 0.1)]
+    kinds = [replace(base, training=training, per_class=size) for training in trained for size in sizes]
+    grouped = [
+        replace(each, one_output=True, training=replace(each.training, loss=Logistic()))
+        for each in kinds[:: len(sizes)]
+    ]
+    inputs = [replace(each, inputs="unit", training=sgd(top, decay, lr=0.02)) for each in kinds[: len(sizes)]]
+    mixed = shuffled_list([*kinds, *grouped, *inputs])
+    return [forecast_study("forecast", f"{ABOUT} From what weights tell beforehand.", mixed)]
+
+
+def shuffled_list(kinds: Sequence[Shipped]) -> list[Shipped]:
+    """In an order by chance, which is always the same."""
+    order = torch.randperm(len(kinds), generator=torch.Generator().manual_seed(0)).tolist()
+    return [kinds[index] for index in order]
 
 
 def _many(scale: Scale, few: Shipped) -> Shipped:

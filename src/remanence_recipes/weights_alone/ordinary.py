@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from remanence.attacks import Powers, Rounds, Search, Stationarity
-from remanence.diagnostics.forecast import WeightsForecast, forecast
+from remanence.diagnostics.forecast import Fitted, WeightsForecast, fit, forecast
 from remanence.engine import GenericEngine, train
-from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Scale, Trial
+from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Scale, Series, Trial
 from remanence.experiments.checks import tuned_on_truth
 from remanence.metrics import SSIM, Scores, evaluate
 from remanence.metrics.exchangeability import FDR
@@ -196,6 +196,65 @@ def along(
         return Outcome(measures=tuple(measures), figures=tuple(_figures(axis, curves, found, log)))
 
     return experiment(label, about, measure)
+
+
+def forecast_study(label: str, about: str, kinds: Sequence[Shipped]) -> Experiment:
+    """A forecast fitted on every other victim, and checked on those between, each with records of its own."""
+
+    def measure(seed: int, device: torch.device) -> Outcome:
+        seeds = [derive_seed(seed, "victim", index) for index in range(len(kinds))]
+        pairs = track(list(zip(kinds, seeds, strict=True)), total=len(kinds), label="victims")
+        each = [attacked(shipped, one, device) for shipped, one in pairs]
+        features = [one.forecast.features for one in each]
+        found = [one.scores.fraction_found.value for one in each]
+        weights = [len(one.scores.found) for one in each]
+        fitted = fit(features[::2], found[::2], weights[::2])
+        expected = [fitted.fraction(row) for row in features[1::2]]
+        return Outcome(
+            measures=tuple(_checked(fitted, expected, found[1::2], found[::2])),
+            figures=(_against(expected, found[1::2]),),
+        )
+
+    return experiment(label, about, measure)
+
+
+def _checked(
+    fitted: Fitted, expected: Sequence[float], found: Sequence[float], others: Sequence[float]
+) -> Iterator[Measure]:
+    from scipy.stats import spearmanr
+
+    mean = sum(others) / len(others)
+    errors = [abs(a - b) for a, b in zip(expected, found, strict=True)]
+    yield Measure(
+        name="mean error of the forecast",
+        value=sum(errors) / len(errors),
+        chance=sum(abs(mean - b) for b in found) / len(found),
+        meaning=f"of the fraction found in {len(found)} victims it was not fitted on; chance: the mean of the others",
+    )
+    yield Measure(
+        name="rank correlation of the forecast",
+        value=float(spearmanr(expected, found).statistic),
+        chance=0.0,
+        meaning="with the fraction found in victims that it was not fitted on",
+    )
+    for name, values in (("centre", fitted.centre), ("scale", fitted.scale), ("coefficient", fitted.coefficients)):
+        for index, value in enumerate(values):
+            yield Measure(name=f"{name} {index}", value=value, meaning="of the logistic regression")
+
+
+def _against(expected: Sequence[float], found: Sequence[float]) -> Figure:
+    order = sorted(range(len(expected)), key=lambda index: expected[index])
+    x = tuple(expected[index] for index in order)
+    return Figure(
+        title="Found against the forecast",
+        x_label="fraction that the weights let expect",
+        y_label="fraction found",
+        series=(
+            Series(name="victims", x=x, y=tuple(found[index] for index in order)),
+            Series(name="as expected", x=(0.0, 1.0), y=(0.0, 1.0), role="chance"),
+        ),
+        kind="points",
+    )
 
 
 def _figures(
