@@ -107,6 +107,30 @@ def weights_alone() -> None:
     save(figure, DOCS / "plots" / "weights-alone.svg")
 
 
+def which_weights() -> None:
+    """What Stationarity finds in ordinary MLPs: against epochs and weight decay, and by the kind of training."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 2.9), width_ratios=(1, 1.1))
+    measures = [m for m in results("ablations/ordinary_convergence")[0].measures if m.name.startswith("share found")]
+    decays = sorted({float(m.name.split()[-1]) for m in measures})
+    for decay, alpha in zip(decays, (0.4, 0.7, 1.0), strict=True):
+        line = [(int(m.name.split()[3].rstrip(",")), m.value) for m in measures if float(m.name.split()[-1]) == decay]
+        left.plot(*zip(*sorted(line), strict=True), "o-", color=OURS, alpha=alpha, label=f"weight decay {decay:g}")
+    left.set(xscale="log", ylim=(0, 1), xlabel="epochs", ylabel="fraction found", title="50 CIFAR-10 images, SGD")
+    left.legend()
+    kinds = [
+        (each.label, next(m for m in each.measures if m.name == "share found"))
+        for each in results("ablations/ordinary_weights-small")
+    ]
+    y = range(len(kinds))
+    errors = [[m.value - (m.low or 0) for _, m in kinds], [(m.high or 0) - m.value for _, m in kinds]]
+    right.barh(y, [m.value for _, m in kinds], xerr=errors, color=OURS, height=0.6, error_kw={"ecolor": CHANCE})
+    right.set(yticks=y, yticklabels=[label for label, _ in kinds], xlim=(0, 1), xlabel="fraction found")
+    right.set_title("30 images of 16 x 16 pixels, two victims each")
+    right.invert_yaxis()
+    figure.tight_layout()
+    save(figure, DOCS / "plots" / "which-weights.svg")
+
+
 def architecture() -> None:
     """The walk from data to page."""
     figure, axes = plt.subplots(figsize=(8.4, 2.9))
@@ -168,7 +192,7 @@ def strip() -> None:
 
 
 def main() -> None:
-    for draw in (shadows, privacy, images, weights_alone, architecture, strip):
+    for draw in (shadows, privacy, images, weights_alone, which_weights, architecture, strip):
         draw()
 
 

@@ -1,8 +1,19 @@
 """What can be measured of a release or a victim without a reconstruction."""
 
+from remanence.diagnostics.forecast import WeightsForecast, forecast
 from remanence.diagnostics.linearity import gradient_linearity
 from remanence.diagnostics.memorization import Storage, audit_storage
 from remanence.diagnostics.preflight import Preflight, run_preflight
 from remanence.diagnostics.span import Span, estimate_span
 
-__all__ = ["Preflight", "Span", "Storage", "audit_storage", "estimate_span", "gradient_linearity", "run_preflight"]
+__all__ = [
+    "Preflight",
+    "Span",
+    "Storage",
+    "WeightsForecast",
+    "audit_storage",
+    "estimate_span",
+    "forecast",
+    "gradient_linearity",
+    "run_preflight",
+]

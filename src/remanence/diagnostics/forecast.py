@@ -40,9 +40,9 @@ class Fitted:
 
 # `ablations.ordinary_forecast` at scale small, seed 1: photographs of 16 x 16 pixels
 FITTED = Fitted(
-    centre=(0.0, 0.0, 0.0, 0.0),
-    scale=(1.0, 1.0, 1.0, 1.0),
-    coefficients=(0.0, 0.0, 0.0, 0.0, 0.0),
+    centre=(-1.31238, 0.758333, -0.995574, 0.777778),
+    scale=(1.04856, 0.251554, 0.323251, 0.41574),
+    coefficients=(0.95214, -0.755679, 0.988501, -0.868892, 0.936346),
 )
 
 

@@ -17,6 +17,7 @@ from remanence.auditing.checks.fit import check_fit, check_update
 from remanence.auditing.checks.outputs import checked_logits, endpoints
 from remanence.auditing.checks.preprocessing import check_preprocessing
 from remanence.auditing.checks.records import check_disjoint, check_labels, evenly
+from remanence.diagnostics.forecast import forecast
 from remanence.errors import BadInput
 from remanence.models import Unsupported, parse
 from remanence.releases import KnowsFinal, KnowsUpdate
@@ -69,6 +70,8 @@ def _looked_at(
     if isinstance(release, KnowsUpdate):
         checks += check_update(release, private, held_out, numbers)
     checks += _check_modules(release)
+    if isinstance(release, KnowsFinal):
+        checks += _check_forecast(release, records, numbers)
     more, found = check_dynamics(release, before, after, private, layers, records=records)
     return checks + more, numbers | found, layers
 
@@ -124,3 +127,20 @@ def _check_modules(release: Any) -> list[Check]:
     else:
         checks.append(Check(name="architecture", status="ok", text=f"{structure}."))
     return checks
+
+
+def _check_forecast(release: KnowsFinal, records: int, numbers: dict[str, float | None]) -> list[Check]:
+    """What an MLP's weights tell beforehand of an attack on them alone."""
+    try:
+        expected = forecast(release.model, release.final, release.shape, records=records)
+    except BadInput:
+        return []
+    numbers["forecast_found"], numbers["neuron_imbalance"] = expected.fraction, expected.imbalance
+    numbers["directions_above_noise"] = expected.above_noise
+    text = (
+        f"By the weights alone, before any search, Stationarity is expected to find {expected.fraction:.0%} of the "
+        f"records: the norms of incoming and outgoing weights of neurons differ by {expected.imbalance:.0%} (0 % where "
+        f"training with weight decay has converged), and {expected.above_noise:.0%} of the directions of records stand "
+        "above what is left of the initial weights. A rough estimate: attacks with more knowledge may find more."
+    )
+    return [Check(name="forecast", status="note", text=text)]

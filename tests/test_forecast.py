@@ -1,0 +1,62 @@
+"""What weights tell before a search: balanced neurons at a stationary point, noise of the initial weights, and a fit."""
+
+import pytest
+import torch
+from refusals import refused
+from stationary import RECORDS, stationary
+from torch import nn
+
+from remanence import CrossEntropy
+from remanence.diagnostics import forecast
+from remanence.diagnostics.forecast import fit
+from remanence.models import mlp, torch_params
+
+
+def test_neurons_are_balanced_where_training_has_converged_and_not_before() -> None:
+    victim = stationary(centred=False, hidden=(40, 30))
+    shape = victim.private.shape
+    after, before = (forecast(victim.model, p, shape, records=RECORDS) for p in (victim.final, victim.initial))
+    assert after.imbalance < 0.01
+    assert before.imbalance > 0.3
+    assert after.above_noise == 1.0
+    assert after.records_per_neuron == RECORDS / 40
+    assert after.outputs == 5
+    assert after.fraction > before.fraction
+
+
+def test_directions_stand_above_noise_as_far_as_they_are_larger() -> None:
+    """Planted: a matrix of rank ten in noise whose largest singular value is known."""
+    generator = torch.Generator().manual_seed(0)
+    model = mlp((300,), 5, hidden=(200,), activation=nn.ReLU)
+    params = torch_params(model, seed=0)
+    noise = 0.01 * torch.randn(200, 300, generator=generator)
+    edge = 0.01 * (200**0.5 + 300**0.5)
+    left, right = (torch.linalg.qr(torch.randn(side, 10, generator=generator))[0] for side in (200, 300))
+    values = edge * torch.tensor([10.0, 8, 6, 5, 4, 0.1, 0.1, 0.1, 0.1, 0.1])
+    found = forecast(model, params | {"1.weight": left * values @ right.T + noise}, (300,), records=10)
+    assert found.above_noise == pytest.approx(0.5)
+
+
+def test_a_fit_gives_planted_fractions_back() -> None:
+    features = torch.randn(200, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    planted = torch.sigmoid(features @ torch.tensor([1.0, -2.0, 0.5, 0.0], dtype=torch.float64) - 0.3)
+    fitted = fit(features.tolist(), planted.tolist(), [1000] * 200)
+    expected = torch.tensor([fitted.fraction(row) for row in features.tolist()])
+    assert float((expected - planted).abs().max()) < 0.02
+
+
+def test_networks_that_are_no_mlps_are_refused() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 5))
+    with refused("unsupported-model", "model"):
+        forecast(model, dict(model.state_dict()), (1, 8, 8), records=10)
+
+
+def test_label_smoothing_is_that_of_torch() -> None:
+    logits = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_()
+    labels, loss = torch.arange(6) % 4, CrossEntropy(label_smoothing=0.2)
+    expected = nn.functional.cross_entropy(logits, labels, label_smoothing=0.2)
+    torch.testing.assert_close(loss(logits, labels), expected)
+    (grad,) = torch.autograd.grad(expected, logits)
+    torch.testing.assert_close(loss.grad_logits(logits.detach(), labels) / 6, grad)
+    with refused("out-of-range", "label_smoothing"):
+        CrossEntropy(label_smoothing=1.0)
