@@ -116,6 +116,8 @@ def which_weights() -> None:
         line = [(int(m.name.split()[3].rstrip(",")), m.value) for m in measures if float(m.name.split()[-1]) == decay]
         left.plot(*zip(*sorted(line), strict=True), "o-", color=OURS, alpha=alpha, label=f"weight decay {decay:g}")
     left.set(xscale="log", ylim=(0, 1), xlabel="epochs", ylabel="fraction found", title="50 CIFAR-10 images, SGD")
+    left.set_xticks((500, 1000, 2000, 4000), ("500", "1,000", "2,000", "4,000"))
+    left.minorticks_off()
     left.legend()
     kinds = [
         (each.label, next(m for m in each.measures if m.name == "share found"))

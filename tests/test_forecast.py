@@ -1,4 +1,4 @@
-"""What weights tell before a search: balanced neurons at a stationary point, noise of the initial weights, and a fit."""
+"""What weights tell before a search: balanced neurons at a stationary point, leftover noise, and a fit."""
 
 import pytest
 import torch
