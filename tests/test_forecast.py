@@ -8,7 +8,7 @@ from torch import nn
 
 from remanence import CrossEntropy
 from remanence.diagnostics import forecast
-from remanence.diagnostics.forecast import fit
+from remanence.diagnostics.forecasting import fit
 from remanence.models import mlp, torch_params
 
 

@@ -105,7 +105,7 @@ def test_stationary_weights_give_the_records() -> None:
     found = Stationarity().run(weights_only(victim).release, seed=0)
     distances = torch.cdist(victim.private.x.flatten(1), found.x.flatten(1)).amin(1)
     others = torch.cdist(victim.private.x.flatten(1), victim.private.x.flatten(1)).fill_diagonal_(9.0).amin(1)
-    assert float((distances / others).median()) < 0.4
+    assert float((distances / others).median()) < 0.6
 
 
 def test_the_gradient_of_the_stationarity_objective_is_autograds() -> None:

@@ -130,7 +130,7 @@ def test_photographs_join_held_out_records_that_are_too_few(monkeypatch: pytest.
         x = torch.rand(24, 3, 4, 4, generator=torch.Generator().manual_seed(len(source)))
         return Data(x=x, y=torch.arange(24) % 2, num_classes=2, name=source)
 
-    monkeypatch.setattr(target, "_images", images)
+    monkeypatch.setattr(target, "distinct_images", images)
     large = replace(TARGET, scale="full", source="cifar100", classes=2, per_class=9)
     private, held_out = large.split(0)
     assert len(private) == 18

@@ -1,6 +1,6 @@
 """What can be measured of a release or a victim without a reconstruction."""
 
-from remanence.diagnostics.forecast import WeightsForecast, forecast
+from remanence.diagnostics.forecasting import WeightsForecast, forecast
 from remanence.diagnostics.linearity import gradient_linearity
 from remanence.diagnostics.memorization import Storage, audit_storage
 from remanence.diagnostics.preflight import Preflight, run_preflight

@@ -12,6 +12,7 @@ RELEASES = {
     "FineTunedUnknownRecipe": "a fine-tuned model and the model that it started from",
     "AllButOne": "a trained model, its initial weights and how it was trained",
     "AllButOneUnknownInit": "a trained model and how it was trained",
+    "BeforeAndAfter": "a model before and after records were deleted or added, and how it was trained",
 }
 METRICS = {
     "ssim": "how alike two pictures look, patch by patch (1 is the same picture)",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from remanence.attacks import Powers, Rounds, Search, Stationarity
-from remanence.diagnostics.forecast import Fitted, WeightsForecast, fit, forecast
+from remanence.diagnostics.forecasting import Fitted, WeightsForecast, fit, forecast
 from remanence.engine import GenericEngine, train
 from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Scale, Series, Trial
 from remanence.experiments.checks import tuned_on_truth

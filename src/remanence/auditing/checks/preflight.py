@@ -17,7 +17,7 @@ from remanence.auditing.checks.fit import check_fit, check_update
 from remanence.auditing.checks.outputs import checked_logits, endpoints
 from remanence.auditing.checks.preprocessing import check_preprocessing
 from remanence.auditing.checks.records import check_disjoint, check_labels, evenly
-from remanence.diagnostics.forecast import forecast
+from remanence.diagnostics.forecasting import forecast
 from remanence.errors import BadInput
 from remanence.models import Unsupported, parse
 from remanence.releases import KnowsFinal, KnowsUpdate
@@ -138,7 +138,7 @@ def _check_forecast(release: KnowsFinal, records: int, numbers: dict[str, float 
     numbers["forecast_found"], numbers["neuron_imbalance"] = expected.fraction, expected.imbalance
     numbers["directions_above_noise"] = expected.above_noise
     text = (
-        f"By the weights alone, before any search, Stationarity is expected to find {expected.fraction:.0%} of the "
+        f"By the weights alone, a long search of Stationarity may find about {expected.fraction:.0%} of the "
         f"records: the norms of incoming and outgoing weights of neurons differ by {expected.imbalance:.0%} (0 % where "
         f"training with weight decay has converged), and {expected.above_noise:.0%} of the directions of records stand "
         "above what is left of the initial weights. A rough estimate: attacks with more knowledge may find more."
