@@ -3,7 +3,7 @@ Vulnerable" (NeurIPS 2024): the record whose deletion lies between two versions 
 
 Every deletion is a pair of models of its own, both trained to convergence: with the record, and without it. The
 attacker owns public records of the same distribution, none of which was trained on; "closer" compares with the nearest
-of these. The paper prints cosine similarities as curves alone: the targets are ours.
+of these. No printed number of the paper was taken as a claim: the targets are ours.
 """
 
 from collections.abc import Callable, Mapping, Sequence
