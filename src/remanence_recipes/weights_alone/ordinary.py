@@ -119,7 +119,7 @@ class Shipped:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Attacked:
-    """One victim: what was found in its weights, what the weights told beforehand, and the condition at the truth."""
+    """One victim: what was found in its weights, the forecast, and the condition at the truth."""
 
     scores: Scores
     forecast: WeightsForecast
@@ -319,7 +319,7 @@ def _found(suffix: str, each: Sequence[Attacked]) -> Measure:
 
 
 def _forecasts(suffix: str, each: Sequence[Attacked]) -> Iterator[Measure]:
-    """What the weights told beforehand, means over victims."""
+    """The forecast and the properties of weights that it is made of, means over victims."""
     parts = {
         "forecast": (
             "the fraction that weights let expect, before any search",

@@ -33,9 +33,7 @@ from remanence.search import (
     TotalVariation,
     Variable,
     Variables,
-    balanced,
     checkpoint_path,
-    given,
     minimise,
     total_variation,
 )
@@ -97,21 +95,14 @@ class ConvStationarity:
         check_outputs(self.loss, outputs, release.num_classes)
         grey = parts.backbone(like.new_full((1, *release.shape), centre(release.bounds)))[0]
         space = RowSpace.from_layers(layers, self.whitening, grey, max_rank=self.candidates, inner=float(outputs > 1))
-        count, classes = self.candidates or space.count, release.num_classes
-        if count is None:
-            message = (
-                "the rank of the first fully connected layer does not give the number of records (it was not trained "
-                "with weight decay until it was stationary): set `candidates`"
-            )
-            raise BadInput(message, code="not-enough-knowledge", argument="candidates")
-        labels = balanced(count, classes) if self.labels is None else given(self.labels, count, classes)
+        labels = space.labels(self.candidates, self.labels, release.num_classes)
         return ExplainedHead(
             attack=self,
             release=release,
             backbone=parts.backbone,
             space=space,
-            labels=labels.to(like.device),
-            initial=like.new_zeros(0, count, *release.shape),
+            labels=labels,
+            initial=like.new_zeros(0, len(labels), *release.shape),
             beta=like.new_zeros(()),
             late=like.new_zeros(()),
         )

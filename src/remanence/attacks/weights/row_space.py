@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from remanence.attacks.weights.residual import Layer
-from remanence.search import WhitenedLayer
+from remanence.errors import BadInput
+from remanence.search import WhitenedLayer, balanced, given
 
 _GAP = 30.0  # ratio of two singular values between which the rank ends
 _MIN_DIRECTIONS = 10  # of the first level of a curriculum
@@ -95,6 +96,19 @@ class RowSpace:
         )
         centre = None if self.centre is None else self.centre.float()
         return replace(self, layers=layers, basis=self.basis.float(), centre=centre)
+
+    def labels(self, candidates: int | None, labels: tuple[int, ...] | None, num_classes: int) -> Tensor:
+        """The labels of as many candidates as are asked for or as the rank says: those given, or as many of each
+        class."""
+        count = candidates or self.count
+        if count is None:
+            message = (
+                "the rank of the first linear layer does not give the number of records (it was not trained with "
+                "weight decay until it was stationary): set `candidates`"
+            )
+            raise BadInput(message, code="not-enough-knowledge", argument="candidates")
+        chosen = balanced(count, num_classes) if labels is None else given(labels, count, num_classes)
+        return chosen.to(self.basis.device)
 
     def coordinates(self, noise: Tensor) -> Tensor:
         """Coordinates of the images in the span that are nearest to `noise`, scaled to pixels of mean square one."""

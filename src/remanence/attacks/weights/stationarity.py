@@ -32,9 +32,7 @@ from remanence.search import (
     Search,
     Variable,
     Variables,
-    balanced,
     checkpoint_path,
-    given,
     minimise,
     total_variation,
 )
@@ -121,15 +119,7 @@ class Stationarity:
         # with one output all records change inner layers in one direction, and the others are what training left
         inner = (1.0 if outputs > 1 else 0.0) if self.whitening.inner is None else self.whitening.inner
         space = RowSpace.from_layers(layers, self.whitening.first, grey, max_rank=self.candidates, inner=inner)
-        count, classes = self.candidates or space.count, release.num_classes
-        if count is None:
-            message = (
-                "the rank of the first layer does not give the number of records (it was not trained with weight decay "
-                "until it was stationary): set `candidates`"
-            )
-            raise BadInput(message, code="not-enough-knowledge", argument="candidates")
-        labels = balanced(count, classes) if self.labels is None else given(self.labels, count, classes)
-        labels, tf32 = labels.to(space.basis.device), self.search.tf32
+        labels, tf32 = space.labels(self.candidates, self.labels, release.num_classes), self.search.tf32
         with precision(tf32=tf32):
             z, value = self._search(release, space.to_float32() if tf32 else space, labels, seed)
         x = self.preprocessing.records(release, space.records(z.to(space.basis))).clamp(*release.bounds)
