@@ -20,7 +20,7 @@ from remanence.data import load
 from remanence.data.splits import distinct
 from remanence.errors import BadInput
 from remanence.experiments import Experiment, Measure, Measurement, Outcome, Scale, Trial
-from remanence.experiments.checks import fewer_weights_than_values, tuned_on_truth
+from remanence.experiments.checks import tuned_on_truth
 from remanence.metrics import COSINE, SSIM, Scores, evaluate
 from remanence.models import embedded, torch_params
 from remanence.releases import Victim, WeightsOnly, check_fit, split_release, train_victim, weights_only
@@ -31,8 +31,8 @@ from remanence.types import Data, Reconstruction
 from remanence_recipes.records import first_of_each_class, resized, shuffled
 from remanence_recipes.weights_alone.evaluation import ROW, accuracy_of, found
 from remanence_recipes.weights_alone.kernels import ExplainedKernels, layer_names, outside_span, unexplained_by_layer
+from remanence_recipes.weights_alone.linear_heads import combinations
 
-_ROUNDING = 1e-6  # of the largest singular value, below which others are none
 _PIXEL_STD = 0.25  # for which the settings of Stationarity were chosen
 
 
@@ -287,24 +287,9 @@ def _pooled(setting: Setting, victim: Victim, held_out: Data, seed: int) -> Outc
     """One linear layer on the means of channels: as many combinations of records as there are classes, no attack."""
     release, n = weights_only(victim).release, len(victim.private)
     weight = next(p for p in split_release(release).head.final.values() if p.ndim == 2)
-    values = torch.linalg.svdvals(weight.double())
-    rank, (classes, width) = int((values > _ROUNDING * values[0]).sum()), weight.shape
-    caveat = fewer_weights_than_values(rank, n)
-    return Outcome(
-        measures=(
-            Measure(
-                name="rank of the linear layer",
-                value=float(rank),
-                meaning=f"of its {classes} rows; {n} records would need as much. {_refusal(release, n, seed)}",
-            ),
-            Measure(
-                name="numbers for each unknown feature",
-                value=classes * (width + 1) / (n * width),
-                meaning="in the linear layer over those in the means of the records; below one they are not determined",
-            ),
-        ),
-        caveats=() if caveat is None else (caveat,),
-    )
+    counted = combinations(weight, n, layer="linear layer")
+    rank, *others = counted.measures
+    return replace(counted, measures=(replace(rank, meaning=f"{rank.meaning}. {_refusal(release, n, seed)}"), *others))
 
 
 def _refusal(release: WeightsOnly, n: int, seed: int) -> str:

@@ -8,7 +8,7 @@ recognised, of twenty hardly. Where all records but one are known, one row of A 
 it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -58,26 +58,36 @@ def attacked_weights(head: LinearHead, setting: Setting, seed: int) -> Outcome:
     victim = Victim(model=model, training=training, initial=initial, final=trained, fixed=none, private=data)
     check_fit(victim)
     weight = trained["model.1.weight"]
-    values = torch.linalg.svdvals(weight)
-    n, classes, width = len(data), len(weight), weight.shape[1]
-    rank = int((values > _ROUNDING * values[0]).sum())
     scores = score_embeddings(class_candidates(weight, setting).to(embeddings.x), embeddings, setting, seed)
-    caveat = fewer_weights_than_values(rank, n)
-    return Outcome(
+    counted = combinations(weight, len(data), layer="weights")
+    return replace(
+        counted,
         measures=(
-            Measure(
-                name="rank of the weights",
-                value=float(rank),
-                meaning=f"of the head's {classes} rows, in double precision; {n} records would need as much",
-            ),
-            Measure(
-                name="weights for each unknown value",
-                value=classes * (width + 1) / (n * width),
-                meaning="the numbers in the head over those in its records; below one records are not determined",
-            ),
+            *counted.measures,
             _class_means(weight, data, setting, seed),
             found("share of embeddings found", scores),
             accuracy_of(victim, setting.held_out.to(data.x.device, torch.float64)),
+        ),
+    )
+
+
+def combinations(weight: Tensor, records: int, *, layer: str) -> Outcome:
+    """How many combinations of so many records a linear layer is, and how many numbers for each that is unknown."""
+    values, (classes, width) = torch.linalg.svdvals(weight.double()), weight.shape
+    rank = int((values > _ROUNDING * values[0]).sum())
+    caveat = fewer_weights_than_values(rank, records)
+    return Outcome(
+        measures=(
+            Measure(
+                name=f"rank of the {layer}",
+                value=float(rank),
+                meaning=f"of its {classes} rows, in double precision; {records} records would need as much",
+            ),
+            Measure(
+                name="weights for each unknown value",
+                value=classes * (width + 1) / (records * width),
+                meaning="the numbers in the layer over those in its records; below one records are not determined",
+            ),
         ),
         caveats=() if caveat is None else (caveat,),
     )
