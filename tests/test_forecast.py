@@ -1,12 +1,15 @@
 """What weights tell before a search: balanced neurons at a stationary point, leftover noise, and a fit."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from refusals import refused
 from stationary import RECORDS, stationary
-from torch import nn
+from torch import Tensor, nn
 
-from remanence import CrossEntropy
+from remanence import CrossEntropy, WeightsOnly
+from remanence.attacks import Stationarity
 from remanence.diagnostics import forecast
 from remanence.diagnostics.forecasting import fit
 from remanence.models import mlp, torch_params
@@ -49,6 +52,26 @@ def test_networks_that_are_no_mlps_are_refused() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 5))
     with refused("unsupported-model", "model"):
         forecast(model, dict(model.state_dict()), (1, 8, 8), records=10)
+
+
+@pytest.mark.parametrize("records", [0, -3, 20, 2.5, None])
+def test_numbers_of_records_that_leave_no_noise_to_measure_are_refused(records: int) -> None:
+    model = mlp((30,), 5, hidden=(20,), activation=nn.ReLU)
+    with refused("out-of-range", "records"):
+        forecast(model, torch_params(model, seed=0), (30,), records=records)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [(torch.zeros_like, "out-of-range"), (lambda p: p / 0, "not-finite"), (Tensor.half, "wrong-type")],
+)
+def test_weights_that_tell_nothing_are_refused(change: Callable[[Tensor], Tensor], code: str) -> None:
+    model = mlp((30,), 5, hidden=(20,), activation=nn.ReLU)
+    params = {name: change(p) for name, p in torch_params(model, seed=0).items()}
+    with refused(code, "release"):
+        forecast(model, params, (30,), records=4)
+    with refused(code, "release"):
+        Stationarity(candidates=4).run(WeightsOnly(model=model, final=params, shape=(30,), num_classes=5), seed=0)
 
 
 def test_label_smoothing_is_that_of_torch() -> None:

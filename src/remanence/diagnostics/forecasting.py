@@ -21,6 +21,7 @@ from remanence.errors import BadInput
 from remanence.types import Params
 
 _MIN_SCALE = 1e-6
+_ABOVE = 1.05  # times the largest singular value of noise, which varies
 
 
 @final
@@ -63,7 +64,7 @@ class WeightsForecast:
 
     @property
     def fraction(self) -> float:
-        """The expected fraction found: a logistic regression on victims of `ablations.ordinary_weights`."""
+        """The expected fraction found: a logistic regression on victims of `ablations.ordinary_forecast`."""
         return FITTED.fraction(self.features)
 
 
@@ -85,18 +86,25 @@ def fit(features: Sequence[Sequence[float]], found: Sequence[float], records: Se
 
 
 def forecast(model: nn.Module, final: Params, shape: Sequence[int], *, records: int) -> WeightsForecast:
-    """The forecast for an MLP that was trained on so many records."""
+    """The forecast for an MLP that was trained on so many records. That neurons are balanced holds for ReLU and leaky
+    ReLU; of smooth activations it is a guess."""
     layers = residual.layers_of(model, final, shape, relu_only=False)
     if layers is None or len(layers) < 2:
         why = residual.why_no_layers(model, shape, relu_only=False) or "the net has no hidden layer"
         raise BadInput(f"a forecast needs an MLP as `model`: {why}", code="unsupported-model", argument="model")
+    residual.check_layers(layers)
     first = layers[0].weight
+    if not isinstance(records, int) or not 1 <= records < min(first.shape):
+        message = (
+            f"`records` of a forecast must lie in 1..{min(first.shape) - 1}, below the rows and columns of the first "
+            f"layer, whose other directions tell what is left of the initial weights, got {records}"
+        )
+        raise BadInput(message, code="out-of-range", argument="records")
     values = torch.linalg.svdvals(first)
-    rank = min(records, len(values))
-    noise = edge(first, leftover_std(first, rank))
+    noise = edge(first, leftover_std(first, records))
     return WeightsForecast(
         imbalance=_imbalance(layers),
-        above_noise=float((values[:rank] > 1.05 * noise).double().mean()) * rank / records,
+        above_noise=float((values[:records] > _ABOVE * noise).double().mean()),
         records_per_neuron=records / len(first),
         outputs=len(layers[-1].weight),
     )

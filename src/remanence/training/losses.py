@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid, softplus
 
-from remanence.errors import BadInput, check_min
+from remanence.errors import BadInput
 
 
 class Loss(Protocol):
@@ -29,9 +29,8 @@ class CrossEntropy:
     label_smoothing: float = 0.0  # as torch's: this probability is spread over all classes
 
     def __post_init__(self) -> None:
-        check_min(self, label_smoothing=0)
-        if self.label_smoothing >= 1:
-            message = f"`label_smoothing` of CrossEntropy must be below 1, got {self.label_smoothing:g}"
+        if not isinstance(self.label_smoothing, float | int) or not 0 <= self.label_smoothing < 1:
+            message = f"`label_smoothing` of CrossEntropy must be a number in [0, 1), got {self.label_smoothing!r}"
             raise BadInput(message, code="out-of-range", argument="label_smoothing")
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:

@@ -71,7 +71,8 @@ def _measure(
 
 def _tuned(trial: Trial) -> Outcome:
     caveat = tuned_on_truth(
-        "That embeddings are centred and scaled to the standard deviation of pixels, and the learning rates of heads "
-        "and attack, were chosen by looking at true records of seed 0: quote another seed."
+        "That embeddings are centred and scaled to the standard deviation of pixels, the learning rates of heads and "
+        "attack, its whitening and its rounds were chosen by looking at true records of seeds 0 and "
+        "2: quote another seed."
     )
     return Outcome(caveats=(caveat,))

@@ -23,8 +23,12 @@ DECAY: Mapping[Scale, float] = {"smoke": 0.01, "small": 0.003, "full": 0.003}
 STEPS: Mapping[Scale, int] = {"smoke": 400, "small": 1000, "full": 3000}
 BATCH: Mapping[Scale, int] = {"smoke": 12, "small": 16, "full": 32}
 SMOOTHING = 0.1
+ONE_OUTPUT = "One output; the network subtracts the mean of its own records, which is released with it."
 ADAM_LR = 1e-3
-ABOUT = "MLPs with biases in every layer; reconstructed from the final weights alone, of which the number is known."
+ABOUT = (
+    "MLPs with biases in every layer; reconstructed from the final weights alone. The number of records is known, and "
+    "that classes are equally frequent, which holds but for `any labels`."
+)
 
 
 def sgd(epochs: int, decay: float, *, lr: float = 0.05) -> Training:
@@ -68,11 +72,17 @@ def ordinary_weights(scale: Scale) -> Sequence[Experiment]:
 
 def ordinary_two_groups(scale: Scale) -> Sequence[Experiment]:
     """Stationarity on networks of one output: two groups of records, 50 and 500 at full scale."""
-    base = replace(usual(scale), inputs="centred", one_output=True, first=0.7)
+    base = replace(usual(scale), inputs="centred", one_output=True, first_whitening=0.7)
     few = replace(base, training=replace(base.training, loss=Logistic()))
     many = replace(_many(scale, few), training=replace(_many(scale, few).training, loss=Logistic()))
     return [
-        study(f"{each.records} records", f"{ABOUT} One output.", each, victims=VICTIMS[scale]) for each in (few, many)
+        study(
+            f"{each.records} records",
+            f"{ABOUT} {ONE_OUTPUT}",
+            each,
+            victims=VICTIMS[scale],
+        )
+        for each in (few, many)
     ]
 
 
@@ -97,7 +107,7 @@ def ordinary_convergence(scale: Scale) -> Sequence[Experiment]:
 def ordinary_size(scale: Scale) -> Sequence[Experiment]:
     """What Stationarity finds against the number of records, in a network of one width."""
     many = _many(scale, usual(scale))
-    sizes: Mapping[Scale, tuple[int, ...]] = {"smoke": (1, 2, 4), "small": (2, 5, 10), "full": (5, 10, 20, 50, 100)}
+    sizes: Mapping[Scale, tuple[int, ...]] = {"smoke": (1, 2, 4), "small": (2, 5, 10), "full": (5, 10, 20, 50, 90)}
     curve = {10 * size: replace(many, per_class=size) for size in sizes[scale]}
     return [along("records", f"{ABOUT} One victim for each point.", "records", {"standardised inputs": curve})]
 
@@ -133,7 +143,7 @@ def _many(scale: Scale, few: Shipped) -> Shipped:
         per_class=MANY[scale],
         hidden=WIDE[scale],
         training=sgd(epochs, DECAY[scale]),
-        first=0.7,
+        first_whitening=0.7,
         restarts=1,
         rounds=rounds,
     )

@@ -49,7 +49,7 @@ class Shipped:
     balanced: bool = True
     steps: int = 3000  # of the attack, in each level and round
     restarts: int = 4
-    first: float = 0.5  # power of the whitening of the first layer
+    first_whitening: float = 0.5  # its power
     rounds: Rounds = Rounds()
 
     @property
@@ -111,7 +111,7 @@ class Shipped:
             candidates=self.records,
             loss=self.loss,
             search=search,
-            whitening=Powers(first=self.first, inner=1.0),
+            whitening=Powers(first=self.first_whitening, inner=1.0),
             rounds=self.rounds,
         )
 
@@ -278,8 +278,8 @@ def experiment(label: str, about: str, measure: Callable[[int, torch.device], Ou
 
 def _tuned(trial: Trial) -> Outcome:
     caveat = tuned_on_truth(
-        "Learning rates and the length of trainings, the attack's learning rate, whitening and tempering were chosen "
-        "by looking at true records of other seeds."
+        "Learning rates and the length of trainings, the attack's learning rate, whitening, rounds and tempering "
+        "were chosen by looking at true records of other seeds."
     )
     return Outcome(caveats=(caveat,))
 

@@ -17,6 +17,7 @@ from torch.nn.functional import leaky_relu, linear
 
 from remanence.attacks.weights import activations as functions
 from remanence.engine import mlp
+from remanence.errors import BadInput
 from remanence.models.structure import MLP, Structure, parse
 from remanence.types import Params
 
@@ -96,6 +97,20 @@ def _refusal(structure: Structure, relu_only: bool) -> str | None:
         if (got := functions.refusal(activation)) is not None:
             return f"the activation after `{layer.path}` of the net is {got}"
     return mlp.refusal(replace(structure, activations=tuple(nn.ReLU() for _ in structure.activations)))
+
+
+def check_layers(layers: Sequence[Layer]) -> None:
+    """Refuse weights that tell nothing of records: half precision, not finite, or a layer of zeros."""
+    for number, layer in enumerate(layers, start=1):
+        if layer.weight.dtype not in (torch.float32, torch.float64):
+            problem, code = f"are {layer.weight.dtype}: convert them to float32", "wrong-type"
+        elif not bool(layer.weight.isfinite().all()):
+            problem, code = "are not finite", "not-finite"
+        elif not bool(layer.weight.any()):
+            problem, code = "are all zero", "out-of-range"
+        else:
+            continue
+        raise BadInput(f"the weights of linear layer {number} {problem}", code=code, argument="release")
 
 
 def margin_signs(logits: Tensor, labels: Tensor, *, signed: bool) -> Tensor:

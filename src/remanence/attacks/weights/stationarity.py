@@ -113,6 +113,7 @@ class Stationarity:
             why = residual.why_no_layers(release.model, release.shape, relu_only=False) or "the net has no hidden layer"
             problem = f"Stationarity cannot reconstruct from this `model`, use KKT: {why}"
             raise BadInput(problem, code="unsupported-model", argument="release")
+        residual.check_layers(layers)
         outputs = len(layers[-1].weight)
         check_outputs(self.loss, outputs, release.num_classes)
         grey = self.preprocessing.grey(release, layers[0].weight)

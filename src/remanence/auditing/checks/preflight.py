@@ -141,6 +141,7 @@ def _check_forecast(release: KnowsFinal, records: int, numbers: dict[str, float 
         f"By the weights alone, a long search of Stationarity may find about {expected.fraction:.0%} of the "
         f"records: the norms of incoming and outgoing weights of neurons differ by {expected.imbalance:.0%} (0 % where "
         f"training with weight decay has converged), and {expected.above_noise:.0%} of the directions of records stand "
-        "above what is left of the initial weights. A rough estimate: attacks with more knowledge may find more."
+        "above what is left of the initial weights. It ranks networks better than it "
+        "counts records."
     )
     return [Check(name="forecast", status="note", text=text)]
