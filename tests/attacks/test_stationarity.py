@@ -100,6 +100,17 @@ def test_further_rounds_keep_a_share_of_the_candidates() -> None:
     assert int((once == twice).flatten(1).all(1).sum()) == 3
 
 
+def test_the_candidates_of_the_best_restarts_are_returned() -> None:
+    search = with_search(Stationarity(candidates=RECORDS), steps=5, restarts=3)
+    one, two, all_of_them = (replace(search, rounds=Rounds(returned=n)).run(release(), seed=0) for n in (1, 2, 9))
+    assert [len(each.x) for each in (one, two, all_of_them)] == [RECORDS, 2 * RECORDS, 3 * RECORDS]
+    torch.testing.assert_close(one.x, two.x[:RECORDS])
+    assert two.y is not None
+    assert one.y is not None
+    assert two.y.tolist() == 2 * one.y.tolist()
+    assert one.objective == two.objective == all_of_them.objective
+
+
 @pytest.mark.parametrize("hidden", [(40,), (40, 30)], ids=["one hidden layer", "two"])
 @pytest.mark.parametrize("centred", [True, False])
 def test_the_gradients_of_the_objective_are_autograds(centred: bool, hidden: tuple[int, ...]) -> None:

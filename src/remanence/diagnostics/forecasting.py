@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from remanence.attacks.weights import residual
 from remanence.attacks.weights.row_space import edge, leftover_std
+from remanence.engine.decompositions import singular_values
 from remanence.errors import BadInput
 from remanence.types import Params
 
@@ -100,8 +101,8 @@ def forecast(model: nn.Module, final: Params, shape: Sequence[int], *, records: 
             f"layer, whose other directions tell what is left of the initial weights, got {records}"
         )
         raise BadInput(message, code="out-of-range", argument="records")
-    values = torch.linalg.svdvals(first)
-    noise = edge(first, leftover_std(first, records))
+    values = singular_values(first)
+    noise = edge(first, leftover_std(first, values, records))
     return WeightsForecast(
         imbalance=_imbalance(layers),
         above_noise=float((values[:records] > _ABOVE * noise).double().mean()),

@@ -22,7 +22,7 @@ from remanence.errors import BadInput
 from remanence.metrics.base import Metric, paired, pairwise
 from remanence.progress import track
 
-_BLOCK = 128  # pairs at a time where each truth record has its own candidate
+_CPU_BLOCK, _DEVICE_BLOCK = 128, 4096  # pairs at a time where each truth record has its own candidate
 _TILE = 1024  # images per side of a tile
 # Scores at once. Batches of one position fit the inner caches but start and stop the CPU's threads more often: no
 # faster on one thread, half as fast on two of a busy machine. Accelerators want more still.
@@ -47,7 +47,8 @@ class Convention:
 
     def paired(self, candidates: Tensor, truth: Tensor) -> Tensor:
         self._check_size(truth)
-        blocks = zip(candidates.split(_BLOCK), truth.split(_BLOCK), strict=True)
+        size = _CPU_BLOCK if truth.device.type == "cpu" else _DEVICE_BLOCK
+        blocks = zip(candidates.split(size), truth.split(size), strict=True)
         return torch.cat([self._block(a, b) for a, b in blocks])
 
     def pairwise(self, candidates: Tensor, truth: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
+from remanence.engine.decompositions import svd
 from remanence.engine.unroll import Comparison, Products, Vectors
 from remanence.errors import check_min
 
@@ -91,7 +92,7 @@ class WhitenedLayer:
     def from_matrix(cls, matrix: Tensor, *, power: float, rank: int, min_ratio: float | None = None) -> "WhitenedLayer":
         """Singular values after the first `rank`, or below `min_ratio` of the largest, are raised to that floor; None
         stands for the rounding of the matrix's dtype."""
-        left, values, right = torch.linalg.svd(matrix.double())
+        left, values, right = svd(matrix.double(), full_matrices=True)
         ratio = torch.finfo(matrix.dtype).eps if min_ratio is None else min_ratio
         floor = values[max(1, min(rank, len(values))) - 1].clamp_min(ratio * values[0])
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from remanence.attacks import KKT, Attack, KKTRun, Powers, Preprocessing, Rounds, Search, Stationarity, with_search
 from remanence.data import data_folders, distinct, load
-from remanence.engine import train_each
+from remanence.engine import precision, train_each
 from remanence.experiments import Budget, Scale
 from remanence.models import centred_mlp, torch_params
 from remanence.releases import KnowsFinal, Victim, check_fit
@@ -103,6 +103,7 @@ class Target:
     by_loss: bool = False  # without decay: a learning rate that rises as the loss falls, where a constant one stalls
     balanced: bool = True  # as many records of each class, which the attacks take for granted
     centre: Literal["training", "public", "none"] = "training"  # the records whose mean the victim subtracts
+    tf32: bool = False  # the victim is trained in TF32
 
     @property
     def records(self) -> int:
@@ -175,7 +176,8 @@ class Target:
         hidden, training = self.hidden or HIDDEN[self.scale], self.training()
         model = centred_mlp(private[0].shape, 1 if self.one_output else self.classes, hidden=hidden)
         initial = [self.initial(model, data, seed) for data, seed in zip(private, seeds, strict=True)]
-        final = train_each(training, model, initial, private)
+        with precision(tf32=self.tf32):
+            final = train_each(training, model, initial, private)
         victims = [
             Victim(model=model, training=training, initial=start, final=end, fixed=data.take(slice(0, 0)), private=data)
             for start, end, data in zip(initial, final, private, strict=True)

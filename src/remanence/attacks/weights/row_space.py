@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from remanence.attacks.weights.residual import Layer
+from remanence.engine.decompositions import singular_values, svd
 from remanence.errors import BadInput
 from remanence.search import WhitenedLayer, balanced, given
 
@@ -51,7 +52,7 @@ class RowSpace:
         weight, bias, count, centre = layers[0].weight, layers[0].bias, _count(layers[0]), None
         rank = max_rank if count is None else None
         left, values, right = _truncated_svd(weight, rank)
-        noise = leftover_std(weight, len(values)) if count is None else 0.0
+        noise = leftover_std(weight, singular_values(weight), len(values)) if count is None else 0.0
         if bias is not None and _uncentred(bias, left, values, count, noise):
             level = ((bias @ left) / values) @ right
             inside = grey @ right.T @ right
@@ -142,12 +143,11 @@ class RowSpace:
         return replace(self, layers=(truncated, *self.layers[1:]), basis=self.basis[:count])
 
 
-def leftover_std(weight: Tensor, rank: int) -> float:
-    """The standard deviation of what is left of the initial weights, of which all have one: by the singular values
+def leftover_std(weight: Tensor, values: Tensor, rank: int) -> float:
+    """The standard deviation of what is left of the initial weights, of which all have one: by the singular `values`
     beyond the first `rank`, which hold the records."""
     rows, columns = (max(side - rank, 1) for side in weight.shape)
-    tail = torch.linalg.svdvals(weight)[rank:].square().sum()
-    return sqrt(float(tail) / (rows * columns))
+    return sqrt(float(values[rank:].square().sum()) / (rows * columns))
 
 
 def edge(weight: Tensor, std: float) -> float:
@@ -165,7 +165,7 @@ def rank_by_gap(values: Tensor) -> int | None:
 def _count(first: Layer) -> int | None:
     """The number of records: the rank of the first layer with its bias, where there is one."""
     both = first.weight if first.bias is None else torch.cat([first.weight, first.bias[:, None]], dim=1)
-    return rank_by_gap(torch.linalg.svdvals(both))
+    return rank_by_gap(singular_values(both))
 
 
 def _uncentred(bias: Tensor, left: Tensor, values: Tensor, count: int | None, noise: float) -> bool:
@@ -185,7 +185,7 @@ def _uncentred(bias: Tensor, left: Tensor, values: Tensor, count: int | None, no
 
 def _truncated_svd(weight: Tensor, max_rank: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """The SVD up to the rank that a gap gives, or else up to singular values that are mere rounding."""
-    left, values, right = torch.linalg.svd(weight, full_matrices=False)
+    left, values, right = svd(weight)
     rank = max_rank or rank_by_gap(values) or int((values > values[0] * torch.finfo(values.dtype).eps).sum())
     return left[:, :rank], values[:rank], right[:rank]
 
@@ -201,7 +201,8 @@ def _whitened(layer: Layer, power: float, records: int) -> Layer:
     what distinguishes their records has small singular values. The smallest are what is left of the initial weights:
     those beyond half the number of records, or of all, are raised to the one there, or to the largest of noise."""
     rank = min(records, *layer.weight.shape) // 2
-    ratio = edge(layer.weight, leftover_std(layer.weight, records)) / float(torch.linalg.matrix_norm(layer.weight, 2))
+    values = singular_values(layer.weight)
+    ratio = edge(layer.weight, leftover_std(layer.weight, values, records)) / float(values[0])
     whitened = WhitenedLayer.from_matrix(layer.weight, power=power, rank=rank, min_ratio=max(_MIN_RATIO, ratio))
     return replace(
         layer,

@@ -23,6 +23,7 @@ from remanence.attacks.weights import residual
 from remanence.attacks.weights.preprocessing import Preprocessing
 from remanence.attacks.weights.row_space import RowSpace
 from remanence.engine import Surrogate, precision
+from remanence.engine.decompositions import svd
 from remanence.errors import BadInput, check_between, check_min
 from remanence.releases import KnowsFinal, require
 from remanence.releases.checks import check_outputs
@@ -76,9 +77,10 @@ class Rounds:
 
     levels: int = 1  # of the first round: the directions of candidates grow from ten to all
     keep_fractions: tuple[float, ...] = ()  # of the candidates, that each further round keeps
+    returned: int = 1  # restarts whose candidates are returned, those with the lowest objective
 
     def __post_init__(self) -> None:
-        check_min(self, levels=1)
+        check_min(self, levels=1, returned=1)
         check_between(self, "keep_fractions", 0, 1)
 
 
@@ -124,10 +126,10 @@ class Stationarity:
         with precision(tf32=tf32):
             z, value = self._search(release, space.to_float32() if tf32 else space, labels, seed)
         x = self.preprocessing.records(release, space.records(z.to(space.basis))).clamp(*release.bounds)
-        return Reconstruction(x=x, y=labels, objective=value)
+        return Reconstruction(x=x, y=labels.repeat(len(x) // len(labels)), objective=value)
 
     def _search(self, release: KnowsFinal, space: RowSpace, labels: Tensor, seed: int) -> tuple[Tensor, float]:
-        """Coordinates (n, directions) of the best restart, and its objective."""
+        """Coordinates (candidates, directions) of the best restarts, and the lowest objective."""
         generator, checkpoint = torch.Generator().manual_seed(seed), self.search.checkpoints
         restarts, n = torch.arange(self.search.restarts), len(labels)
         z, std = space.basis.new_zeros(len(restarts), n, len(space.basis)), self.init_std * self._unit(release, space)
@@ -149,8 +151,8 @@ class Stationarity:
                 restarts, reset = restarts[found.restarts], reset[index]
                 z = torch.cat([found.variables["z"], z[index, :, directions:]], dim=-1)
                 shifts = [found.variables[name] for name in objective.shift_names]
-        best = int(found.value.argmin())
-        return z[best], float(found.value[best])
+        best = found.value.argsort()[: self.rounds.returned]
+        return z[best].flatten(0, 1), float(found.value.min())
 
     def _unit(self, release: KnowsFinal, space: RowSpace) -> float:
         return self.preprocessing.unit(release, space.basis)
@@ -288,6 +290,6 @@ class BalancedWeights:
 
 def _outside(rows: Tensor, weight: Tensor, rank: int) -> Tensor:
     """The fraction of each row's norm outside the leading columns of a weight."""
-    left: Tensor = torch.linalg.svd(weight, full_matrices=False)[0][:, : min(rank, int(_MAX_FRACTION * len(weight)))]
+    left = svd(weight)[0][:, : min(rank, int(_MAX_FRACTION * len(weight)))]
     remaining = (rows - rows @ left @ left.mT).square().sum(-1)
     return (remaining / rows.square().sum(-1).clamp_min(torch.finfo(rows.dtype).tiny)).sqrt()
