@@ -129,6 +129,24 @@ def test_the_gradients_of_the_objective_are_autograds(centred: bool, hidden: tup
     torch.testing.assert_close(grads, expected)
 
 
+@pytest.mark.parametrize("scale", [30.0, 300.0, 1000.0])
+def test_candidates_that_are_classified_with_certainty_have_finite_gradients(scale: float) -> None:
+    """Their errors are below what float32 can hold, and tempered to the norm of all others."""
+    victim, generator = stationary(hidden=(40, 30)), torch.Generator().manual_seed(0)
+    space = RowSpace.from_layers(layers_of(victim), 0.5, GREY, inner=1.0).to_float32()
+    z = scale * space.coordinates(torch.randn(1, RECORDS, 64, generator=generator))
+    logits = residual.forward(space.layers, z, torch.full_like(z[..., :1], 40.0)).logits
+    shifts = [torch.zeros(1, RECORDS, h) for h in (40, 30)]
+    reset = torch.ones(1, RECORDS, 1, dtype=torch.bool)
+    shown = weights_only(victim).release
+    objective = Stationarity()._objective(shown, space, z, shifts, reset, logits[0].argmax(1))
+    for progress in (0.0, 0.25, 0.5):
+        objective.set_progress(progress)
+        value, grads = objective.value_and_grad({name: each.init for name, each in objective.init().items()})
+        assert value.isfinite().all()
+        assert all(grad.isfinite().all() for grad in grads.values())
+
+
 def test_layers_between_are_compared_with_their_singular_values_evened_out() -> None:
     layers = layers_of(stationary(hidden=(40, 30)))
     first, between, last = RowSpace.from_layers(layers, 0.5, GREY, inner=1.0).layers

@@ -140,7 +140,10 @@ def shuffled_list(kinds: Sequence[Shipped]) -> list[Shipped]:
 
 
 def _many(scale: Scale, few: Shipped) -> Shipped:
-    rounds = Rounds(levels=3, keep_fractions=(0.3, 0.5, 0.7, 0.9)) if scale == "full" else Rounds(levels=2)
+    restarts = {"smoke": 1, "small": 1, "full": 4}[scale]
+    rounds = Rounds(levels=2)
+    if scale == "full":
+        rounds = Rounds(levels=3, keep_fractions=(0.3, 0.5, 0.7, 0.9), returned=restarts)
     epochs = 3 * EPOCHS[scale] // 2
     return replace(
         few,
@@ -148,7 +151,7 @@ def _many(scale: Scale, few: Shipped) -> Shipped:
         hidden=WIDE[scale],
         training=sgd(epochs, DECAY[scale]),
         first_whitening=0.7,
-        restarts=1,
+        restarts=restarts,
         rounds=rounds,
     )
 

@@ -254,7 +254,8 @@ class BalancedWeights:
         reach = self.attack.surrogate.max_shift
         activations = residual.forward(layers, z, self.alpha, [reach * shift for shift in shifts])
         errors = -self.attack.loss.grad_logits(activations.logits, self.labels)
-        norms = errors.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(errors.dtype).tiny)
+        # a smaller floor would overflow below, where gradients are divided by the norms
+        norms = errors.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(errors.dtype).tiny ** 0.5)
         unit, power = errors / norms, self.tempering
         left, factor = residual.fit_scale(layers, residual.unexplained(layers, activations, norms**power * unit))
         grad_deltas = residual.grad_deltas(layers, activations, left)
