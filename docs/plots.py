@@ -121,13 +121,13 @@ def which_weights() -> None:
     left.legend()
     kinds = [
         (each.label, next(m for m in each.measures if m.name == "share found"))
-        for each in results("ablations/ordinary_weights-small")
+        for each in results("ablations/ordinary_weights")
     ]
     y = range(len(kinds))
     errors = [[m.value - (m.low or 0) for _, m in kinds], [(m.high or 0) - m.value for _, m in kinds]]
     right.barh(y, [m.value for _, m in kinds], xerr=errors, color=OURS, height=0.6, error_kw={"ecolor": CHANCE})
     right.set(yticks=y, yticklabels=[label for label, _ in kinds], xlim=(0, 1), xlabel="fraction found")
-    right.set_title("30 images of 16 x 16 pixels, two victims each")
+    right.set_title("50 images, three victims each")
     right.invert_yaxis()
     figure.tight_layout()
     save(figure, DOCS / "plots" / "which-weights.svg")
