@@ -8,6 +8,7 @@ from refusals import refused
 from torch import nn
 
 from remanence import SGD, Adam, Data, Gradient, LocalUpdate, Training
+from remanence.auditing.attempts.applicability import applicable
 from remanence.auditing.inputs.updates import UpdateRelease, update_release
 from remanence.engine import loss_gradient, train
 from remanence.models import initial_params, mlp
@@ -56,22 +57,33 @@ def test_full_batches_of_sgd_are_simulated(batch: Data) -> None:
     ],
     ids=["mini-batches", "momentum and decay", "schedule"],
 )
-def test_other_trainings_by_sgd_give_the_gradient_with_its_length(training: Training, batch: Data) -> None:
+def test_attacks_on_one_gradient_are_shown_that_of_many_steps_with_its_length(training: Training, batch: Data) -> None:
     found = shown(batch, training, training)
-    assert found.weaker
-    assert isinstance(found.release, Gradient)
-    assert found.release.batch_size == 12
-    assert cosine(found.release, batch) == pytest.approx((1.0, 1.0), abs=0.03)
+    assert isinstance(found.release, LocalUpdate)
+    assert found.weaker is None
+    (one,) = applicable(found.release, attacks=("FirstLayer",))
+    assert one.status == "weaker"
+    assert cosine(one.release, batch) == pytest.approx((1.0, 1.0), abs=0.03)
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_without_a_common_scale_the_length_is_that_of_noise(known: bool, batch: Data) -> None:
-    training = Training(optimizer=Adam(lr=1e-3), epochs=2, batch_size=4) if known else replace(FULL, batch_size=4)
-    found = shown(batch, training, training if known else None)
-    assert ("Adam" if known else "--local") in (found.weaker or "")
+def test_the_training_of_a_client_is_simulated_by_simudy(batch: Data) -> None:
+    training = Training(optimizer=Adam(lr=1e-3), epochs=2, batch_size=4)
+    release = shown(batch, training, training).release
+    (one,) = applicable(release, attacks=("SimuDy",))
+    assert (one.status, one.release.training) == ("runs", training)
+    after = train(training, MODEL, BEFORE, batch, seed=0)
+    assert all(torch.allclose(one.release.final[name], p) for name, p in after.items())
+    several = replace(release, clients=2)  # type: ignore[call-arg]
+    (refusal,) = applicable(several, attacks=("SimuDy",))
+    assert refusal.status == "refused"
+
+
+def test_without_a_recipe_the_length_is_that_of_the_gradient_of_noise(batch: Data) -> None:
+    found = shown(batch, replace(FULL, batch_size=4), None)
+    assert "--local" in (found.weaker or "")
     assert isinstance(found.release, Gradient)
     same, ratio = cosine(found.release, batch)
-    assert same > (0.2 if known else 0.99)
+    assert same > 0.99
     assert 0.3 < ratio < 3
 
 

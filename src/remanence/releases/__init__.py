@@ -1,5 +1,6 @@
 """The attacker's knowledge as types: a reveal function splits a victim into a release and the withheld truth."""
 
+from remanence.releases.federated_averaging import LocalUpdate, update_scale
 from remanence.releases.heads import SplitRelease, split_release
 from remanence.releases.protocols import (
     KnowsAllButOne,
@@ -19,7 +20,6 @@ from remanence.releases.releases import (
     FineTuned,
     FineTunedUnknownRecipe,
     Gradient,
-    LocalUpdate,
     WeightsOnly,
 )
 from remanence.releases.reveal import (
@@ -72,5 +72,6 @@ __all__ = [
     "split_release",
     "train_victim",
     "train_victims",
+    "update_scale",
     "weights_only",
 ]

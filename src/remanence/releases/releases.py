@@ -3,18 +3,16 @@
 `shape` is that of a record, and `bounds` the box that its values lie in.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 from torch import Tensor, nn
 
 from remanence.bounds import UNIT, Bounds
-from remanence.engine import engine_for, loss_gradient, on_batches, only
+from remanence.engine import loss_gradient
 from remanence.errors import BadInput, check_min
 from remanence.releases.defenses import Defense
 from remanence.training.losses import Loss
-from remanence.training.optimizers import SGD
 from remanence.training.training import Training
 from remanence.types import Data, Params
 
@@ -145,71 +143,3 @@ class Gradient:
         for defense in self.defenses:
             ours = defense.imitate(ours, self.gradient)
         return ours
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LocalUpdate:
-    """Federated averaging (McMahan et al. 2017): the update of the weights by a client's training on its batch."""
-
-    withholds: ClassVar[str] = "the records of the batch"
-    model: nn.Module
-    at: Params
-    update: Params  # the weights after the client's training minus those before; without those it kept frozen
-    labels: Tensor | None
-    batch_size: int | None
-    shape: tuple[int, ...]
-    bounds: Bounds = UNIT
-    training: Training
-
-    def __post_init__(self) -> None:
-        optimizer, privacy = self.training.optimizer, self.training.privacy
-        if not isinstance(optimizer, SGD):
-            raise _unsupported("optimizer", f"SGD, got {optimizer}")
-        if self.training.epochs < 1:
-            raise _unsupported("epochs", f"1 or more, got {self.training.epochs}")
-        if self.training.batch_size is not None:
-            got = self.training.batch_size
-            raise _unsupported("batch_size", f"None, got {got}: the order of mini-batches is not released")
-        if self.training.lr_schedule:
-            raise _unsupported("lr_schedule", f"empty, got {self.training.lr_schedule}")
-        if privacy and (privacy.noise or privacy.sample_rate < 1):
-            expected = "without noise and `sample_rate`: what the client samples is not released"
-            raise _unsupported("privacy", f"{expected}; leave it out")
-        if self.training.clip is not None:
-            limit = self.training.clip
-            raise _unsupported("clip", f"None, got {limit}: the norms of the client's gradients are not released")
-
-    @property
-    def loss(self) -> Loss:
-        return self.training.loss
-
-    @property
-    def sent(self) -> Params:
-        return self._as_gradient(self.update)
-
-    def simulate(self, x: Tensor, labels: Tensor) -> Params:
-        return self._as_gradient(local_delta(self.training, self.model, self.at, x, labels, names=list(self.update)))
-
-    def _as_gradient(self, update: Params) -> Params:
-        """The mean gradient that gives this `update`: the update of a weight whose gradient is one at every step is
-        the unit."""
-        optimizer, steps = self.training.optimizer, self.training.epochs
-        assert isinstance(optimizer, SGD)
-        unit = optimizer.lr * sum(optimizer.momentum**k * (steps - k) for k in range(steps))
-        return {name: u / -unit for name, u in update.items()}
-
-
-def _unsupported(argument: str, expected: str) -> BadInput:
-    return BadInput(
-        f"`{argument}` of a client's training must be {expected}", code="unsupported-training", argument=argument
-    )
-
-
-def local_delta(
-    training: Training, model: nn.Module, at: Params, x: Tensor, labels: Tensor, *, names: Sequence[str]
-) -> Params:
-    """The weights of these `names` after full-batch steps on these records minus those before; others are frozen."""
-    gradient = only(on_batches(engine_for(model, training, x.shape[1:]).gradient, x, labels), names)
-    end = training.descend(gradient, at, [None] * training.epochs, records=len(x), noise_seed=0)
-    return {name: end[name] - at[name] for name in names}

@@ -16,6 +16,7 @@ from remanence.bounds import Bounds
 from remanence.engine import GenericEngine, train
 from remanence.errors import BadInput
 from remanence.releases.defenses import Defense, defended
+from remanence.releases.federated_averaging import LocalUpdate, local_delta
 from remanence.releases.releases import (
     AllButOne,
     AllButOneUnknownInit,
@@ -23,9 +24,7 @@ from remanence.releases.releases import (
     FineTuned,
     FineTunedUnknownRecipe,
     Gradient,
-    LocalUpdate,
     WeightsOnly,
-    local_delta,
 )
 from remanence.releases.victim import Victim
 from remanence.seeds import derive_seed
@@ -190,18 +189,32 @@ def _digest(batch: Data) -> str:
     return blake2b(batch.x.detach().cpu().numpy().tobytes(), digest_size=8).hexdigest()
 
 
-def local_update(victim: Victim) -> Case[LocalUpdate]:
-    """Release a round of federated averaging: the client trains on the private batch, from the initial weights."""
+def local_update(
+    victim: Victim, *, clients: int = 1, defenses: tuple[Defense, ...] = (), seed: int = 0
+) -> Case[LocalUpdate]:
+    """Release a round of federated averaging: clients train on equal parts of the private batch, from the initial
+    weights, apply their defenses, and the mean of their updates is released. `seed` shuffles mini-batches."""
     batch, training = victim.private, victim.training
-    names = [name for name, _ in victim.model.named_parameters()]
+    names, size = [name for name, _ in victim.model.named_parameters()], len(batch) // clients
+    updates = list[Params]()
+    for client in range(clients):
+        part = batch.take(slice(client * size, (client + 1) * size))
+        client_seed = derive_seed(seed, "client", _digest(part))
+        batches = (
+            b if b is None else b.to(part.x.device) for b in training.batches(size, derive_seed(client_seed, "batches"))
+        )
+        delta = local_delta(training, victim.model, victim.initial, part.x, part.y, names=names, batches=batches)
+        updates.append(defended(delta, defenses, seed=client_seed))
     release = LocalUpdate(
         model=victim.model,
         at=victim.initial,
-        update=local_delta(training, victim.model, victim.initial, batch.x, batch.y, names=names),
+        update={name: torch.stack([each[name] for each in updates]).mean(0) for name in names},
         labels=None,
         batch_size=len(batch),
         shape=batch.shape,
         bounds=batch.bounds,
         training=training,
+        clients=clients,
+        defenses=defenses,
     )
     return Case(release=release, truth=batch)

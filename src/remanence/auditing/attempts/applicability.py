@@ -35,7 +35,15 @@ from remanence.attacks import (
     with_search,
 )
 from remanence.auditing.attempts.refusals import missing_knowledge, refusal_words
-from remanence.auditing.attempts.settings import conv_stationarity, kkt, newton_step, reconstructor, stationarity
+from remanence.auditing.attempts.settings import (
+    conv_stationarity,
+    kkt,
+    newton_step,
+    outputs,
+    reconstructor,
+    simudy,
+    stationarity,
+)
 from remanence.errors import BadInput, unknown_name
 from remanence.progress import OutOfTime, time_limit, track
 from remanence.releases import (
@@ -50,6 +58,7 @@ from remanence.releases import (
     LocalUpdate,
     require,
 )
+from remanence.training import SGD
 from remanence.types import Reconstruction
 
 _STEPS = 3  # of a search that is probed, and then probed again with more: the difference is the time of a step
@@ -100,7 +109,7 @@ _KINDS = (  # cheapest first, as far as that can be said without a release
     _Kind(attack=ConvStationarity, needs=KnowsFinal, knowledge=WEIGHTS, settings=conv_stationarity),
     _Kind(attack=KKT, needs=KnowsFinal, knowledge=WEIGHTS, settings=kkt),
     _Kind(attack=Linearised, needs=KnowsTraining, knowledge=BASE, settings=lambda release, n: Linearised(candidates=n)),
-    _Kind(attack=SimuDy, needs=KnowsTraining, knowledge=BASE, settings=lambda release, n: SimuDy(candidates=n)),
+    _Kind(attack=SimuDy, needs=KnowsTraining, knowledge=BASE, settings=simudy),
     _Kind(attack=RecoNN, needs=KnowsFixed, knowledge=OTHERS, settings=reconstructor),
     _Kind(attack=Mnemonist, needs=KnowsAllButOne, knowledge=OTHERS, settings=lambda release, n: Mnemonist()),
 )
@@ -132,19 +141,25 @@ def applicable(
 
 def _asked(kind: _Kind, release: Any, n: int, seed: int) -> Applicability:
     name, shown, weaker = kind.attack.__name__, release, None
-    if kind.needs is KnowsGradient and isinstance(release, LocalUpdate):
-        shown, weaker = _as_gradient(release), "several local steps are taken for one"
-        weaker = None if release.training.epochs == 1 else weaker
     refused = Applicability(name=name, status="refused", reason=None, knowledge=kind.knowledge)
+    if kind.needs is KnowsGradient and isinstance(release, LocalUpdate):
+        shown, weaker = _as_gradient(release), _taken_for_a_gradient(release)
+    if kind.needs is KnowsTraining and isinstance(release, LocalUpdate):
+        refused = replace(refused, knowledge=UPDATE)
+        if release.clients > 1:
+            return replace(refused, reason="the mean over several clients is not the end of one training")
+        shown = release.fine_tuned(max(2, outputs(release)))
     if (missing := missing_knowledge(shown, kind.needs)) is not None:
         return replace(refused, reason=missing)
     if kind.attack in _SIMULATING:
         shown, weaker = _in_evaluation(shown)
+        if getattr(release, "defenses", ()):
+            weaker = "; ".join(filter(None, (weaker, "the client's defenses are not simulated")))
     try:
         require(shown, kind.needs, by=name)
         if n * prod(release.shape) > _MAX_UNKNOWNS:
             return replace(refused, reason=f"{n} records are too many to be searched for at once")
-        attack = kind.settings(shown, n)
+        attack = kind.settings(release, n)
         seconds, found = (None, None) if isinstance(attack, ShadowAttack) else _probe(attack, shown, seed)
     except BadInput as refusal:
         return replace(refused, reason=refusal_words(name, refusal, shown))
@@ -206,11 +221,21 @@ def _in_evaluation(release: Any) -> tuple[Any, str | None]:
     return release, "; ".join(reasons) or None
 
 
+def _taken_for_a_gradient(release: LocalUpdate) -> str | None:
+    """What is left out where a client's update is taken for one gradient; None where it is one."""
+    if not isinstance(release.training.optimizer, SGD):
+        return f"steps of {type(release.training.optimizer).__name__}, which normalises them, are taken for gradients"
+    return None if release.steps == 1 else f"{release.steps} local steps are taken for one"
+
+
 def _as_gradient(release: LocalUpdate) -> Gradient:
+    """The update as one gradient, less the weight decay of the first step."""
+    training = release.training
+    decay = {name: training.weight_decay * training.decays(name) for name in release.sent}
     return Gradient(
         model=release.model,
         at=release.at,
-        gradient=release.sent,
+        gradient={name: sent - decay[name] * release.at[name] for name, sent in release.sent.items()},
         labels=release.labels,
         batch_size=release.batch_size,
         shape=release.shape,

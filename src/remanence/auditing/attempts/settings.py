@@ -13,6 +13,8 @@ from remanence.attacks import (
     NewtonStep,
     Preprocessing,
     RecoNN,
+    SimuDy,
+    SoftLabels,
     Stationarity,
     with_search,
 )
@@ -23,7 +25,7 @@ from remanence.errors import Diverged
 from remanence.models import input_normalisation
 from remanence.models.operations import Normalisation
 from remanence.progress import time_limit
-from remanence.releases import KnowsFinal, KnowsFixed, KnowsTraining
+from remanence.releases import KnowsFinal, KnowsFixed, KnowsTraining, LocalUpdate
 from remanence.training import CrossEntropy, Logistic
 from remanence.training.losses import KnownLoss
 from remanence.types import Params
@@ -41,6 +43,12 @@ def stationarity(release: Any, records: int) -> Stationarity:
 def newton_step(release: Any, records: int) -> NewtonStep:
     """The closed form for one record; several are searched for."""
     return NewtonStep() if release.count == 1 else NewtonStep(several=GradientMatching())
+
+
+def simudy(release: Any, records: int) -> SimuDy:
+    """With labels that are optimised where a client sent an update: it seldom has as many records of each class."""
+    soft = isinstance(release, LocalUpdate) and isinstance(release.loss, CrossEntropy)
+    return SimuDy(candidates=records, labels=SoftLabels() if soft else None)
 
 
 def conv_stationarity(release: Any, records: int) -> ConvStationarity:

@@ -9,7 +9,6 @@ for one gradient, and `weaker` says why: attacks then find less than an attacker
 
 from contextlib import suppress
 from dataclasses import dataclass
-from math import ceil
 from typing import final
 
 import torch
@@ -21,11 +20,10 @@ from remanence.errors import BadInput
 from remanence.models import apply
 from remanence.releases import Gradient, LocalUpdate
 from remanence.search import balanced
-from remanence.training import SGD, CrossEntropy, Logistic, Loss, Training
+from remanence.training import CrossEntropy, Logistic, Loss, Training
 from remanence.types import Params
 
 _NOISE_RECORDS = 16  # whose gradient gives the length of one that is known up to its length
-_ASSUMED_BATCH = 32  # where the number of records is not known
 
 
 @final
@@ -63,16 +61,11 @@ def update_release(
             simulated = LocalUpdate(**common, update=update, training=training)  # type: ignore[arg-type]
             return UpdateRelease(release=simulated, weaker="; ".join(reasons) or None)
     loss = _loss(model, before, shape) if training is None else training.loss
-    unit = None if training is None else _unit(training, batch_size or _ASSUMED_BATCH)
-    if training is not None and unit is not None:
-        decay = training.weight_decay
-        gradient = {name: u / -unit - decay * before[name] for name, u in update.items()}
-    else:
-        length = _typical_length(model, before, list(update), shape, num_classes, loss, bounds)
-        factor = length / float(torch.stack([u.norm() for u in update.values()]).norm())
-        gradient = {name: -factor * u for name, u in update.items()}
+    length = _typical_length(model, before, list(update), shape, num_classes, loss, bounds)
+    factor = length / float(torch.stack([u.norm() for u in update.values()]).norm())
+    gradient = {name: -factor * u for name, u in update.items()}
     release = Gradient(**common, gradient=gradient, loss=loss)  # type: ignore[arg-type]
-    return UpdateRelease(release=release, weaker="; ".join([_reason(training, batch_size), *reasons]))
+    return UpdateRelease(release=release, weaker="; ".join([_reason(training), *reasons]))
 
 
 def _check_weights(model: nn.Module, before: Params, after: Params) -> None:
@@ -95,30 +88,10 @@ def _statistics(model: nn.Module, before: Params, after: Params) -> list[str]:
     return ["the client's BatchNorm statistics changed, and are taken to be those before its training"]
 
 
-def _unit(training: Training, records: int) -> float | None:
-    """The update of a weight whose gradient is minus one at every step; None where steps have no common scale."""
-    if not isinstance(training.optimizer, SGD) or training.clip is not None or training.privacy is not None:
-        return None
-    momentum, velocity, total = training.optimizer.momentum, 0.0, 0.0
-    steps = training.epochs * ceil(records / (training.batch_size or records))
-    try:
-        for _, optimizer in zip(range(steps), training.optimizers(records), strict=False):
-            velocity = momentum * velocity + 1.0
-            total += optimizer.lr * velocity
-    except BadInput:  # a learning rate that follows the training
-        return None
-    return total or None
-
-
-def _reason(training: Training | None, batch_size: int | None) -> str:
+def _reason(training: Training | None) -> str:
     if training is None:
         return "the client's training is not known (give it with --local): its update is taken for one gradient"
-    if not isinstance(training.optimizer, SGD):
-        name = type(training.optimizer).__name__
-        return f"{name} scales the step of every weight by itself: its update is taken for a gradient of unknown length"
-    if training.batch_size is not None:
-        return "the order of the client's mini-batches is not sent: its update is taken for one gradient of all records"
-    return "the client's training cannot be simulated: its update is taken for one gradient"
+    return "the client's training cannot be simulated: its update is taken for a gradient of unknown length"
 
 
 def _loss(model: nn.Module, params: Params, shape: tuple[int, ...]) -> Loss:
