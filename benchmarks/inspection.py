@@ -43,7 +43,9 @@ class Sent:
     shape: tuple[int, ...]
 
 
-def mlp(*hidden: int, features: int = 64, activation: Callable[[], nn.Module] = nn.ReLU, classes: int = 10) -> nn.Module:
+def mlp(
+    *hidden: int, features: int = 64, activation: Callable[[], nn.Module] = nn.ReLU, classes: int = 10
+) -> nn.Module:
     sizes, layers = (features, *hidden), list[nn.Module]([nn.Flatten()])
     for inputs, outputs in zip(sizes, hidden, strict=False):
         layers += [nn.Linear(inputs, outputs), activation()]
@@ -165,7 +167,9 @@ def honest() -> dict[str, Callable[[], nn.Module]]:
         "MLP, small": lambda: mlp(16),
         "MLP, deep": lambda: mlp(64, 64, 64, 64),
         "MLP, 3,072 inputs": lambda: mlp(512, 128, features=3072),
-        "MLP, Kaiming normal": lambda: initialised(mlp(128, 64), lambda p: init.kaiming_normal_(p, nonlinearity="relu")),
+        "MLP, Kaiming normal": lambda: initialised(
+            mlp(128, 64), lambda p: init.kaiming_normal_(p, nonlinearity="relu")
+        ),
         "MLP, Xavier": lambda: initialised(mlp(128, 64), init.xavier_uniform_),
         "MLP, orthogonal": lambda: initialised(mlp(128, 64), init.orthogonal_),
         "MLP, truncated normal 0.02": lambda: initialised(mlp(128, 64), lambda p: init.trunc_normal_(p, std=0.02)),
@@ -243,7 +247,9 @@ def quantiles(count: int, *, mean: float = 0.3, std: float = 0.1) -> Tensor:
     return torch.distributions.Normal(mean, std).icdf((torch.arange(count) + 0.5) / count)
 
 
-def imprint(net: nn.Module, *, direction: str = "mean", shuffled: bool = False, noise: float = 0.0) -> None:
+def imprint(
+    net: nn.Module, *, direction: str = "mean", shuffled: bool = False, noise: float = 0.0, head: bool = True
+) -> None:
     """The first linear layer measures one number of a record; its biases are that number's quantiles."""
     first, second = [each for each in net.modules() if isinstance(each, nn.Linear)][:2]
     rows, features = first.weight.shape
@@ -251,7 +257,8 @@ def imprint(net: nn.Module, *, direction: str = "mean", shuffled: bool = False, 
     order = torch.randperm(rows) if shuffled else torch.arange(rows)
     first.weight.data = row.repeat(rows, 1) * (1 + noise * torch.randn(rows, features))
     first.bias.data = -quantiles(rows)[order]
-    second.weight.data = second.weight.data[:, :1].repeat(1, rows)
+    if head:  # the same error at every neuron
+        second.weight.data = second.weight.data[:, :1].repeat(1, rows)
 
 
 def trap_weights(net: nn.Module, *, scale: float) -> None:
@@ -329,8 +336,14 @@ TRAPS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], None]]] = 
         lambda net: imprint(net, direction="random", shuffled=True),
     ),
     "imprint after convolutions": (cnn, imprint),
-    "imprint, weights with 10 % noise": (lambda: mlp(256, 64), lambda net: imprint(net, shuffled=True, noise=0.1)),
-    "imprint, weights with 50 % noise": (lambda: mlp(256, 64), lambda net: imprint(net, shuffled=True, noise=0.5)),
+    "imprint, 10 % noise, honest second layer": (
+        lambda: mlp(256, 64),
+        lambda net: imprint(net, shuffled=True, noise=0.1, head=False),
+    ),
+    "imprint, 50 % noise, honest second layer": (
+        lambda: mlp(256, 64),
+        lambda net: imprint(net, shuffled=True, noise=0.5, head=False),
+    ),
     "trap weights, factor 0.5": (lambda: mlp(256, 64), lambda net: trap_weights(net, scale=0.5)),
     "trap weights, factor 0.9, 3,072 inputs": (
         lambda: mlp(256, 64, features=3072),
@@ -398,7 +411,9 @@ def main() -> None:
         found[sent.kind] += bool(codes)
         reasons[sent.kind].update(codes)
     for kind in TRAPS:
-        by = ", ".join(f"`{code}`" + (f" ({n})" if n < TRAPS_OF_A_KIND else "") for code, n in reasons[kind].most_common())
+        by = ", ".join(
+            f"`{code}`" + (f" ({n})" if n < TRAPS_OF_A_KIND else "") for code, n in reasons[kind].most_common()
+        )
         print(f"| {kind} | {found[kind]} of {TRAPS_OF_A_KIND} | {by} |")
     print(f"{perf_counter() - start:.0f} s")
 

@@ -49,7 +49,7 @@ CHECKS = (
     Check(
         code="rare-activation",
         statistic=statistics.rare_activation,
-        limit=2.0,
+        limit=1.5,
         measured="standard deviations by which neurons stay below zero",
         meaning="neurons that nearly no record activates pass on the gradient of single records",
     ),
@@ -77,7 +77,7 @@ CHECKS = (
     Check(
         code="outlier-row",
         statistic=statistics.outlier_row,
-        limit=10.0,
+        limit=5.0,
         measured="largest norm of a row over the second largest",
         meaning="one amplified output makes the gradient that of the records it singles out",
     ),

@@ -51,7 +51,9 @@ def layers_of(model: nn.Module | None, weights: Params, shape: Sequence[int] | N
     names = [name for name, w in weights.items() if name.endswith("weight") and w.ndim > 1 and w.is_floating_point()]
     names = [name for name in names if weights[name].numel() and not _is_embedding(model, name)]
     features = prod(shape) if shape is not None else None
-    entered = [name for name in names if features is not None and prod(weights[name].shape[1:]) == features] or names[:1]
+    entered = [name for name in names if features is not None and prod(weights[name].shape[1:]) == features] or names[
+        :1
+    ]
     return [
         Layer(
             name=name.removesuffix("weight").rstrip("._") or name,
