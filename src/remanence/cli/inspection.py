@@ -41,5 +41,5 @@ def _sizes(given: str) -> tuple[int, ...]:
     parts = given.split(",")
     if all(part.strip().isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
         return tuple(int(part) for part in parts)
-    message = f"`--shape` must be whole numbers above 0 with commas between them, such as 1,28,28, got `{printable(given, 60)}`"
+    message = f"`--shape` must be whole numbers above 0, such as 1,28,28, got `{printable(given, 60)}`"
     raise BadInput(message, code="wrong-type", argument="--shape")

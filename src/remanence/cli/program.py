@@ -1,7 +1,8 @@
 """The program: results on stdout, progress and errors on stderr.
 
 Exit codes: 0 done, 1 it failed (disk, network, a defect of ours), 2 what was asked for cannot be done, 3 a gate of an
-audit (`--fail-if`, `--compare`) was not passed or an inspected model was flagged, 130 interrupted, 143 ended by SIGTERM.
+audit (`--fail-if`, `--compare`) was not passed or an inspected model was flagged, 130 interrupted, 143 ended by
+SIGTERM.
 """
 
 import os

@@ -8,6 +8,7 @@ Neither framework is needed, and nothing is unpickled.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,10 +34,10 @@ def load_dump(path: Path, expected: Mapping[str, Tensor], notes: list[str], *, b
     if kind not in ("WEIGHTS", _DIFFERENCE):
         message = f"`{_KIND}` of {str(path)!r} must be WEIGHTS or {_DIFFERENCE}, got `{printable(kind, 60)}`"
         raise BadModelFile(message, code="unsupported-format", argument="path")
-    if odd := [name for name, array in arrays.items() if np.asarray(array).dtype.kind not in "fiub"]:
+    if odd := [name for name, array in arrays.items() if not _is_number(array.dtype)]:
         message = f"{str(path)!r} must hold arrays of numbers, `{printable(odd[0], 60)}` is not one: dump the weights"
         raise BadModelFile(message, code="wrong-type", argument="path")
-    named = _named(path, {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}, expected, notes)
+    named = _named(path, {name: _tensor(array) for name, array in arrays.items()}, expected, notes)
     for name, tensor in named.items():
         if not bool(tensor.isfinite().all()):
             message = f"{str(path)!r} has NaN or infinite values in `{name}`: the training diverged"
@@ -75,6 +76,14 @@ def _named(path: Path, arrays: Params, expected: Mapping[str, Tensor], notes: li
     except BadModelFile as error:
         raise BadModelFile(f"cannot use {str(path)!r}: {error}", code=error.code, argument="path") from None
     return arrays
+
+
+def _is_number(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in "fiub" and dtype.itemsize <= 8  # torch has no longer floats
+
+
+def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
+    return torch.from_numpy(np.array(array, array.dtype.newbyteorder("=")))
 
 
 def _shaped(array: Tensor, wanted: Tensor | None) -> Tensor:
