@@ -64,7 +64,7 @@ def _named(path: Path, arrays: Params, expected: Mapping[str, Tensor], notes: li
         if names is None:
             message = (
                 f"{str(path)!r} must hold the {len(expected)} tensors of the state dict in its order, from "
-                f"`{next(iter(expected), '')}` to `{next(reversed(expected), '')}`, got {len(ordered)}: dump them all"
+                f"`{options[0][0]}` to `{options[0][-1]}`, got {len(ordered)}: dump them all"
             )
             raise BadModelFile(message, code="shape-mismatch", argument="path")
         notes.append("The arrays have no names: they were taken in the order of the state dict.")

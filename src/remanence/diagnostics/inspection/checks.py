@@ -1,7 +1,7 @@
 """The checks: a statistic of a layer, the limit above which it is flagged, and what it means for an engineer.
 
-The limits are rounded values above those of the honest models that `benchmarks/inspection.py --seed 0 --seeds 12` makes; its false
-positives are counted on others, of other seeds (docs/inspect.md).
+The limits are rounded values above those of the honest models of `benchmarks/inspection.py --seed 0 --seeds 12`; false
+positives are counted on models of other seeds (docs/inspect.md).
 """
 
 from collections.abc import Callable
