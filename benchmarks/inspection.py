@@ -1,6 +1,6 @@
 """False positives and detections of `diagnostics.inspect_model`: honest models of many kinds, and known traps.
 
-    python benchmarks/inspection.py --seed 100 --seeds 20     # one core, two minutes; limits: seeds 0 to 11
+    python benchmarks/inspection.py --seed 100 --seeds 20     # one core, five minutes; limits: seeds 0 to 11
 
 Honest: initialisations and architectures that people use, as they are, trained on 8 x 8 digits in several ways, pruned,
 quantised, fine-tuned. Traps: the published ones, on honest random weights. It prints, of each check, the largest value

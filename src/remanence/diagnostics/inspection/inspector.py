@@ -83,5 +83,5 @@ def inspect_model(model: nn.Module | None, weights: Params, shape: Sequence[int]
 
 
 def _flag(code: str, layer: str, value: float, limit: float, measured: str, meaning: str) -> Flag:
-    text = f"{measured} {value:.3g}, at most {limit:g} in honest models; {meaning}"
+    text = f"{measured} {value:.3g}, the limit of honest models is {limit:g}; {meaning}"
     return Flag(code=code, layer=layer, statistic=value, limit=limit, text=text)
