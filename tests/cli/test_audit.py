@@ -69,6 +69,19 @@ def test_a_planted_leak_fails_the_gate_and_leaves_a_valid_answer(call: Call, fil
     assert call("report", "run").code == 0
 
 
+def test_dumps_of_numpy_clients_are_audited_as_state_dicts_are(call: Call, files: Path) -> None:
+    """A list in the order of the state dict, and differences by name."""
+    before = torch.load(files / "before.pt", weights_only=True)
+    after = torch.load(files / "after.pt", weights_only=True)["state_dict"]
+    np.savez(files / "before.npz", *[value.numpy() for value in before.values()])
+    differences = {name: (after[f"module.{name}"] - value).numpy() for name, value in before.items()}
+    np.savez(files / "after.npz", data_kind="WEIGHT_DIFF", **differences)
+    dumped = [each.replace(".pt", ".npz") for each in UPDATE]
+    said = call(*dumped, *LOCAL, *FAST, "--out", "run", "--json")
+    assert said.code == 0
+    assert [(row["name"], row["found"]) for row in json.loads(said.out)["attacks"]] == [("FirstLayer", 8)]
+
+
 def test_an_update_of_other_records_passes_the_gate(call: Call, files: Path) -> None:
     null = [each.replace("after.pt", "null.pt") for each in UPDATE]
     said = call(*null, *LOCAL, *FAST, "--fail-if", "found>0", "--fail-if", "severity>=membership", "--json")

@@ -96,8 +96,9 @@ def _release(request: Request, private: Data, fixed: Data | None) -> tuple[Any, 
     module = load_model(request.model).eval()
     model = _with_preprocessing(module, request, private)
 
-    def params(path: str) -> Params:
-        loaded = load_release_weights(Path(path), module)
+    def params(path: str, *, before: str | None = None) -> Params:
+        sent = None if before is None else load_release_weights(Path(before), module).params
+        loaded = load_release_weights(Path(path), module, before=sent)
         for note in loaded.notes:
             say(f"{path}: {note}")
         named = loaded.params
@@ -116,7 +117,7 @@ def _release(request: Request, private: Data, fixed: Data | None) -> tuple[Any, 
         made = update_release(
             model,
             at,
-            params(request.after),
+            params(request.after, before=request.before),
             _training(request.local, classes),
             batch_size=len(private),
             shape=private.shape,

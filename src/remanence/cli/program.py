@@ -1,7 +1,8 @@
 """The program: results on stdout, progress and errors on stderr.
 
 Exit codes: 0 done, 1 it failed (disk, network, a defect of ours), 2 what was asked for cannot be done, 3 a gate of an
-audit (`--fail-if`, `--compare`) was not passed, 130 interrupted, 143 ended by SIGTERM.
+audit (`--fail-if`, `--compare`) was not passed or an inspected model was flagged, 130 interrupted, 143 ended by
+SIGTERM.
 """
 
 import os
@@ -12,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from remanence import progress
-from remanence.cli import audit, experiments, listing
+from remanence.cli import audit, experiments, inspection, listing
 from remanence.cli.interruption import exit_code, terminable
 from remanence.cli.options import examples
 from remanence.errors import MAX_MESSAGE, BadInput, printable
@@ -30,6 +31,12 @@ app = typer.Typer(
 )
 app.command(epilog=examples("remanence demo", "remanence demo --out runs/shown --redact"))(experiments.demo)
 app.add_typer(audit.app, name="audit")
+app.command(
+    epilog=examples(
+        "remanence inspect client:make_net --weights round7.pt",
+        "remanence inspect client:make_net --weights round7.npz --shape 1,28,28 --json",
+    ),
+)(inspection.inspect)
 app.command(
     epilog=examples("remanence run balle2022.mnist", "remanence run balle2022.mnist --scale full --device cuda"),
 )(experiments.run)

@@ -1,7 +1,7 @@
 """The weights of an audited model from the files that people have.
 
 Safetensors, state dicts and the usual wrappers around them: checkpoints with an optimizer beside the weights, prefixes
-of wrapped models, shards with an index. Nothing in a file is executed: `releases.loading` is the only reader.
+of wrapped models, shards with an index; and the .npz of federated clients (`dumps`). Nothing in a file is executed.
 """
 
 import json
@@ -15,6 +15,7 @@ from typing import TypeAlias, TypeVar, final
 import torch
 from torch import Tensor, nn
 
+from remanence.auditing.inputs.dumps import load_dump
 from remanence.errors import BadModelFile
 from remanence.releases._views import View
 from remanence.releases.loading import check_same_tensors, descriptions, load_checkpoint
@@ -39,11 +40,16 @@ class ReleaseWeights:
     notes: tuple[str, ...]
 
 
-def load_release_weights(path: str | os.PathLike[str], model: nn.Module) -> ReleaseWeights:
+def load_release_weights(
+    path: str | os.PathLike[str], model: nn.Module, *, before: Params | None = None
+) -> ReleaseWeights:
     """The weights in `path` for `model`: safetensors, a state dict of torch or a checkpoint that holds one, shards with
-    their index, or a folder with one of these. Floats come in float32, or in float64 where all are."""
+    their index, a folder with one of these, or the .npz of a federated client. Floats come in float32, or in float64
+    where all are. A client's .npz may hold differences, to which the weights `before` are added."""
     expected, notes, file = model.state_dict(), list[str](), _file_in(Path(path))
-    if file.name.endswith(".index.json"):
+    if file.suffix == ".npz":
+        params = load_dump(file, expected, notes, before=before)
+    elif file.name.endswith(".index.json"):
         params = _from_shards(file, expected, notes)
     else:
         params = _from_file(file, expected, notes)
