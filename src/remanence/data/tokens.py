@@ -89,8 +89,8 @@ def python_docs(*, length: int, private: int, seed: int, min_length: int | None 
     rows: dict[tuple[int, ...], int] = {}
     for words, label in sentences:
         if len(words) >= shortest:
-            ids = [number[word] for word in words[:length]]
-            rows.setdefault((*ids, *[0] * (length - len(ids))), label)
+            row = [number[word] for word in words[:length]]
+            rows.setdefault((*row, *[0] * (length - len(row))), label)
     if not 1 <= private <= len(rows) - 2:
         message = f"`private` must lie in 1..{len(rows) - 2}, the sentences of {shortest} tokens or more, got {private}"
         raise BadInput(message, code="out-of-range", argument="private")

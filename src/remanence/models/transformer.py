@@ -30,7 +30,11 @@ class Block(nn.Module):
         for name in ("query", "key", "value"):
             linear = nn.Linear(width, width) if rank is None else LoRALinear(width, width, rank=rank)
             self.add_module(name, linear)
-        self.output, self.up, self.down = nn.Linear(width, width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.output, self.up, self.down = (
+            nn.Linear(width, width),
+            nn.Linear(width, 4 * width),
+            nn.Linear(4 * width, width),
+        )
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         query, key, value = self.projections(x)
@@ -42,7 +46,8 @@ class Block(nn.Module):
         return self.get_submodule("query")(x), self.get_submodule("key")(x), self.get_submodule("value")(x)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-        """What queries (n, m, width) take from the values (n, length, width) where `mask` (n or 1, m, length) is true."""
+        """What queries (n, m, width) take from the values (n, length, width) where `mask` (n or 1, m, length) is
+        true."""
         query, key, value = (each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in (query, key, value))
         mask = None if mask is None else mask[:, None]
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2).flatten(2)
@@ -50,7 +55,8 @@ class Block(nn.Module):
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """The residual stream after the block."""
         x = x + self.output(attended)
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+        after: Tensor = x + self.down(F.gelu(self.up(self.norm2(x))))
+        return after
 
 
 @final
@@ -58,7 +64,15 @@ class Transformer(nn.Module):
     """Logits for token ids (n, length): (n, length, vocabulary) of a decoder, (n, classes) of an encoder."""
 
     def __init__(
-        self, vocabulary: int, *, length: int, width: int, blocks: int, heads: int, classes: int | None, rank: int | None
+        self,
+        vocabulary: int,
+        *,
+        length: int,
+        width: int,
+        blocks: int,
+        heads: int,
+        classes: int | None,
+        rank: int | None,
     ) -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
@@ -84,7 +98,8 @@ class Transformer(nn.Module):
 
     def embed(self, ids: Tensor) -> Tensor:
         """The residual stream (n, length, width) that enters the first block."""
-        return self.tokens(ids) + self.positions.weight[: ids.shape[1]]
+        embedded: Tensor = self.tokens(ids)
+        return embedded + self.positions.weight[: ids.shape[1]]
 
     def mask(self, ids: Tensor) -> Tensor:
         """(n or 1, length, length): whether a position (second) attends to another (last)."""

@@ -1,7 +1,7 @@
 """The span of what enters a transformer's attention, from the gradients of its projections, and the tokens in it.
 
 A projection Y = X W^T has the gradient  dL/dW = (dL/dY)^T X : its rows are combinations of the rows of X, and so are
-those of the factor A of an adapter, B^T (dL/dY)^T X. Petrov et al. (2024) test whether a token's input lies in the span.
+those of the factor A of an adapter, B^T (dL/dY)^T X. Petrov et al. (2024) test whether a token lies in the span.
 
 Ours: tokens and positions are told apart. What enters the first attention is LayerNorm(e_v + p_l), a combination of
 the two centred embeddings and of the norm's bias; positions are known, so they are projected out, and each token is one
@@ -70,8 +70,8 @@ class Span:
 @final
 @dataclass(kw_only=True, eq=False)
 class Pursuit:
-    """Rank-aware pursuit: which of the atoms (vectors of `width` numbers) a span is made of. Atoms may be added, and are
-    selected one after the other, or all at once that lie in the span up to rounding.
+    """Rank-aware pursuit: which of the atoms (vectors of `width` numbers) a span is made of. Atoms may be added,
+    and are selected one after the other, or all at once that lie in the span up to rounding.
 
     An atom's score is the fraction of its squared norm in the span, both without the directions of the selected ones.
     """
@@ -120,9 +120,9 @@ class Pursuit:
         self.remaining[index] = 0
 
 
-def find_tokens(model: Transformer, span: Span, *, exact: float, max_tokens: int) -> tuple[Tensor, Tensor]:
-    """The ids (k,) of the tokens that the first block's span is made of, in the order in which they are found, and
-    their scores (k,); `model` holds its weights."""
+def find_tokens(model: Transformer, span: Span, *, exact: float, max_tokens: int) -> tuple[Tensor, Tensor, float]:
+    """The ids (k,) of the tokens that the first block's span is made of, in the order in which they are found, their
+    scores (k,), and the fraction of the span that they leave unexplained; `model` holds its weights."""
     norm = model.get_submodule("blocks.0.norm1")
     scale, bias = norm.get_parameter("weight").double(), norm.get_parameter("bias").double()
     positions = _centred(model.positions.weight.double()) * scale
@@ -130,7 +130,9 @@ def find_tokens(model: Transformer, span: Span, *, exact: float, max_tokens: int
         span, exact=exact, known=orthonormal(torch.cat([positions, bias[None]])), dtype=torch.float64
     )
     pursuit.add(_centred(model.tokens.weight.double()) * scale)
-    found, levels = list[Tensor](), list[Tensor]()
+    total = float(pursuit.span.rows.norm())
+    empty = span.rows.new_zeros(0)
+    found, levels = [empty.long()], [empty]
     while not pursuit.done and sum(map(len, found)) < max_tokens:
         scores = pursuit.scores()
         certain = (scores > exact).nonzero().flatten()
@@ -138,7 +140,8 @@ def find_tokens(model: Transformer, span: Span, *, exact: float, max_tokens: int
         found.append(new[: max_tokens - sum(map(len, found))])
         levels.append(scores[found[-1]])
         pursuit.select(found[-1])
-    return (torch.cat(found), torch.cat(levels)) if found else (torch.zeros(0).long(), torch.zeros(0).double())
+    residual = float(pursuit.span.rows.norm()) / total if total else 0.0
+    return torch.cat(found), torch.cat(levels), residual
 
 
 def _centred(x: Tensor) -> Tensor:
@@ -148,4 +151,5 @@ def _centred(x: Tensor) -> Tensor:
 def orthonormal(x: Tensor) -> Tensor:
     """An orthonormal basis (rank, width) of the rows of `x` (k, width)."""
     _, values, directions = torch.linalg.svd(x, full_matrices=False)
-    return directions[values > 1e-9 * values[0]] if len(values) else directions
+    basis: Tensor = directions[values > 1e-9 * values[0]] if len(values) else directions
+    return basis

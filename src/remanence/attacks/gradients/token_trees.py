@@ -73,7 +73,9 @@ class _Tables:
 
     model: Transformer
     tokens: Tensor  # (k,)
-    positions: dict[int, tuple[Tensor, ...]]  # of those that were needed: the stream, queries, keys, values, all (k, width)
+    positions: dict[
+        int, tuple[Tensor, ...]
+    ]  # of those that were needed: the stream, queries, keys, values, all (k, width)
 
     def at(self, position: int) -> tuple[Tensor, ...]:
         if position not in self.positions:
@@ -114,4 +116,4 @@ def _leaves(prefixes: list[_Prefix], count: int, length: int) -> tuple[Tensor, T
     leaves = [prefix for prefix in prefixes if prefix.ids and prefix.ids not in followed]
     leaves = sorted(leaves, key=lambda prefix: (-len(prefix.ids), -prefix.score))[:count]
     rows = [[*prefix.ids, *[0] * (length - len(prefix.ids))] for prefix in leaves]
-    return torch.tensor(rows).reshape(-1, length).long(), torch.tensor([leaf.score for leaf in leaves])
+    return torch.tensor(rows, dtype=torch.int64).reshape(-1, length), torch.tensor([leaf.score for leaf in leaves])
