@@ -19,7 +19,7 @@ from remanence.releases.text import KnowsTokenGradient
 from remanence.types import TokenReconstruction
 
 _TOKEN_ROUNDING = 2  # units in the last place: embeddings are known exactly
-_PREFIX_ROUNDING = 100  # what enters the second block was computed by the client, and rounded on the way
+_PREFIX_ROUNDING = 10  # what enters the second block was computed by the client, and rounded on the way
 
 
 @final
@@ -28,7 +28,7 @@ class DAGER:
     """Tokens of any transformer and sequences of a decoder; nothing is sampled. The objective is the fraction of the
     first block's span, by singular values, that the tokens leave unexplained."""
 
-    exact: float = 0.99  # fraction of a squared norm in the span above which a token or prefix is in it
+    exact: float = 0.999  # fraction of a squared norm in the span above which a token or prefix is in it
     max_atoms: int = 40_000  # prefixes that are considered at a time: the best ones
 
     def __post_init__(self) -> None:

@@ -78,20 +78,30 @@ class Pursuit:
 
     span: Span
     exact: float  # score above which an atom is in the span
-    known: Tensor  # (k, width), orthonormal: directions of the selected atoms, and others that are projected out
+    common: Tensor  # (c, width), orthonormal: directions that are projected out of everything beforehand
+    known: Tensor  # (k, width), orthonormal: these, and the directions of the selected atoms
     atoms: Tensor  # (n, width)
     norms: Tensor  # (n,), squared
     remaining: Tensor  # (n,), squared norms without the known directions
 
     @classmethod
-    def start(cls, span: Span, *, exact: float, known: Tensor, dtype: torch.dtype) -> "Pursuit":
+    def start(cls, span: Span, *, exact: float, common: Tensor, dtype: torch.dtype) -> "Pursuit":
         nothing = span.rows.new_zeros(0, dtype=dtype)
         empty = span.rows.new_zeros(0, span.rows.shape[1], dtype=dtype)
-        span = span.without(known) if len(known) else span
-        return cls(span=span, exact=exact, known=known, atoms=empty, norms=nothing, remaining=nothing)
+        return cls(
+            span=span.without(common),
+            exact=exact,
+            common=common,
+            known=common,
+            atoms=empty,
+            norms=nothing,
+            remaining=nothing,
+        )
 
     def add(self, atoms: Tensor) -> None:
         """Add atoms (m, width), after those that are there."""
+        common = self.common.to(atoms)
+        atoms = atoms - (atoms @ common.T) @ common
         norms = atoms.square().sum(1)
         remaining = norms - (atoms @ self.known.to(atoms).T).square().sum(1)
         self.atoms, self.norms = torch.cat([self.atoms, atoms]), torch.cat([self.norms, norms])
@@ -127,7 +137,7 @@ def find_tokens(model: Transformer, span: Span, *, exact: float, max_tokens: int
     scale, bias = norm.get_parameter("weight").double(), norm.get_parameter("bias").double()
     positions = _centred(model.positions.weight.double()) * scale
     pursuit = Pursuit.start(
-        span, exact=exact, known=orthonormal(torch.cat([positions, bias[None]])), dtype=torch.float64
+        span, exact=exact, common=orthonormal(torch.cat([positions, bias[None]])), dtype=torch.float64
     )
     pursuit.add(_centred(model.tokens.weight.double()) * scale)
     total = float(pursuit.span.rows.norm())

@@ -12,7 +12,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from remanence.attacks.gradients.token_span import Pursuit, Span
+from remanence.attacks.gradients.token_span import Pursuit, Span, orthonormal
 from remanence.models.transformer import Block, Transformer
 from remanence.progress import track
 
@@ -36,7 +36,8 @@ def grow_sequences(
     tables = _Tables(model=model, tokens=tokens, positions={})
     root = _Prefix(ids=(), key=model.tokens.weight[:0], value=model.tokens.weight[:0], score=1.0)
     prefixes, owners = [root], list[tuple[int, int]]()  # of each atom: the number of its prefix and of its token
-    pursuit = Pursuit.start(span, exact=exact, known=span.rows[:0], dtype=model.tokens.weight.dtype)
+    common = orthonormal(torch.stack([tables.alone(position).mean(0) for position in range(length)]).double())
+    pursuit = Pursuit.start(span, exact=exact, common=common, dtype=model.tokens.weight.dtype)
     _expand(tables, pursuit, prefixes, owners, [0])
     for _ in track(range(count * length), total=count * length, label="sequences"):
         if pursuit.done:
@@ -83,6 +84,12 @@ class _Tables:
             self.positions[position] = (x, *self._block(0).projections(x))
         return self.positions[position]
 
+    def alone(self, position: int) -> Tensor:
+        """(k, width): what enters the second attention where each token attends to itself only. Its mean is large in a
+        trained network, common to all prefixes, and hides how they differ."""
+        x, query, key, value = (each[:, None] for each in self.at(position))
+        return self._after(x, query, key, value)
+
     def continuations(self, prefix: _Prefix) -> Tensor:
         """(k, width): what enters the second attention at the position after the prefix, for each token."""
         x, query, key, value = (each[:, None] for each in self.at(len(prefix.ids)))
@@ -90,6 +97,9 @@ class _Tables:
             torch.cat([before.expand(len(x), -1, -1), now], dim=1)
             for before, now in ((prefix.key, key), (prefix.value, value))
         )
+        return self._after(x, query, key, value)
+
+    def _after(self, x: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         block = self._block(0)
         after: Tensor = self._block(1).norm1(block.finish(x, block.attend(query, key, value)))
         return after[:, 0]
