@@ -50,16 +50,16 @@ class _Client:
 def decoder(scale: Scale) -> Sequence[Experiment]:
     """Sentences of a batch, exactly, from one gradient of a decoder: larger batches, more blocks, trained weights."""
     if scale == "smoke":
-        return [_experiment("4 sentences of 8 tokens", _Client(sequences=4, length=8, width=96), whole=4)]
+        return [_experiment("4 sentences of 8 tokens", _Client(sequences=4, length=8, width=96), sequences=4)]
     trained = "32 sentences of 16 tokens, trained for 40 steps"
     made = [
-        *(_experiment(f"{n} sentences of 16 tokens", _Client(sequences=n), whole=n) for n in (1, 8)),
-        _experiment("32 sentences of 16 tokens", _Client(sequences=32), whole=30),
-        _experiment("32 sentences of 16 tokens, 4 blocks", _Client(sequences=32, blocks=4), whole=30),
+        *(_experiment(f"{n} sentences of 16 tokens", _Client(sequences=n), sequences=n) for n in (1, 8)),
+        _experiment("32 sentences of 16 tokens", _Client(sequences=32), sequences=30),
+        _experiment("32 sentences of 16 tokens, 4 blocks", _Client(sequences=32, blocks=4), sequences=30),
         _experiment(trained, _Client(sequences=32, steps=40)),
     ]
     if scale == "full":
-        made.append(_experiment("32 sentences of 32 tokens", _Client(sequences=32, length=32, width=1280), whole=30))
+        made.append(_experiment("32 sentences of 32 tokens", _Client(sequences=32, length=32, width=1280), sequences=30))
     return made
 
 
@@ -103,7 +103,7 @@ def defenses(scale: Scale) -> Sequence[Experiment]:
     """Noise and clipping of the update: what remains of 8 sentences of a decoder."""
     if scale == "smoke":
         client = _Client(sequences=4, length=8, width=96, defenses=(Clipping(norm=0.1),))
-        return [_experiment("clipping, 4 sentences of 8 tokens", client, whole=4)]
+        return [_experiment("clipping, 4 sentences of 8 tokens", client, sequences=4)]
     noises = (0.001, 0.01, 0.1, 0.3, 1.0, 3.0)
     chosen: dict[str, tuple[Defense, ...]] = {
         "none": (),
@@ -113,8 +113,8 @@ def defenses(scale: Scale) -> Sequence[Experiment]:
     return [_experiment(name, _Client(sequences=8, defenses=each)) for name, each in chosen.items()]
 
 
-def _experiment(label: str, client: _Client, *, whole: int | None = None, recall: float | None = None) -> Experiment:
-    goals = {SEQUENCES: whole and whole / client.sequences, TOKENS: recall}
+def _experiment(label: str, client: _Client, *, sequences: int | None = None, recall: float | None = None) -> Experiment:
+    goals = {SEQUENCES: sequences and sequences / client.sequences, TOKENS: recall}
     claims = tuple(
         Claim(quantity=name, higher_is_better=True, target=target, where="ours")
         for name, target in goals.items()
