@@ -59,7 +59,9 @@ def decoder(scale: Scale) -> Sequence[Experiment]:
         _experiment(trained, _Client(sequences=32, steps=40)),
     ]
     if scale == "full":
-        made.append(_experiment("32 sentences of 32 tokens", _Client(sequences=32, length=32, width=1280), sequences=30))
+        made.append(
+            _experiment("32 sentences of 32 tokens", _Client(sequences=32, length=32, width=1280), sequences=30)
+        )
     return made
 
 
@@ -78,24 +80,17 @@ def lora(scale: Scale) -> Sequence[Experiment]:
     if scale == "smoke":
         client = _Client(sequences=4, length=8, width=96, rank=8)
         return [_experiment("rank 8, 4 sentences of 8 tokens", client, recall=0.9)]
-    return [
+    made = [
+        *((rank, _Client(sequences=8, rank=rank), "8 sentences") for rank in (1, 2, 4, 8, 16, 32, 64)),
         *(
-            _experiment(
-                f"rank {rank}, {n} sentences",
-                _Client(sequences=n, rank=rank),
-                recall=0.9 if (n, rank) == (8, 16) else None,
-            )
-            for n in (8, 32)
-            for rank in (1, 2, 4, 8, 16, 32, 64)
-        ),
-        *(
-            _experiment(
-                f"rank {rank}, 8 sentences, B after 20 steps",
-                _Client(sequences=8, rank=rank, lora_std=0.0, steps=20),
-                recall=0.9 if rank == 16 else None,
-            )
+            (rank, _Client(sequences=8, rank=rank, lora_std=0.0, steps=20), "8 sentences, B after 20 steps")
             for rank in (4, 16, 64)
         ),
+        (16, _Client(sequences=32, rank=16), "32 sentences"),
+    ]
+    return [
+        _experiment(f"rank {rank}, {name}", client, recall=0.9 if (rank, client.sequences) == (16, 8) else None)
+        for rank, client, name in made
     ]
 
 
@@ -113,7 +108,9 @@ def defenses(scale: Scale) -> Sequence[Experiment]:
     return [_experiment(name, _Client(sequences=8, defenses=each)) for name, each in chosen.items()]
 
 
-def _experiment(label: str, client: _Client, *, sequences: int | None = None, recall: float | None = None) -> Experiment:
+def _experiment(
+    label: str, client: _Client, *, sequences: int | None = None, recall: float | None = None
+) -> Experiment:
     goals = {SEQUENCES: sequences and sequences / client.sequences, TOKENS: recall}
     claims = tuple(
         Claim(quantity=name, higher_is_better=True, target=target, where="ours")
