@@ -155,6 +155,19 @@ class Reconstruction:
 
 
 @final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TokenReconstruction:
+    """What an attack on text returns: sequences of token ids, the most certain first, the set of tokens that it found
+    anywhere in the batch, and its objective."""
+
+    ids: Tensor  # (n, length) int64, padded with zeros; n is 0 where sequences cannot be found
+    scores: Tensor  # (n,), the least certain step of each sequence, one being certain
+    tokens: Tensor  # (k,) int64, distinct, the most certain first
+    token_scores: Tensor  # (k,)
+    objective: float | None = None  # the attack's own criterion at the end, lower is better
+
+
+@final
 @dataclass(frozen=True, kw_only=True)
 class Caveat:
     """A caveat of a result: a code for machines, and a plain sentence."""

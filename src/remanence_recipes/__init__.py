@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from remanence.experiments import Experiment, Recipe, Scale
-from remanence_recipes import bertran2024, demo, fedavg, federated, haim2022
+from remanence_recipes import bertran2024, demo, fedavg, federated, haim2022, text
 from remanence_recipes.ablations import (
     batch_size,
     convolutions,
@@ -51,6 +51,6 @@ _ABLATIONS = (
 )
 RECIPES: dict[str, Recipe] = {
     name: recipe
-    for module in (*_PAPERS, federated, fedavg, level, power, attacks, *_ABLATIONS, demo)
+    for module in (*_PAPERS, federated, fedavg, text, level, power, attacks, *_ABLATIONS, demo)
     for name, recipe in _recipes_of(module).items()
 }

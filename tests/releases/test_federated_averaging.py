@@ -72,6 +72,16 @@ def test_the_first_epoch_takes_candidates_as_they_come(batch: Data) -> None:
     assert not all(torch.allclose(other[name], sent) for name, sent in release.sent.items())
 
 
+def test_several_candidates_are_simulated_at_once(batch: Data) -> None:
+    release = local_update(client(batch, replace(IN_ORDER, shuffled=True))).release
+    both = torch.vmap(release.simulate)(
+        torch.stack([batch.x, batch.x.flip(0)]), torch.stack([batch.y, batch.y.flip(0)])
+    )
+    for k, x in enumerate((batch.x, batch.x.flip(0))):
+        alone = release.simulate(x, batch.y if k == 0 else batch.y.flip(0))
+        torch.testing.assert_close({name: value[k] for name, value in both.items()}, alone)
+
+
 def test_the_mean_of_two_clients_is_that_of_each_on_its_own(batch: Data) -> None:
     whole = local_update(client(batch, IN_ORDER), clients=2).release
     halves = [local_update(client(batch.take(part), IN_ORDER)).release for part in (slice(0, 6), slice(6, 12))]

@@ -1,4 +1,5 @@
-"""The attacks, one file per paper. A new one joins `ATTACKS` and the contract table in tests/test_contract.py."""
+"""The attacks, one file per paper. A new one joins `ATTACKS` and the contract table in tests/test_contract.py; `DAGER`,
+which reconstructs token ids, has a contract of its own (docs/decisions/0023-token-records.md)."""
 
 from remanence.attacks.base import Attack, ShadowAttack
 from remanence.attacks.embeddings.inversion import DecoderFitting, EmbeddingInversion, FittedInversion
@@ -13,6 +14,7 @@ from remanence.attacks.finetuning.unknowns import (
     find_rate,
     find_training,
 )
+from remanence.attacks.gradients.dager import DAGER
 from remanence.attacks.gradients.first_layer import FirstLayer
 from remanence.attacks.gradients.gradient_matching import GradientMatching
 from remanence.attacks.gradients.labels import infer_labels
@@ -54,6 +56,7 @@ ATTACKS = (
 
 __all__ = [
     "ATTACKS",
+    "DAGER",
     "GLM",
     "KKT",
     "L2",

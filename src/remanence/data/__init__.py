@@ -8,6 +8,7 @@ from remanence.data.images import from_image_folder
 from remanence.data.npz import from_npz
 from remanence.data.splits import Split, distinct, split
 from remanence.data.tables import from_csv, from_csvs
+from remanence.data.tokens import TextSplit, Tokens, decode, python_docs, tokenize
 
 __all__ = [
     "CATALOGUE",
@@ -15,7 +16,10 @@ __all__ = [
     "Listing",
     "Part",
     "Split",
+    "TextSplit",
+    "Tokens",
     "data_folders",
+    "decode",
     "distinct",
     "fetch_named",
     "from_cifar",
@@ -27,5 +31,7 @@ __all__ = [
     "from_npz",
     "list_named",
     "load",
+    "python_docs",
     "split",
+    "tokenize",
 ]

@@ -10,10 +10,12 @@ from remanence.models.decoders import Doubling, Image, deconv, mirror, patchgan,
 from remanence.models.functional import activations, apply, apply_operations, replace_relu
 from remanence.models.init import initial_params, initial_stack, server_params, server_rows, torch_params
 from remanence.models.layers import Centre, Normalize, Standardise, normalized, normalized_params
+from remanence.models.lora import LoRALinear, adapter_names
 from remanence.models.mlps import centred_mlp, mlp
 from remanence.models.normalisation import InputNormalisation
 from remanence.models.splitting import split_at_first_linear
 from remanence.models.structure import CNN, MLP, FirstLinear, Unsupported, first_linear, input_normalisation, parse
+from remanence.models.transformer import Transformer, decoder, encoder, transformer_params
 
 __all__ = [
     "CNN",
@@ -24,18 +26,23 @@ __all__ = [
     "FirstLinear",
     "Image",
     "InputNormalisation",
+    "LoRALinear",
     "Normalize",
     "Residual",
     "Standardise",
+    "Transformer",
     "Unsupported",
     "activations",
+    "adapter_names",
     "alexnet",
     "apply",
     "apply_operations",
     "centred_mlp",
     "cnn",
+    "decoder",
     "deconv",
     "embedded",
+    "encoder",
     "first_linear",
     "initial_params",
     "initial_stack",
@@ -53,6 +60,7 @@ __all__ = [
     "server_rows",
     "split_at_first_linear",
     "torch_params",
+    "transformer_params",
     "transposed_cnn",
     "vgg",
     "without_head",

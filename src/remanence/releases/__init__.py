@@ -35,6 +35,7 @@ from remanence.releases.reveal import (
     local_update,
     weights_only,
 )
+from remanence.releases.text import KnowsTokenGradient, TextCase, TransformerUpdate, transformer_update
 from remanence.releases.victim import Victim, check_fit, fit_of, train_victim, train_victims
 
 __all__ = [
@@ -50,12 +51,15 @@ __all__ = [
     "KnowsFixed",
     "KnowsGradient",
     "KnowsInitial",
+    "KnowsTokenGradient",
     "KnowsTraining",
     "KnowsUpdate",
     "KnowsVersions",
     "LocalUpdate",
     "Reveal",
     "SplitRelease",
+    "TextCase",
+    "TransformerUpdate",
     "Victim",
     "WeightsOnly",
     "all_but_one",
@@ -72,6 +76,7 @@ __all__ = [
     "split_release",
     "train_victim",
     "train_victims",
+    "transformer_update",
     "update_scale",
     "weights_only",
 ]

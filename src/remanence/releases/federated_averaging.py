@@ -7,6 +7,7 @@ of their own: those of the first epoch are taken as they come, and orders of lat
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import ClassVar, final
 
 import torch
@@ -149,13 +150,13 @@ def local_delta(
 def _assumed_batches(training: Training, records: int, *, copies: int, device: torch.device) -> Iterator[Tensor | None]:
     """The indices of each step: in the order of the records in the first epoch, in drawn orders in the others. Of each
     record there are so many `copies`, one after the other."""
-    generator = torch.Generator().manual_seed(_ORDERS)
+    generator = Random(_ORDERS)  # not torch's, which cannot be called under vmap
     for epoch in range(training.epochs):
         if training.batch_size is None or training.batch_size >= records:
             yield None
             continue
         in_order = epoch == 0 or not training.shuffled
-        order = torch.arange(records) if in_order else torch.randperm(records, generator=generator)
+        order = torch.tensor(range(records) if in_order else generator.sample(range(records), records))
         for batch in order.split(training.batch_size):
             yield (batch[:, None] * copies + torch.arange(copies)).flatten().to(device)
 

@@ -1,0 +1,75 @@
+"""DAGER: the tokens and sequences of a batch, exactly, from the gradients of a transformer's attention.
+
+Petrov, Dimitrov, Baader, Müller, Vechev, "DAGER: Exact Gradient Inversion for Large Language Models" (NeurIPS 2024).
+The tokens are found in the first block (`token_span.py`), the sequences of a decoder in the second (`token_trees.py`).
+"""
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from remanence.attacks.gradients.token_span import Span, find_tokens
+from remanence.attacks.gradients.token_trees import grow_sequences
+from remanence.errors import BadInput, check_above, check_min
+from remanence.models.transformer import Transformer
+from remanence.releases.protocols import require
+from remanence.releases.text import KnowsTokenGradient
+from remanence.types import TokenReconstruction
+
+_TOKEN_ROUNDING = 2  # units in the last place: embeddings are known exactly
+_PREFIX_ROUNDING = 10  # what enters the second block was computed by the client, and rounded on the way
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class DAGER:
+    """Tokens of any transformer and sequences of a decoder; nothing is sampled. The objective is the fraction of the
+    first block's span, by singular values, that the tokens leave unexplained."""
+
+    exact: float = 0.999  # fraction of a squared norm in the span above which a token or prefix is in it
+    max_atoms: int = 40_000  # prefixes that are considered at a time: the best ones
+
+    def __post_init__(self) -> None:
+        check_above(self, exact=0)
+        check_min(self, max_atoms=1)
+        if self.exact >= 1:
+            raise BadInput(f"`exact` must be below 1, got {self.exact}", code="out-of-range", argument="exact")
+
+    def run(self, release: KnowsTokenGradient, *, seed: int) -> TokenReconstruction:
+        require(release, KnowsTokenGradient, by=type(self).__name__)
+        model = _with_weights(release)
+        first = Span.from_release(release, 0, rounding=_TOKEN_ROUNDING)
+        if not len(first.rows):
+            raise BadInput(
+                "the gradients of the first attention are zero: adapters whose factor B is zero, as it is before the "
+                "first step, show nothing; take a later update",
+                code="not-identifiable",
+                argument="release",
+            )
+        tokens, token_scores, objective = find_tokens(
+            model, first, exact=self.exact, max_tokens=release.batch_size * release.length
+        )
+        ids, scores = torch.zeros(0, release.length, dtype=torch.int64), torch.zeros(0)
+        if model.causal and len(model.blocks) > 1:
+            ids, scores = grow_sequences(
+                model,
+                Span.from_release(release, 1, rounding=_PREFIX_ROUNDING),
+                tokens,
+                count=release.batch_size,
+                length=release.length,
+                exact=self.exact,
+                max_atoms=self.max_atoms,
+            )
+        return TokenReconstruction(
+            ids=ids, scores=scores, tokens=tokens, token_scores=token_scores, objective=objective
+        )
+
+
+def _with_weights(release: KnowsTokenGradient) -> Transformer:
+    """The model of the release with its weights in it, where they are."""
+    like = release.at["tokens.weight"]
+    model = deepcopy(release.model).to_empty(device=like.device).to(like.dtype)
+    model.load_state_dict(release.at)
+    return model.requires_grad_(False)
