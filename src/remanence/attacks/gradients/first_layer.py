@@ -113,7 +113,7 @@ class _Layer:
                 argument="gradient",
             )
         values = getattr(release.loss, "values", None)  # of a squared error, whose one output is for several classes
-        outputs = apply(release.model, release.at, bias.new_zeros(1, *release.shape)).shape[-1]
+        outputs = apply(release.model, release.at, release.at[f"{name}.bias"].new_zeros(1, *release.shape)).shape[-1]
         classes = torch.arange(len(values) if values else outputs, device=bias.device)
         return cls(
             release=release,

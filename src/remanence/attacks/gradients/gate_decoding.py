@@ -1,9 +1,9 @@
 """Backpropagated errors of single records, decoded from the gradient of a ReLU layer as words of a linear code.
 
 The gradient of the layer's weight is  G = sum_i d_i x_i^T,  d_i being the errors of record i at the neurons: each d_i
-lies in the column space of G, whose dimension is the number of records. Behind d_i = gate_i * (V^T e_i)  stand the gates
-of the ReLU and the error e_i at the next layer, whose weight V is known. SPEAR (Dimitrov et al., NeurIPS 2024) samples
-rows until all of them are off for one record, and needs exponentially many samples. Ours: a point that is near a record,
+lies in the column space of G, whose dimension is the number of records. In d_i = gate_i * (V^T e_i)  are the gates of
+the ReLU and the error e_i at the next layer, whose weight V is known. SPEAR (Dimitrov et al., NeurIPS 2024) samples
+rows until all of them are off for one record, and needs exponentially many samples. Ours: a point near a record,
 such as a quotient of a row, has nearly its gates, and its preactivations z say how reliable each of them is. So
 
     maximise  sum_j z_j a_j   subject to  0 <= a_j <= 1  and  a * (V^T e) in the column space of G,
@@ -22,11 +22,11 @@ from torch import Tensor
 
 from remanence.progress import track
 
-_ROUNDS, _STARTS = 12, 160  # of starting points; in a round
+_ROUNDS, _STARTS = 6, 160  # of starting points; in a round
 _REFITS, _STEPS = 3, 150  # of the error at the next layer; of the alternating directions between two of them
 _STEP = 0.3  # of the reward of a gate, relative to the mean error
 _EXACT = 1e-6  # relative distance of errors from the column space, without noise
-_NOISE = 30  # times the relative noise of the smallest direction, which errors may be away
+_NOISE = 4  # times the relative noise of the smallest direction, which errors may be away
 _MAX_DISTANCE = 0.02  # with noise; wrong gates are 0.06 away, by measurement
 _SAME = 0.98  # cosine of two estimates of one record's errors; of different records it was at most 0.954
 _ALIKE = 0.7  # cosine of the errors at the next layer before and after they are fitted
@@ -51,20 +51,28 @@ def decode(layer: ReluLayer, gradient: Tensor, starts: Tensor, *, records: int, 
     """
     left, values, right = torch.linalg.svd(gradient, full_matrices=False)
     basis, span = left[:, :records], right[:records]
+    # The largest singular value of noise is std * (sqrt(m) + sqrt(n)), and it turns a direction by std * sqrt(m) / value.
+    rows, columns = (size**0.5 for size in gradient.shape)
     noise = float(values[records] / values[records - 1].clamp_min(1e-300)) if len(values) > records else 0.0
+    noise *= rows / (rows + columns)
     tolerance = min(max(_EXACT, _NOISE * noise), _MAX_DISTANCE)
     generator = torch.Generator().manual_seed(seed)
-    found, idle, points = gradient.new_zeros(0, len(gradient)), 0, starts[:_STARTS]
+    found, distance = gradient.new_zeros(0, len(gradient)), gradient.new_zeros(0)
+    idle, points = 0, starts[:_STARTS]
     for _ in track(range(_ROUNDS), total=_ROUNDS, label="decoding gates", after=1.0, may_stop=True):
         known = len(found)
         if len(points):
-            found = _with_distinct(found, *_decoded(layer, basis, points), tolerance=tolerance)[:records]
+            errors, away = _decoded(layer, basis, points)
+            near = away < tolerance
+            found, distance = _distinct(torch.cat([found, errors[near]]), torch.cat([distance, away[near]]))
         idle = 0 if len(found) > known else idle + 1
+        if idle:  # records of small errors are further away; nearer ones come first all the same
+            tolerance = min(3 * tolerance, _MAX_DISTANCE)
         if len(found) >= records or idle == _PATIENCE:
             break
-        points = _others(found @ basis, span, starts, generator)
+        points = _others(found[: records - 1] @ basis, span, starts, generator)
         points[::2] = _mixed(starts, len(points[::2]), generator)
-    return found
+    return found[:records]
 
 
 def _decoded(layer: ReluLayer, basis: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -118,13 +126,15 @@ def _nearest_error(gates: Tensor, next_weight: Tensor, basis: Tensor) -> tuple[T
     return error, away.norm(dim=1) / word.norm(dim=1).clamp_min(1e-300)
 
 
-def _with_distinct(found: Tensor, errors: Tensor, distance: Tensor, *, tolerance: float) -> Tensor:
-    """`found` with the errors that are nearer than `tolerance` to the column space and of a record of their own."""
-    near = distance.argsort()[: int((distance < tolerance).sum())]
-    for error in errors[near] / errors[near].norm(dim=1, keepdim=True):
-        if not len(found) or float((found @ error).abs().max()) < _SAME:
-            found = torch.cat([found, error[None]])
-    return found
+def _distinct(errors: Tensor, distance: Tensor) -> tuple[Tensor, Tensor]:
+    """The errors, of unit norm, of different records, the nearest to the column space first."""
+    order = distance.argsort()
+    errors, chosen = errors[order] / errors[order].norm(dim=1, keepdim=True), list[int]()
+    cosines = (errors @ errors.T).abs()
+    for i in range(len(errors)):
+        if not chosen or float(cosines[i, chosen].max()) < _SAME:
+            chosen.append(i)
+    return errors[chosen], distance[order][chosen]
 
 
 def _others(known: Tensor, span: Tensor, starts: Tensor, generator: torch.Generator) -> Tensor:
@@ -132,11 +142,11 @@ def _others(known: Tensor, span: Tensor, starts: Tensor, generator: torch.Genera
 
     `known` (n, records) are the q_k. Mixtures of `starts` are projected on what is orthogonal to all of them.
     """
-    basis = torch.linalg.qr(known.T, mode="complete")[0][:, len(known) :].T if len(known) else torch.eye(len(span))
-    rows = basis.to(span) @ span  # of (x, 1)
+    free = torch.linalg.qr(known.T, mode="complete")[0][:, len(known) :]
+    rows = free.T @ span  # of (x, 1)
     points = torch.nn.functional.pad(_mixed(starts, _STARTS, generator), (0, 1), value=1.0)
     rows = torch.linalg.qr(rows.T)[0].T
-    inside = (points @ rows.T) @ rows
+    inside: Tensor = (points @ rows.T) @ rows
     ones = rows[:, -1] @ rows  # the direction inside in which the last coordinate grows
     inside = inside + ((1 - inside[:, -1:]) / ones[-1].clamp_min(1e-12)) * ones
     return inside[:, :-1]

@@ -2,7 +2,7 @@
 
 Dimitrov, Baader, Müller, Vechev, "SPEAR: Exact Gradient Inversion of Batches in Federated Learning" (NeurIPS 2024). The
 gradient of a linear layer's weight is  dL/dZ X^T = L R  with L (m, b) and R (b, n) from the singular value
-decomposition, so  dL/dZ = L Q  and  X^T = Q^-1 R  for one invertible Q (b, b). Under ReLU about half of dL/dZ is zero: a
+decomposition, so  dL/dZ = L Q  and  X^T = Q^-1 R  for one invertible Q (b, b). Under ReLU half of dL/dZ is zero: a
 column q of Q is orthogonal to the rows of L at which its record is off. Rows are sampled b - 1 at a time; the vector
 that is orthogonal to them is a column of Q if L q is sparse. The gradient of the bias, dL/dZ 1, scales the columns.
 """
@@ -66,7 +66,7 @@ class SPEAR:
             scales = torch.linalg.lstsq(unscaled, bias[:, None]).solution[:, 0]
             x = torch.linalg.pinv(columns.T * scales) @ right
             nonzero = unscaled.abs() > zero * unscaled.abs().amax(0)
-            wrong = float(((x @ weight.T + shift > 0).T != nonzero).double().mean())
+            wrong = float((nonzero != (x @ weight.T + shift > 0).T).double().mean())
             return x, wrong + (records - len(columns)) / records
 
         x, objective = solve(self._columns(left, zero, solve, seed))
@@ -105,7 +105,8 @@ def _orthogonal(rows: Tensor) -> Tensor:
     orthogonal factors."""
     if rows.shape[1] == 0:
         return rows.new_ones(len(rows), 1)
-    return torch.linalg.qr(rows.mT, mode="complete")[0][:, :, -1]
+    orthogonal: Tensor = torch.linalg.qr(rows.mT, mode="complete")[0]
+    return orthogonal[:, :, -1]
 
 
 def _distinct(q: Tensor, zeros: Tensor) -> tuple[Tensor, Tensor]:
