@@ -77,7 +77,12 @@ ROWS = [
     Row(with_search(GradientMatching(), steps=20), 3, gradient_at_initial, weights_only, "`sent`"),
     Row(with_search(GradientMatching(), steps=10, optimizer=LBFGS()), 2, local_update, weights_only, "`sent`"),
     Row(FirstLayer(), 1, gradient_at_initial, weights_only, "`gradient`", deterministic=True),
-    Row(SPEAR(samples=4000), 3, gradient_at_initial, weights_only, "`gradient`", hidden=(100,), activation=nn.ReLU),
+    Row(
+        SPEAR(samples=4000),
+        *(3, gradient_at_initial, weights_only, "`gradient`"),
+        hidden=(100,),
+        activation=nn.ReLU,
+    ),
     Row(Stein(), 3, gradient_at_initial, weights_only, "`gradient`", hidden=(500,)),
     Row(RECONN, 1, all_but_one, fine_tuned, "`fixed`"),
     Row(Mnemonist(reconstructor=RECONN), 1, all_but_one, fine_tuned, "`fixed`"),

@@ -51,7 +51,7 @@ def decode(layer: ReluLayer, gradient: Tensor, starts: Tensor, *, records: int, 
     """
     left, values, right = torch.linalg.svd(gradient, full_matrices=False)
     basis, span = left[:, :records], right[:records]
-    # The largest singular value of noise is std * (sqrt(m) + sqrt(n)), and it turns a direction by std * sqrt(m) / value.
+    # The largest singular value of noise is std * (sqrt(m) + sqrt(n)); a direction turns by std * sqrt(m) / value.
     rows, columns = (size**0.5 for size in gradient.shape)
     noise = float(values[records] / values[records - 1].clamp_min(1e-300)) if len(values) > records else 0.0
     noise *= rows / (rows + columns)
