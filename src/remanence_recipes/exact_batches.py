@@ -99,9 +99,9 @@ def _hits(attack: Attack[Gradient], release: Gradient, truth: Data, seed: int) -
     except BadInput:
         return torch.zeros(len(truth), dtype=torch.bool)
     true = truth.x.double().flatten(1)
-    return (
-        torch.cdist(true, x, compute_mode="donot_use_mm_for_euclid_dist").min(1).values < _EXACT * true.shape[1] ** 0.5
-    )
+    distances = torch.cdist(true, x, compute_mode="donot_use_mm_for_euclid_dist")
+    hits: Tensor = distances.min(1).values < _EXACT * true.shape[1] ** 0.5
+    return hits
 
 
 def _sent(scale: Scale, setting: Setting, seed: int, device: torch.device) -> tuple[Gradient, Data]:
