@@ -36,6 +36,7 @@ from remanence.releases import Case, Gradient, Victim, gradient_at_final, gradie
 from remanence.seeds import derive_seed
 from remanence.training import SGD, Training
 from remanence.types import Params
+from remanence_recipes import exact_batches as exact
 from remanence_recipes.curves import measured, measures_along, series_along
 from remanence_recipes.records import repeated
 from remanence_recipes.wang2023.setting import SquareAndCube, gradient_of
@@ -143,6 +144,11 @@ def _first_layer_split(scale: Scale, records: int, seed: int) -> Split:
     data = load("digits") if scale == "smoke" else load("cifar10", part="test")
     private = max(records, {"smoke": 16, "small": 64, "full": 512}[scale])
     return split(data, private=private, fixed=500, public=0, test=1000, seed=seed)
+
+
+def exact_batches(scale: Scale) -> Sequence[Experiment]:
+    """Exact records by FirstLayer and by SPEAR from the same gradients: batch, weights, classes, precision, noise."""
+    return exact.head_to_head(scale)
 
 
 ESTIMATE = Stein(refine=False, norm=1.0)

@@ -8,25 +8,26 @@ record only. Fowl et al., "Robbing the Fed" (ICLR 2022), and Boenisch et al., "W
 
 Ours: which quotients are records is decided without the truth. The weights give the error d_j(x) of a record x alone at
 neuron j for each class, and the gradient of the bias must be that number. The gradient of a record that was found is
-subtracted, and neurons that it shared with one other record give the other.
+subtracted, and neurons that it shared with one other record give the other. Where that ends, the errors of the
+remaining records are decoded (`gate_decoding`); once there is one for each, least squares give the records.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn.functional import one_hot
 
+from remanence.attacks.gradients.entry import entry_layer
+from remanence.attacks.gradients.gate_decoding import ReluLayer, decode
 from remanence.bounds import clamp, within
 from remanence.errors import BadInput, NotEnoughKnowledge
 from remanence.models import apply
 from remanence.models.normalisation import InputNormalisation
-from remanence.models.operations import Linear, describe
-from remanence.models.structure import Unsupported, first_linear
+from remanence.models.structure import MLP, parse
 from remanence.releases import KnowsGradient, require
 from remanence.types import Params, Reconstruction
 
@@ -34,6 +35,10 @@ _ROUNDING = 100  # units in the last place: the error of a gradient relative to 
 _CLEAR = 1e-3  # a row whose relative rounding error is smaller can be tested
 _OUTSIDE = 0.01  # of the box of the records, by rounding
 _SAME = 1e-2  # relative distance of two estimates of one record
+_EXPLAINED = 0.02  # relative residual of the layer's gradient after records that were decoded
+_SPARE = 16  # active neurons beyond one for each unknown of a decoded record
+_REFITS = 3  # of decoded records, by least squares
+_FAR = 0.3  # outside the box of the records: no starting point
 _MAX_ROWS, _CHUNK = 2048, 128  # tested, the clearest first; at once
 
 
@@ -43,6 +48,7 @@ class FirstLayer:
     """Exact records by division, without a search; the objective is the relative residual of the layer's gradient after
     the records that are certain."""
 
+    decoding: bool = True  # decode the gates of the records that no neuron has alone
     guesses: bool = True  # complete the batch with the quotients that come nearest to being records
 
     def run(self, release: KnowsGradient, *, seed: int) -> Reconstruction:
@@ -53,6 +59,9 @@ class FirstLayer:
         while len(certain) < layer.batch_size and (found := _certain(layer, residual)):
             certain += found
             residual = residual.without(found, layer)
+        if self.decoding and (decoded := _decoded(layer, residual, layer.batch_size - len(certain), seed)):
+            certain += decoded
+            residual = residual.without(decoded, layer)
         records = certain + (_guesses(layer, residual, certain) if self.guesses else [])
         if not records:
             raise BadInput(
@@ -91,7 +100,7 @@ class _Layer:
 
     @classmethod
     def from_release(cls, release: KnowsGradient) -> "_Layer":
-        first, normalisation = _first_linear(release)
+        first, normalisation = entry_layer(release, by="FirstLayer")
         name = first.path
         if release.batch_size is None:
             message = "FirstLayer needs `batch_size`, by which the loss of a record is divided: give it"
@@ -104,7 +113,7 @@ class _Layer:
                 argument="gradient",
             )
         values = getattr(release.loss, "values", None)  # of a squared error, whose one output is for several classes
-        outputs = apply(release.model, release.at, bias.new_zeros(1, *release.shape)).shape[-1]
+        outputs = apply(release.model, release.at, release.at[f"{name}.bias"].new_zeros(1, *release.shape)).shape[-1]
         classes = torch.arange(len(values) if values else outputs, device=bias.device)
         return cls(
             release=release,
@@ -222,6 +231,65 @@ def _certain(layer: _Layer, residual: _Rows) -> list[_Record]:
     return records
 
 
+def _decoded(layer: _Layer, residual: _Rows, remaining: int, seed: int) -> list[_Record]:
+    """All `remaining` records, where the errors of each can be decoded and they explain the residual; else none."""
+    active = residual.bias.abs() > _ROUNDING * layer.precision * residual.scale
+    relu = _relu_layer(layer)
+    if remaining < 2 or relu is None or int(active.sum()) < remaining + len(relu.next_weight) + _SPARE:
+        return []
+    quotients = residual.weight[active] / residual.bias[active, None]
+    near = within(layer.records(quotients).flatten(1), layer.release.bounds, tolerance=_FAR).all(1)
+    if not bool(near.any()):
+        return []
+    starts = torch.stack([layer.clamped(x) for x in quotients[near]])
+    gradient = torch.cat([residual.weight, residual.bias[:, None]], 1)
+    errors = decode(relu, gradient, starts, records=remaining, seed=seed)
+    if len(errors) < remaining:
+        return []
+    scales = torch.linalg.lstsq(errors.T, residual.bias[:, None]).solution
+    errors = scales * errors
+    best, least = list[_Record](), _EXPLAINED
+    for _ in range(_REFITS):
+        x = torch.linalg.lstsq(errors.T, residual.weight).solution
+        x = layer.normalisation.inputs(layer.at, clamp(layer.records(x), layer.release.bounds))
+        by_class = vmap(vmap(layer.error, in_dims=(None, 0)), in_dims=(0, None), chunk_size=_CHUNK)(x, layer.classes)
+        fits = (by_class - errors[:, None]).norm(dim=2).argmin(1)
+        records = [_Record(x=each, label=layer.classes[fit]) for each, fit in zip(x, fits, strict=True)]
+        if (left := residual.without(records, layer).norm / residual.norm) < least:
+            best, least = records, left
+        errors = by_class[torch.arange(len(x)), fits]
+    return best
+
+
+def _relu_layer(layer: _Layer) -> ReluLayer | None:
+    """The layer with the next one, where there is one behind a ReLU."""
+    structure = parse(layer.release.model, layer.release.shape)
+    if not isinstance(structure, MLP) or len(structure.layers) < 2 or structure.norms[0] is not None:
+        return None
+    second = structure.layers[1]
+    if not isinstance(structure.activations[0], nn.ReLU) or not second.has_bias:
+        return None
+
+    def error(x: Tensor, label: Tensor) -> Tensor:
+        def loss(bias: Tensor) -> Tensor:
+            output = apply(layer.release.model, layer.at | {second.bias: bias}, layer.records(x[None]))
+            return layer.release.loss(output, label[None]) / layer.batch_size
+
+        found: Tensor = grad(loss)(layer.at[second.bias])
+        return found
+
+    def errors(x: Tensor) -> Tensor:
+        found: Tensor = vmap(vmap(error, in_dims=(None, 0)), in_dims=(0, None), chunk_size=_CHUNK)(x, layer.classes)
+        return found
+
+    return ReluLayer(
+        weight=layer.at[f"{layer.name}.weight"],
+        bias=layer.at[f"{layer.name}.bias"],
+        next_weight=layer.at[second.weight],
+        next_errors=errors,
+    )
+
+
 def _guesses(layer: _Layer, residual: _Rows, certain: Sequence[_Record]) -> list[_Record]:
     """Further records in the order of their misfit; in a batch of one, the record that explains all rows best."""
     if len(certain) >= layer.batch_size:
@@ -234,23 +302,3 @@ def _guesses(layer: _Layer, residual: _Rows, certain: Sequence[_Record]) -> list
         if not any(guess.looks_like(record.x) for record in (*certain, *records)):
             records.append(guess)
     return records
-
-
-def _first_linear(release: KnowsGradient) -> tuple[Linear, InputNormalisation]:
-    """The layer that the records enter as they are or normalised, and how they enter it."""
-    first, numbers = first_linear(release.model, release.shape), prod(release.shape)
-    normalisation = None if isinstance(first, Unsupported) else first.normalisation
-    if isinstance(first, Unsupported) or normalisation is None:
-        why = first.reason if isinstance(first, Unsupported) else f"this one begins with {describe(first.before)}"
-        message = (
-            f"`model` must begin with a linear layer that the {numbers} numbers of a record enter for FirstLayer; "
-            f"{why}: use GradientMatching"
-        )
-        raise BadInput(message, code="unsupported-model", argument="release")
-    if first.layer.weight not in release.gradient:
-        message = f"FirstLayer reads the gradient of `{first.layer.path}`, which was frozen: use GradientMatching"
-        raise BadInput(message, code="unsupported-training", argument="release")
-    if not first.layer.has_bias:
-        message = f"FirstLayer divides by the gradient of the bias of `{first.layer.path}`, which has none: use Stein"
-        raise BadInput(message, code="unsupported-model", argument="release")
-    return first.layer, normalisation

@@ -38,6 +38,7 @@ REFERENCES: Final[dict[str, Reference]] = {
     "FirstLayer": Reference(
         text="Phong et al. 2018; Geiping et al., NeurIPS 2020; Boenisch et al., EuroS&P 2023", year=2023
     ),
+    "SPEAR": Reference(text="Dimitrov et al., NeurIPS 2024", year=2024),
     "Stein": Reference(text="Wang, Lee, Lei, AISTATS 2023, with an exact span of our own", year=2023),
     "GradientMatching": Reference(text="Zhu et al., NeurIPS 2019; Geiping et al., NeurIPS 2020", year=2020),
     "Differencing": Reference(text="Denning, Denning, Schwartz, ACM TODS 1979, on a scaler's mean", year=1979),

@@ -24,6 +24,7 @@ _MISSING = {
 # The networks that each attack can be run on.
 _NETWORKS = {
     "FirstLayer": "nets whose records enter a fully connected layer with a bias",
+    "SPEAR": "nets whose records enter a fully connected layer with a bias and a ReLU",
     "Stein": "fully connected nets with a hidden layer",
     "GLM": "linear models with an intercept",
     "NewtonStep": "nets whose records enter a fully connected layer with a bias",

@@ -1,0 +1,29 @@
+"""The fully connected layer that the records of a gradient release enter: attacks that divide its gradients need it."""
+
+from math import prod
+
+from remanence.errors import BadInput
+from remanence.models.normalisation import InputNormalisation
+from remanence.models.operations import Linear, describe
+from remanence.models.structure import Unsupported, first_linear
+from remanence.releases import KnowsGradient
+
+
+def entry_layer(release: KnowsGradient, *, by: str) -> tuple[Linear, InputNormalisation]:
+    """The layer with a bias that the records enter as they are or normalised, and how they enter it."""
+    first, numbers = first_linear(release.model, release.shape), prod(release.shape)
+    normalisation = None if isinstance(first, Unsupported) else first.normalisation
+    if isinstance(first, Unsupported) or normalisation is None:
+        why = first.reason if isinstance(first, Unsupported) else f"this one begins with {describe(first.before)}"
+        message = (
+            f"`model` must begin with a linear layer that the {numbers} numbers of a record enter for {by}; "
+            f"{why}: use GradientMatching"
+        )
+        raise BadInput(message, code="unsupported-model", argument="release")
+    if first.layer.weight not in release.gradient:
+        message = f"{by} reads the gradient of `{first.layer.path}`, which was frozen: use GradientMatching"
+        raise BadInput(message, code="unsupported-training", argument="release")
+    if not first.layer.has_bias:
+        message = f"{by} divides by the gradient of the bias of `{first.layer.path}`, which has none: use Stein"
+        raise BadInput(message, code="unsupported-model", argument="release")
+    return first.layer, normalisation
