@@ -82,6 +82,7 @@ ROWS = [
         *(3, gradient_at_initial, weights_only, "`gradient`"),
         hidden=(100,),
         activation=nn.ReLU,
+        deterministic=True,  # rows are sampled, but the batch is exact whichever were
     ),
     Row(Stein(), 3, gradient_at_initial, weights_only, "`gradient`", hidden=(500,)),
     Row(RECONN, 1, all_but_one, fine_tuned, "`fixed`"),

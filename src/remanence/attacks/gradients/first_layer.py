@@ -246,11 +246,11 @@ def _decoded(layer: _Layer, residual: _Rows, remaining: int, seed: int) -> list[
     errors = decode(relu, gradient, starts, records=remaining, seed=seed)
     if len(errors) < remaining:
         return []
-    scales = torch.linalg.lstsq(errors.T, residual.bias[:, None]).solution
+    scales = torch.linalg.pinv(errors.T) @ residual.bias[:, None]  # lstsq differs from run to run
     errors = scales * errors
     best, least = list[_Record](), _EXPLAINED
     for _ in range(_REFITS):
-        x = torch.linalg.lstsq(errors.T, residual.weight).solution
+        x = torch.linalg.pinv(errors.T) @ residual.weight
         x = layer.normalisation.inputs(layer.at, clamp(layer.records(x), layer.release.bounds))
         by_class = vmap(vmap(layer.error, in_dims=(None, 0)), in_dims=(0, None), chunk_size=_CHUNK)(x, layer.classes)
         fits = (by_class - errors[:, None]).norm(dim=2).argmin(1)

@@ -62,8 +62,9 @@ class SPEAR:
         def solve(columns: Tensor) -> tuple[Tensor, float]:
             """The records as they enter the layer, and the fraction of gates that contradict them. With fewer than b
             columns, where the paper's algorithm ends without a result, records are mixed with the missing ones."""
+            columns = _refined(left, columns, zero)
             unscaled = left @ columns.T
-            scales = torch.linalg.lstsq(unscaled, bias[:, None]).solution[:, 0]
+            scales = torch.linalg.pinv(unscaled) @ bias  # lstsq differs from run to run with several threads
             x = torch.linalg.pinv(columns.T * scales) @ right
             nonzero = unscaled.abs() > zero * unscaled.abs().amax(0)
             wrong = float((nonzero != (x @ weight.T + shift > 0).T).double().mean())
@@ -107,6 +108,16 @@ def _orthogonal(rows: Tensor) -> Tensor:
         return rows.new_ones(len(rows), 1)
     orthogonal: Tensor = torch.linalg.qr(rows.mT, mode="complete")[0]
     return orthogonal[:, :, -1]
+
+
+def _refined(left: Tensor, columns: Tensor, zero: float) -> Tensor:
+    """The columns (n, records) once more, each from all rows of `left` (m, records) at which its record is off. Not in
+    the paper: b - 1 sampled rows can be nearly dependent, and then rounding shows."""
+    refined = list[Tensor]()
+    for column, errors in zip(columns, (columns @ left.T).abs(), strict=True):
+        off = left[errors < zero * errors.max()]
+        refined.append(torch.linalg.eigh(off.T @ off).eigenvectors[:, 0] if len(off) >= len(column) else column)
+    return torch.stack(refined)
 
 
 def _distinct(q: Tensor, zeros: Tensor) -> tuple[Tensor, Tensor]:
