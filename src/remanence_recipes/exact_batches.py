@@ -71,7 +71,8 @@ def head_to_head(scale: Scale) -> Sequence[Experiment]:
 
 
 def _tuned(trial: Trial) -> Outcome:
-    return Outcome(caveats=(tuned_on_truth("The constants of FirstLayer's decoding were chosen on batches of seed 0."),))
+    caveat = tuned_on_truth("The constants of FirstLayer's decoding were chosen on true images of seed 0.")
+    return Outcome(caveats=(caveat,))
 
 
 def _exact(scale: Scale, setting: Setting, seed: int, device: torch.device) -> Outcome:
