@@ -17,6 +17,7 @@ from remanence.attacks import (
     KKT,
     L2,
     LBFGS,
+    SPEAR,
     ConvStationarity,
     Differencing,
     FirstLayer,
@@ -83,6 +84,7 @@ def versions(victim: Victim) -> Case[Any]:
 
 ROWS = [
     Row(FirstLayer(), 3, gradient_at_initial, 1e-3, hidden=(300,)),
+    Row(SPEAR(), 3, gradient_at_initial, 1e-3, hidden=(300,), classes=4),  # of two classes errors cancel exactly
     Row(Stein(), 3, gradient_at_initial, 1e-3, hidden=(500,)),
     Row(with_search(MATCHING, steps=300, optimizer=LBFGS()), 2, gradient_at_initial, 1e-2, hidden=(128,)),
     Row(with_search(GradientMatching(), steps=500), 2, local_update, 0.3),

@@ -115,7 +115,7 @@ def report(
     ] = None,
     redact: Redact = False,
 ) -> None:
-    """Render the page of a run or an audit again from its results alone.
+    """Render the page of a run or an audit from its results alone.
 
     FOLDER is the folder of a run, as demo, audit and run write it.
     """

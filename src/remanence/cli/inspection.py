@@ -22,8 +22,9 @@ def inspect(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Look for known traps in a model that a federated server sent; exit with code 3 if it is flagged.
+    """Look for known traps in a model that a server sent.
 
+    It exits with code 3 if the model is flagged.
     MODULE:NAME makes the network, such as client:make_net; it is imported from the working directory.
     """
     from remanence.auditing.inputs.models import load_model, load_release_weights

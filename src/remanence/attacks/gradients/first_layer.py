@@ -248,15 +248,15 @@ def _decoded(layer: _Layer, residual: _Rows, remaining: int, seed: int) -> list[
         return []
     scales = torch.linalg.pinv(errors.T) @ residual.bias[:, None]  # lstsq differs from run to run
     errors = scales * errors
-    best, least = list[_Record](), _EXPLAINED
+    best, lowest = list[_Record](), _EXPLAINED
     for _ in range(_REFITS):
         x = torch.linalg.pinv(errors.T) @ residual.weight
         x = layer.normalisation.inputs(layer.at, clamp(layer.records(x), layer.release.bounds))
         by_class = vmap(vmap(layer.error, in_dims=(None, 0)), in_dims=(0, None), chunk_size=_CHUNK)(x, layer.classes)
         fits = (by_class - errors[:, None]).norm(dim=2).argmin(1)
         records = [_Record(x=each, label=layer.classes[fit]) for each, fit in zip(x, fits, strict=True)]
-        if (left := residual.without(records, layer).norm / residual.norm) < least:
-            best, least = records, left
+        if (left := residual.without(records, layer).norm / residual.norm) < lowest:
+            best, lowest = records, left
         errors = by_class[torch.arange(len(x)), fits]
     return best
 

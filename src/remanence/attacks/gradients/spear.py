@@ -132,11 +132,11 @@ def _independent(q: Tensor, records: int) -> Tensor:
     """The first `records` of the directions of which none is a combination of those before it."""
     chosen, basis = list[Tensor](), q.new_zeros(0, q.shape[1])
     for each in q:
-        rest = each - (each @ basis.T) @ basis
-        rest = rest - (rest @ basis.T) @ basis
-        if float(rest.norm()) > 1e-6:
+        residual = each - (each @ basis.T) @ basis
+        residual = residual - (residual @ basis.T) @ basis
+        if float(residual.norm()) > 1e-6:
             chosen.append(each)
-            basis = torch.cat([basis, (rest / rest.norm())[None]])
+            basis = torch.cat([basis, (residual / residual.norm())[None]])
         if len(chosen) == records:
             break
     return torch.stack(chosen) if chosen else q
