@@ -12,7 +12,15 @@ from typing import TypeAlias, final
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks import FirstLayer, SimuDy, SoftLabels, infer_labels, with_search
+from remanence.attacks import (
+    FirstLayer,
+    GradientMatching,
+    SimuDy,
+    SoftLabels,
+    TotalVariation,
+    infer_labels,
+    with_search,
+)
 from remanence.bounds import sample
 from remanence.data import load
 from remanence.errors import BadInput
@@ -49,7 +57,7 @@ class Round:
     scale: Scale
     records: int
     training: Training
-    hidden: int
+    hidden: int = 0  # neurons of an MLP; 0: Flower's quickstart CNN
     clients: int = 1
 
     def split(self, seed: int) -> tuple[Data, Data]:
@@ -60,7 +68,9 @@ class Round:
 
     def client(self, private: Data, seed: int) -> Victim:
         """The clients with their records, before they train."""
-        model = mlp(private.shape, private.num_classes, hidden=(self.hidden,), activation=nn.ReLU)
+        model: nn.Module = quickstart_cnn(private)
+        if self.hidden:
+            model = mlp(private.shape, private.num_classes, hidden=(self.hidden,), activation=nn.ReLU)
         initial = {name: p.to(private.x) for name, p in torch_params(model, seed=derive_seed(seed, "start")).items()}
         none = private.take(slice(0, 0))
         return Victim(model=model, training=self.training, initial=initial, final=initial, fixed=none, private=private)
@@ -105,6 +115,30 @@ def clients(scale: Scale) -> Sequence[Experiment]:
 
     about = f"One hidden layer of {WIDE[scale]} neurons at fresh weights, {PER_CLIENT} records for each client."
     return [Experiment(label="found against clients", about=about, evaluations=(Measurement(measure=measure),))]
+
+
+def convolutions(scale: Scale) -> Sequence[Experiment]:
+    """One gradient of Flower's quickstart CNN at fresh weights: batches of 1, 4 and 16 by gradient matching."""
+    batches = {"smoke": {1: 1}, "small": {1: 10, 4: 5, 16: 3}, "full": {1: 50, 4: 25, 16: 10}}[scale]
+    about = "Two convolutions with max pooling and three linear layers; labels are not known."
+    training = Training(optimizer=SGD(lr=0.1), epochs=1)
+    return [
+        _experiment(f"batches of {n}", about, Round(scale=scale, records=n, training=training), count, _matched)
+        for n, count in batches.items()
+    ]
+
+
+def quickstart_cnn(data: Data) -> nn.Module:
+    """The network of Flower's quickstart for PyTorch, LeNet's layers for colour images; digits have smaller kernels."""
+    kernel, side = (5, 5) if data.shape[-1] == 32 else (3, 2)
+    pad = 0 if kernel == 5 else 1
+    with torch.device("meta"):
+        return nn.Sequential(
+            *(nn.Conv2d(data.shape[0], 6, kernel, padding=pad), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(6, 16, kernel, padding=pad), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+            *(nn.Linear(16 * side * side, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU()),
+            nn.Linear(84, data.num_classes),
+        )
 
 
 @final
@@ -154,6 +188,16 @@ def _exact(each: Round, client: Victim, seed: int) -> tuple[KnowsUpdate, Tensor 
         return case.release, None
 
 
+def _matched(each: Round, client: Victim, seed: int) -> tuple[KnowsUpdate, Tensor | None]:
+    """By gradient matching, with images at several scales."""
+    case: Case[Gradient] = gradient_at_initial(client)
+    attack = GradientMatching(prior=TotalVariation(weight=0.01))
+    steps = {"smoke": 20, "small": 1000, "full": 4000}[each.scale]
+    scales = 1 if each.scale == "smoke" else 4
+    attack = with_search(attack, steps=steps, scales=scales, optimizer=Adam(lr=0.03))
+    return case.release, attack.run(case.release, seed=derive_seed(seed, "attack")).x
+
+
 def _inferred(release: KnowsUpdate, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(derive_seed(seed, "noise"))
     return infer_labels(release, sample(NOISE, *release.shape, bounds=release.bounds, generator=generator))
@@ -175,7 +219,7 @@ def _experiment(label: str, about: str, each: Round, rounds: int, attack: Attemp
 
 
 def _tuned(trial: Trial) -> Outcome:
-    caveat = tuned_on_truth("Learning rates of clients and the defaults of SimuDy were chosen on true images.")
+    caveat = tuned_on_truth("Learning rates, priors and the defaults of attacks were chosen on true images.")
     return Outcome(caveats=(caveat,))
 
 

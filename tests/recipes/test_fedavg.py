@@ -19,3 +19,8 @@ def test_records_of_clients_that_trained_on_mini_batches_of_unknown_order() -> N
     assert list(found) == ["SGD", "SGD with momentum", "Adam"]
     assert found["SGD with momentum"]["share found"] > 0.5
     assert all(each["labels inferred"] > 0.5 for each in found.values())
+
+
+def test_labels_of_a_convolutional_client() -> None:
+    (result,) = results("fedavg.convolutions").values()
+    assert measures(result)["labels inferred"] == 1
