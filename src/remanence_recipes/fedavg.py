@@ -114,7 +114,8 @@ def clients(scale: Scale) -> Sequence[Experiment]:
         return Outcome(measures=tuple(measures), figures=(figure,))
 
     about = f"One hidden layer of {WIDE[scale]} neurons at fresh weights, {PER_CLIENT} records for each client."
-    return [Experiment(label="found against clients", about=about, evaluations=(Measurement(measure=measure),))]
+    evaluations = (Measurement(measure=measure), _tuned)
+    return [Experiment(label="found against clients", about=about, evaluations=evaluations)]
 
 
 def convolutions(scale: Scale) -> Sequence[Experiment]:

@@ -3,7 +3,7 @@
 A projection Y = X W^T has the gradient  dL/dW = (dL/dY)^T X : its rows are combinations of the rows of X, and so are
 those of the factor A of an adapter, B^T (dL/dY)^T X. Petrov et al. (2024) test whether a token lies in the span.
 
-Ours: tokens and positions are told apart. What enters the first attention is LayerNorm(e_v + p_l), a combination of
+Ours: tokens and positions are separated. What enters the first attention is LayerNorm(e_v + p_l), a combination of
 the two centred embeddings and of the norm's bias; positions are known, so they are projected out, and each token is one
 vector. Where the gradient has a lower rank than there are tokens, its rows are sums of few of these vectors, all of the
 same ones: joint sparse recovery, by rank-aware pursuit (Davies and Eldar, "Rank Awareness in Joint Sparse Recovery",
