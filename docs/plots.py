@@ -108,8 +108,8 @@ def weights_alone() -> None:
 
 
 def which_weights() -> None:
-    """What Stationarity finds in ordinary MLPs: against epochs and weight decay, and by the kind of training."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 2.9), width_ratios=(1, 1.1))
+    """What Stationarity finds in ordinary MLPs: against epochs, records per neuron and kinds of training."""
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(9.6, 2.8), layout="constrained")
     measures = [m for m in results("ablations/ordinary_convergence")[0].measures if m.name.startswith("share found")]
     decays = sorted({float(m.name.split()[-1]) for m in measures})
     for decay, alpha in zip(decays, (0.4, 0.7, 1.0), strict=True):
@@ -119,6 +119,16 @@ def which_weights() -> None:
     left.set_xticks((500, 1000, 2000, 4000), ("500", "1,000", "2,000", "4,000"))
     left.minorticks_off()
     left.legend()
+    sizes = {m.name: m for m in results("ablations/ordinary_size")[0].measures}
+    points = sorted(
+        (sizes[name.replace("share found", "records per neuron")].value, m)
+        for name, m in sizes.items()
+        if name.startswith("share found")
+    )
+    x, y = [each for each, _ in points], [m.value for _, m in points]
+    middle.fill_between(x, [m.low or 0 for _, m in points], [m.high or 0 for _, m in points], color=OURS, alpha=0.2)
+    middle.plot(x, y, "o-", color=OURS)
+    middle.set(ylim=(0, 1), xlabel="images for each neuron of the first layer", title="50 to 900 images, width 1,000")
     kinds = [
         (each.label, next(m for m in each.measures if m.name == "share found"))
         for each in results("ablations/ordinary_weights")
@@ -129,7 +139,6 @@ def which_weights() -> None:
     right.set(yticks=y, yticklabels=[label for label, _ in kinds], xlim=(0, 1), xlabel="fraction found")
     right.set_title("50 images, three victims each")
     right.invert_yaxis()
-    figure.tight_layout()
     save(figure, DOCS / "plots" / "which-weights.svg")
 
 

@@ -8,10 +8,10 @@ from refusals import refused
 from stationary import GREY, RECORDS, layers_of, private, release, stationary
 from torch import nn
 
-from remanence import Adam, CrossEntropy, Logistic, Training, WeightsOnly, train_victim
+from remanence import Adam, CrossEntropy, Logistic, WeightsOnly
 from remanence.attacks import LBFGS, ImagePrior, Powers, Rounds, ShiftedSurrogate, Stationarity, with_search
 from remanence.attacks.weights import residual
-from remanence.attacks.weights.row_space import RowSpace
+from remanence.attacks.weights.row_space import RowSpace, likely_count
 from remanence.models import initial_params, mlp, torch_params
 from remanence.releases import weights_only
 
@@ -51,6 +51,18 @@ def test_where_no_gap_tells_the_rank_the_candidates_do() -> None:
     assert (
         len(RowSpace.from_layers(layers_of(stationary()), 0.5, GREY, max_rank=7).basis) == RECORDS - 1
     )  # whose gap is clear
+
+
+def test_more_candidates_than_records_where_noise_hides_the_rank() -> None:
+    """Planted: directions of known size in noise whose largest singular value is known."""
+    generator = torch.Generator().manual_seed(0)
+    noise = 0.01 * torch.randn(200, 300, generator=generator)
+    edge = 0.01 * (200**0.5 + 300**0.5)
+    left, right = (torch.linalg.qr(torch.randn(side, 60, generator=generator))[0] for side in (200, 300))
+    for directions, expected in ((6, 18), (10, 30), (60, 100)):  # at most half of the rows
+        values = edge * torch.linspace(2, 6, directions)
+        assert likely_count(left[:, :directions] * values @ right[:, :directions].T + noise) == expected
+    assert likely_count(noise) is None
 
 
 def test_directions_grow_by_equal_ratios_and_those_in_front_read_as_before() -> None:
@@ -201,13 +213,13 @@ def test_other_networks_are_refused(model: nn.Module) -> None:
         SHORT.run(shown, seed=0)
 
 
-def test_weights_that_are_not_stationary_do_not_give_the_number_of_records() -> None:
+def test_weights_that_were_not_trained_do_not_give_the_number_of_records() -> None:
     data = private(5)
     model = mlp(data.shape, 5, hidden=(20,), activation=nn.ReLU)
     initial = {name: p.double() for name, p in initial_params(model, seed=0).items()}
-    victim = train_victim(model, Training(epochs=2), initial, data.take([]), data, seed=0)
+    shown = WeightsOnly(model=model, final=initial, shape=data.shape, num_classes=5)
     with refused("not-enough-knowledge", "candidates"):
-        replace(SHORT, candidates=None).run(weights_only(victim).release, seed=0)
+        replace(SHORT, candidates=None).run(shown, seed=0)
 
 
 def test_a_loss_that_does_not_suit_the_outputs_is_refused() -> None:

@@ -16,13 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from remanence.attacks.weights import residual
-from remanence.attacks.weights.row_space import edge, leftover_std
+from remanence.attacks.weights.row_space import above_noise
 from remanence.engine.decompositions import singular_values
 from remanence.errors import BadInput
 from remanence.types import Params
 
 _MIN_SCALE = 1e-6
-_ABOVE = 1.05  # times the largest singular value of noise, which varies
 
 
 @final
@@ -102,10 +101,9 @@ def forecast(model: nn.Module, final: Params, shape: Sequence[int], *, records: 
         )
         raise BadInput(message, code="out-of-range", argument="records")
     values = singular_values(first)
-    noise = edge(first, leftover_std(first, values, records))
     return WeightsForecast(
         imbalance=_imbalance(layers),
-        above_noise=float((values[:records] > _ABOVE * noise).double().mean()),
+        above_noise=float(above_noise(first, values, records)[:records].double().mean()),
         records_per_neuron=records / len(first),
         outputs=len(layers[-1].weight),
     )

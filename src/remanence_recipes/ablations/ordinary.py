@@ -22,13 +22,14 @@ EPOCHS: Mapping[Scale, int] = {"smoke": 1500, "small": 2000, "full": 4000}
 DECAY: Mapping[Scale, float] = {"smoke": 0.01, "small": 0.003, "full": 0.003}
 STEPS: Mapping[Scale, int] = {"smoke": 400, "small": 1000, "full": 3000}
 RESTARTS: Mapping[Scale, int] = {"smoke": 1, "small": 4, "full": 16}  # on a GPU 16 take hardly longer than 4
+NARROW: Mapping[Scale, tuple[int, ...]] = {"smoke": (), "small": (70, 70), "full": (70, 70)}  # few for 60 records
 BATCH: Mapping[Scale, int] = {"smoke": 12, "small": 16, "full": 32}
 SMOOTHING = 0.1
 ONE_OUTPUT = "One output; the network subtracts the mean of its own records, which is released with it."
 ADAM_LR = 1e-3
 ABOUT = (
-    "MLPs with biases in every layer; reconstructed from the final weights alone. The number of records is known, and "
-    "that classes are equally frequent, which holds but for `any labels`."
+    "MLPs with biases in every layer; reconstructed from the final weights alone. The number of records is known, but "
+    "for `any number of records`, and that classes are equally frequent, which holds but for `any labels`."
 )
 
 
@@ -69,6 +70,7 @@ def ordinary_weights(scale: Scale) -> Sequence[Experiment]:
         "GELU": replace(base, activation=nn.GELU),
         "label smoothing": replace(base, training=replace(base.training, loss=CrossEntropy(label_smoothing=SMOOTHING))),
         "any labels": replace(base, balanced=False),
+        "any number of records": replace(base, known_count=False),
     }
     return [study(name, ABOUT, shipped, victims=VICTIMS[scale]) for name, shipped in kinds.items()]
 
@@ -118,18 +120,20 @@ def ordinary_size(scale: Scale) -> Sequence[Experiment]:
 def ordinary_forecast(scale: Scale) -> Sequence[Experiment]:
     """What weights tell before any search, fitted on some victims and checked on others."""
     base, top, decay = usual(scale), EPOCHS[scale], DECAY[scale]
-    base = replace(base, restarts=1 if scale == "smoke" else 2, rounds=Rounds())
-    lengths = (top // 8, top) if scale == "smoke" else (top // 16, top // 4, top)
+    if scale != "full":
+        base = replace(base, restarts=1 if scale == "smoke" else 2, rounds=Rounds())
+    lengths = (top // 16, top // 4, top) if scale == "small" else (top // 8, top)
     sizes = (1, 3) if scale == "smoke" else (1, 3, 6)
     trained = [sgd(epochs, d) for epochs in lengths for d in (decay / 3, 3 * decay)]
     trained += [replace(sgd(top, decay), optimizer=Adam(lr=ADAM_LR)), _adamw(top, 0.1)]
     kinds = [replace(base, training=training, per_class=size) for training in trained for size in sizes]
+    inputs = [replace(each, inputs="unit", training=sgd(top, decay, lr=0.02)) for each in kinds[: len(sizes)]]
+    narrow = [replace(each, hidden=NARROW[scale]) for each in kinds if each.per_class > 1 and NARROW[scale]]
     grouped = [
         replace(each, one_output=True, training=replace(each.training, loss=Logistic()))
-        for each in kinds[:: len(sizes)]
+        for each in [*kinds[:: len(sizes)], *narrow[:: len(sizes)]]
     ]
-    inputs = [replace(each, inputs="unit", training=sgd(top, decay, lr=0.02)) for each in kinds[: len(sizes)]]
-    mixed = shuffled_list([*kinds, *grouped, *inputs])
+    mixed = shuffled_list([*kinds, *grouped, *inputs, *narrow])
     return [forecast_study("forecast", f"{ABOUT} From what weights tell beforehand.", mixed)]
 
 

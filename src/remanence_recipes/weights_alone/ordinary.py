@@ -47,6 +47,7 @@ class Shipped:
     activation: type[nn.Module] = nn.ReLU
     one_output: bool = False  # animals against vehicles, or odd digits against even ones
     balanced: bool = True
+    known_count: bool = True  # the attacker knows the number of records
     steps: int = 3000  # of the attack, in each level and round
     restarts: int = 4
     first_whitening: float = 0.5  # its power
@@ -108,7 +109,7 @@ class Shipped:
             optimizer=Adam(lr=lr, eps=1e-20), steps=self.steps, restarts=self.restarts, tf32=self.scale == "full"
         )
         return Stationarity(
-            candidates=self.records,
+            candidates=self.records if self.known_count else None,
             loss=self.loss,
             search=search,
             whitening=Powers(first=self.first_whitening, inner=1.0),
@@ -213,6 +214,7 @@ def forecast_study(label: str, about: str, kinds: Sequence[Shipped]) -> Experime
         return Outcome(
             measures=tuple(_checked(fitted, expected, found[1::2], found[::2])),
             figures=(_against(expected, found[1::2]),),
+            arrays={"features": torch.tensor(features), "found": torch.tensor(found), "records": torch.tensor(weights)},
         )
 
     return experiment(label, about, measure)

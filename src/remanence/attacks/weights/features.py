@@ -19,7 +19,7 @@ from torch.func import vmap
 from torch.nn.functional import linear
 
 from remanence.attacks.weights import residual
-from remanence.attacks.weights.row_space import RowSpace
+from remanence.attacks.weights.row_space import RowSpace, likely_count
 from remanence.bounds import centre, sample_about_centre, width
 from remanence.engine import Surrogate
 from remanence.errors import BadInput, check_between, check_min
@@ -53,7 +53,7 @@ class ConvStationarity:
     The defaults were chosen on true digits.
     """
 
-    candidates: int | None = None  # None: as many as the rank of the first fully connected layer
+    candidates: int | None = None  # None: rank of the first linear layer, or thrice its directions above noise
     labels: tuple[int, ...] | None = None  # None: as many of each class
     loss: KnownLoss = CrossEntropy()  # that the model was trained with
     search: Search = Search(optimizer=Adam(lr=0.03, eps=1e-20), steps=4000, restarts=4)  # over pixels
@@ -94,7 +94,8 @@ class ConvStationarity:
         like, outputs = layers[0].weight, len(layers[-1].weight)
         check_outputs(self.loss, outputs, release.num_classes)
         grey = parts.backbone(like.new_full((1, *release.shape), centre(release.bounds)))[0]
-        space = RowSpace.from_layers(layers, self.whitening, grey, max_rank=self.candidates, inner=float(outputs > 1))
+        count = self.candidates or likely_count(like)
+        space = RowSpace.from_layers(layers, self.whitening, grey, max_rank=count, inner=float(outputs > 1))
         labels = space.labels(self.candidates, self.labels, release.num_classes)
         return ExplainedHead(
             attack=self,

@@ -16,6 +16,8 @@ from remanence.search import WhitenedLayer, balanced, given
 _GAP = 30.0  # ratio of two singular values between which the rank ends
 _MIN_DIRECTIONS = 10  # of the first level of a curriculum
 _LEFTOVER_BIAS = 4.0  # variances of the initial bias, up to which a bias is taken for one in the span of the weights
+_ABOVE = 1.05  # times the largest singular value of noise, which varies
+_EXCESS = 3  # candidates for each direction above noise: too many cost time alone, too few cost records
 _MIN_RATIO = 1e-4  # of the largest singular value, to which the smallest of a whitened layer are raised
 
 
@@ -35,7 +37,7 @@ class RowSpace:
     layers: tuple[Layer, ...]
     basis: Tensor
     centre: Tensor | None
-    count: int | None  # of records; None where no gap between the singular values gives the rank
+    count: int | None  # of records, the rank; None where neither a gap between singular values nor `max_rank` gives it
     beta_scale: float  # one over the typical norm of a row: a surrogate's beta in units of pre-activations
 
     @classmethod
@@ -75,7 +77,7 @@ class RowSpace:
             layers=(first, *between, *map(_normalised, layers[1:][-1:])),
             basis=basis,
             centre=centre,
-            count=count,
+            count=count or rank,
             beta_scale=float(values.square().sum() / len(weight)) ** -0.5,
         )
 
@@ -104,8 +106,8 @@ class RowSpace:
         count = candidates or self.count
         if count is None:
             message = (
-                "the rank of the first linear layer does not give the number of records (it was not trained with "
-                "weight decay until it was stationary): set `candidates`"
+                "no direction of the first linear layer stands out of noise, so that nothing gives the number of "
+                "records (it was not trained with weight decay): set `candidates`"
             )
             raise BadInput(message, code="not-enough-knowledge", argument="candidates")
         chosen = balanced(count, num_classes) if labels is None else given(labels, count, num_classes)
@@ -153,6 +155,20 @@ def leftover_std(weight: Tensor, values: Tensor, rank: int) -> float:
 def edge(weight: Tensor, std: float) -> float:
     """The largest singular value of independent noise of this standard deviation, in the shape of `weight`."""
     return std * sum(map(sqrt, weight.shape))
+
+
+def above_noise(weight: Tensor, values: Tensor, rank: int) -> Tensor:
+    """Which singular `values` stand above what is left of the initial weights, by those beyond the first `rank`."""
+    return values > _ABOVE * edge(weight, leftover_std(weight, values, rank))
+
+
+def likely_count(weight: Tensor) -> int | None:
+    """A number that is probably not below that of the records: a multiple of the directions above what is left of the
+    initial weights, noise whose standard deviation the directions below tell; None where no direction is above."""
+    values, above = singular_values(weight), 0
+    while (more := int(above_noise(weight, values, above).sum())) > above:
+        above = more
+    return min(_EXCESS * above, min(weight.shape) // 2) or None
 
 
 def rank_by_gap(values: Tensor) -> int | None:

@@ -21,7 +21,7 @@ from torch.func import vmap
 
 from remanence.attacks.weights import residual
 from remanence.attacks.weights.preprocessing import Preprocessing
-from remanence.attacks.weights.row_space import RowSpace
+from remanence.attacks.weights.row_space import RowSpace, likely_count
 from remanence.engine import Surrogate, precision
 from remanence.engine.decompositions import svd
 from remanence.errors import BadInput, check_between, check_min
@@ -90,7 +90,7 @@ class Stationarity:
     """For MLPs. The learning rate is in units of pixels; the optimizer's eps is tiny, because at first
     gradients are, and only their direction counts. The defaults were chosen on true digits and CIFAR-10 images."""
 
-    candidates: int | None = None  # None: as many as the rank of the first layer
+    candidates: int | None = None  # None: the rank of the first layer, or thrice its directions above noise
     labels: tuple[int, ...] | None = None  # None: as many of each class
     loss: KnownLoss = CrossEntropy()  # that the model was trained with
     search: Search = Search(optimizer=Adam(lr=0.003, eps=1e-20), steps=3000, restarts=2)  # of each round and level
@@ -121,7 +121,8 @@ class Stationarity:
         grey = self.preprocessing.grey(release, layers[0].weight)
         # with one output all records change inner layers in one direction, and the others are what training left
         inner = (1.0 if outputs > 1 else 0.0) if self.whitening.inner is None else self.whitening.inner
-        space = RowSpace.from_layers(layers, self.whitening.first, grey, max_rank=self.candidates, inner=inner)
+        count = self.candidates or likely_count(layers[0].weight)
+        space = RowSpace.from_layers(layers, self.whitening.first, grey, max_rank=count, inner=inner)
         labels, tf32 = space.labels(self.candidates, self.labels, release.num_classes), self.search.tf32
         with precision(tf32=tf32):
             z, value = self._search(release, space.to_float32() if tf32 else space, labels, seed)
