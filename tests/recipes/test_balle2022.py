@@ -42,6 +42,13 @@ def test_without_the_initial_weights_nothing_is_found() -> None:
 
 
 @pytest.mark.slow
+def test_a_reconstructor_transfers_when_it_is_centred_on_one_model_of_the_new_fixed_set() -> None:
+    found = measures(results("balle2022.figure11_transfer")["transfer"])
+    assert found["re-centred, 0 shadows"] < 0.25 * found["as it is"]
+    assert found["re-centred, 0 shadows"] < found["from nothing, 10 shadows"]
+
+
+@pytest.mark.slow
 def test_noise_raises_the_error_and_success_stays_under_the_limit_of_epsilon() -> None:
     made = results("balle2022.dp_mnist")
     assert made["no privacy"].attack.limit is None

@@ -6,9 +6,10 @@ import pytest
 import torch
 from smoke import measures, results
 
-from remanence.attacks import SimuDy
+from remanence.attacks import Linearised, SimuDy
 from remanence.models import initial_params
 from remanence_recipes import RECIPES
+from remanence_recipes.tian2025.linearity import MAX_IMAGES, PRETRAINING
 from remanence_recipes.tian2025.mlps import DIGITS, RATES, TRAINING, image_split, rate_measures, sampled_rate
 from remanence_recipes.tian2025.resnets import NETS, curriculum, pretrain, scaling, shorter_trainings, with_new_head
 
@@ -55,6 +56,31 @@ def test_private_records_have_as_many_of_each_class_and_follow_the_seed() -> Non
 def test_wider_networks_are_more_linear() -> None:
     found = measures(results("tian2025.table_linearity")["linearity"])
     assert 0 < found["MLP 16"] < found["MLP 64"] < 1
+
+
+@pytest.mark.slow
+def test_a_grid_of_pretrainings_says_how_linear_and_how_stable_fine_tuning_is_under_either_head() -> None:
+    rows = {label: measures(result) for label, result in results("tian2025.linearity_grid").items()}
+    for row in rows.values():
+        assert len(row) == 2 * 2 * 2  # epochs, heads, indices and losses
+        assert all(value >= 1 if name.endswith("largest loss") else value < 1 for name, value in row.items())
+    short, long = (rows["pre-trained on 400 images"][f"{epochs} epochs, head kept"] for epochs in (3, 10))
+    assert long < short  # the longer it was pre-trained, the sharper the loss of new records
+
+
+def test_a_grid_at_full_scale_leaves_out_what_takes_minutes_alone() -> None:
+    sizes, lengths = PRETRAINING["full"]
+    assert max(sizes) * max(lengths) > MAX_IMAGES >= max(sizes) * 20
+
+
+def test_simudy_and_both_linear_theories_attack_the_same_non_linear_victim() -> None:
+    experiments = RECIPES["tian2025.resnet_nonlinear"]("full")
+    assert len({experiment.victims for experiment in experiments}) == 2  # of 20 and of 50 images
+    for three in (experiments[:3], experiments[3:]):
+        assert len({experiment.victims for experiment in three}) == 1
+        attacks = [experiment.attack for experiment in three]
+        assert [type(attack) for attack in attacks] == [SimuDy, Linearised, Linearised]
+        assert [claim.printed for claim in three[0].claims][1] == 0.5988
 
 
 def test_rates_are_sampled_from_all_of_the_grid_and_chance_is_that_of_a_sampled_answer() -> None:

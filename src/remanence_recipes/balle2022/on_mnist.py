@@ -1,4 +1,4 @@
-"""The attack on MNIST: table III, figures 10 to 13 and 15, the authors' notebook, and convex models."""
+"""The attack on MNIST: table III, figures 10, 12, 13 and 15, the authors' notebook, and convex models."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn.functional import cross_entropy
 
-from remanence.attacks import GLM, FittedRecoNN, RecoNN
+from remanence.attacks import GLM, RecoNN
 from remanence.data import Split, load, split
 from remanence.engine import train
 from remanence.experiments import (
@@ -29,17 +29,15 @@ from remanence.experiments import (
     sweep,
 )
 from remanence.experiments.evaluations import Accuracy
-from remanence.metrics import MAE, MAE_MSE, MSE, PSNR, SSIM, Interval, identity
-from remanence.metrics.nulls import nearest_neighbour
+from remanence.metrics import MAE, MAE_MSE, MSE, PSNR, SSIM, identity
 from remanence.metrics.statistics import auc, bootstrap_mean
 from remanence.models import apply, initial_params, initial_stack, mlp
 from remanence.releases import all_but_one, all_but_one_unknown_init, train_victims
 from remanence.seeds import derive_seed
-from remanence.shadow import build_bank
 from remanence.training import DPGD, SGD, RMSProp, Training
 from remanence.training.dp import noise_for
-from remanence.types import Data, Params, concat
-from remanence_recipes.curves import figure_along, measures_along, proportion
+from remanence.types import Data, Params
+from remanence_recipes.curves import proportion
 
 # The setting on MNIST (table IV): 784-10-10, ELU, full batch, 100 epochs. The paper has 59,000 shadow models.
 MNIST: Mapping[Scale, Mapping[str, int]] = {
@@ -258,54 +256,6 @@ def _loss_histograms(title: str, inside: Tensor, outside: Tensor) -> Figure:
             Series(name="trained with it", x=x, y=y(inside)),
             Series(name="trained with another", x=x, y=y(outside), role="chance"),
         ),
-    )
-
-
-# Figure 11: transfer to another fixed set
-
-
-def figure11_transfer(scale: Scale) -> Sequence[Experiment]:
-    """Figure 11: a reconstructor trained for one fixed set, applied to another as it is and after fine-tuning."""
-    counts = {"smoke": (20, 50), "small": (30, 100, 300), "full": (100, 1000, 10_000)}[scale]
-    about = "The error of a reconstructor that was trained for another fixed set and fine-tuned on a few shadow models."
-    usual = replace(informed(scale, "transfer"), about=about)
-    budget = Budget(shadows=(38_000, 49_000)) if scale == "full" else None
-    return [replace(usual, evaluations=(partial(_transfer, counts),), budget=budget)]
-
-
-def _transfer(counts: Sequence[int], trial: Trial) -> Outcome:
-    """Evaluation: mean MSE of a transferred reconstructor over the number of shadow models it is fine-tuned on."""
-    attack, parts, seed = trial.attack, trial.victims.split, trial.seed
-    assert isinstance(attack, RecoNN)
-    releases = [case.release for case in trial.victims.cases]
-    size = len(parts.public) // 3 if len(parts.public) < 3 * len(parts.fixed) else len(parts.fixed)
-    source, public = parts.public.take(slice(0, size)), parts.public.take(slice(size, None))
-    few, many = public.take(slice(0, max(counts))), public.take(slice(max(counts), None))
-    trained = attack.fit(build_bank(replace(releases[0], fixed=source), many, seed=seed), seed=seed)
-    bank = build_bank(releases[0], few, seed=seed)
-
-    def error(fitted: FittedRecoNN) -> Interval:
-        found = torch.cat([fitted.run(release, seed=seed).x for release in releases])
-        return bootstrap_mean(MSE.paired(found, parts.private.x), seed=seed)
-
-    lines: dict[str, list[Interval]] = {"refined": [], "from nothing": []}
-    for count in counts:
-        part = replace(bank, weights=bank.weights[:count], targets=bank.targets.take(slice(0, count)))
-        same = equal_steps(attack, count, reference=len(many))
-        lines["refined"].append(error(same.refine(trained, part, seed=seed)))
-        lines["from nothing"].append(error(same.fit(part, seed=seed)))
-    _, null = nearest_neighbour(parts.private, concat([public, source, parts.fixed]), (MSE,))
-    chance = float(null.values[MSE.name].mean())
-    meaning = "mean MSE over the targets; chance is the nearest record that the attacker owns"
-    points = [f"{count:,} shadows" for count in counts]
-    labels, levels = ("shadow models of that set", "mean MSE"), {"nearest neighbour": [chance] * len(counts)}
-    figure = figure_along("Error on another fixed set", labels, lines, counts, levels, log_x=True)
-    return Outcome(
-        measures=(
-            Measure.from_interval("as it is", error(trained), meaning=meaning, chance=chance),
-            *measures_along(lines, points, meaning=meaning, chance=[chance] * len(counts)),
-        ),
-        figures=(figure,),
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from math import prod
 from typing import final
 
@@ -96,6 +96,7 @@ def images_of(scale: Scale) -> Images:
     return DIGITS if scale == "smoke" else CIFAR
 
 
+@lru_cache(maxsize=2)
 def image_split(
     scale: Scale, records: int, seed: int, *, public: int = 0, side: int | None = None, balanced: bool = True
 ) -> Split:

@@ -1,4 +1,4 @@
-"""ResNets with frozen BatchNorm, fine-tuned from pre-trained layers; how linear a training is; where SimuDy breaks."""
+"""ResNets with frozen BatchNorm, fine-tuned from pre-trained layers; unknown sizes; where SimuDy breaks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -21,20 +21,15 @@ from remanence.attacks import (
     count_needed,
     with_search,
 )
-from remanence.diagnostics.linearity import gradient_linearity, linearity_caveat
 from remanence.experiments import (
     Claim,
     Experiment,
-    Figure,
     Measure,
-    Measurement,
     Outcome,
     Point,
     Scale,
-    Series,
     Trial,
     Victims,
-    prepare,
 )
 from remanence.experiments.evaluations import Accuracy
 from remanence.metrics.statistics import bootstrap_mean
@@ -134,21 +129,25 @@ def pretrain(model: nn.Module, initial: Params, data: Data, *, epochs: int, seed
     """Train by SGD with momentum in mini-batches, with the statistics of each batch in BatchNorm.
 
     That is no `Training`, in which these are frozen; the running means that BatchNorm gathers are among the weights.
+    On a CUDA device activations are in bfloat16: these weights are where an experiment begins, not what it measures.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # made before an experiment has a device
     real = deepcopy(model).to_empty(device=device).train()
     for name, tensor in real.state_dict().items():
         tensor.copy_(initial[name])
     data, generator = data.to(device), torch.Generator().manual_seed(seed)
+    real = real.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs leave it out
     optimizer = torch.optim.SGD(real.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     for _ in track(range(epochs), total=epochs, label="pre-training"):
         for batch in torch.randperm(len(data), generator=generator).to(device).split(128):
             optimizer.zero_grad()
-            cross_entropy(real(data.x[batch]), data.y[batch]).backward()
+            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                loss = cross_entropy(real(data.x[batch]), data.y[batch])
+            loss.backward()
             optimizer.step()
         schedule.step()
-    return {name: p.detach().cpu() for name, p in real.state_dict().items()}
+    return {name: p.detach().cpu().contiguous() for name, p in real.state_dict().items()}
 
 
 def with_new_head(images: Images, model: nn.Module, params: Params, seed: int) -> Params:
@@ -170,48 +169,6 @@ def deep_victims(
 
     split = partial(image_split, scale, records, public=net.public, side=net.side)
     return Victims(split=split, model=net.build, training=training, initial=initial, reveal=fine_tuned)
-
-
-def table_linearity(scale: Scale) -> Sequence[Experiment]:
-    """The linearity index M_lin of MLPs by their width, and of ResNet-18 under its pre-trained head."""
-    widths = {"smoke": (16, 64), "small": (200, 500), "full": (200, 500, 2000, 4000)}[scale]
-    records = {"smoke": 10, "small": 20, "full": 100}[scale]
-    victims = {f"MLP {width}": mlp_victims(scale, records=records, width=width) for width in widths}
-    victims["ResNet"] = deep_victims(scale, min(records, 20), training=TRAINING)
-    about = (
-        "Whether the gradients of a record point in one direction at every epoch: at one, training is linear and "
-        "attacks that linearise it can work."
-    )
-    claims = [
-        Claim(quantity=name, higher_is_better=None, printed=printed, where="table of M_lin", rtol=0.03)
-        for name, printed in PRINTED_LINEARITY.items()
-        if scale == "full"
-    ]
-    evaluation = Measurement(measure=partial(_linearity, victims))
-    return [Experiment(label="linearity", about=about, evaluations=(evaluation,), claims=tuple(claims))]
-
-
-PRINTED_LINEARITY = {"MLP 200": 0.9134, "MLP 500": 0.9165, "MLP 2000": 0.9306, "MLP 4000": 0.9535, "ResNet": 0.5988}
-
-
-def _linearity(victims: Mapping[str, Victims], seed: int, device: torch.device) -> Outcome:
-    """The index of each network, over its records, next to the paper's."""
-    found = {
-        name: bootstrap_mean(
-            gradient_linearity(prepare(each, seed=seed, device=device).trained[0]), seed=derive_seed(seed, name)
-        )
-        for name, each in victims.items()
-    }
-    printed = tuple(name for name in found if name in PRINTED_LINEARITY)
-    papers = Series(name="printed", x=printed, y=tuple(PRINTED_LINEARITY[name] for name in printed), role="printed")
-    series = (Series.from_intervals("ours", tuple(found), list(found.values())), papers)
-    meaning = "mean cosine of a record's gradients at any two epochs, over the records; chance: unrelated directions"
-    caveats = {name: linearity_caveat(each.value) for name, each in found.items()}
-    return Outcome(
-        measures=tuple(Measure.from_interval(name, each, meaning=meaning, chance=0.0) for name, each in found.items()),
-        figures=(Figure(title="Linearity", x_label="net", y_label="M_lin", series=series, kind="bars"),),
-        caveats=tuple(replace(caveat, text=f"{name}: {caveat.text}") for name, caveat in caveats.items() if caveat),
-    )
 
 
 def resnet_20(scale: Scale) -> Sequence[Experiment]:

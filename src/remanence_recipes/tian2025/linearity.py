@@ -1,0 +1,185 @@
+"""How linear a training is (M_lin), and SimuDy against linear theories where it is not, as in the paper."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from remanence.attacks import Linearised, SimuDy, Surrogate, with_search
+from remanence.diagnostics.linearity import gradient_linearity, linearity_caveat
+from remanence.engine import trajectory
+from remanence.experiments import (
+    Claim,
+    Experiment,
+    Figure,
+    Measure,
+    Measurement,
+    Outcome,
+    Point,
+    Scale,
+    Series,
+    Trial,
+    Victims,
+    prepare,
+)
+from remanence.experiments.evaluations import Accuracy
+from remanence.experiments.experiment import Evaluation
+from remanence.experiments.victims import Prepared
+from remanence.metrics import Interval
+from remanence.metrics.statistics import bootstrap_mean
+from remanence.models import apply
+from remanence.releases import Victim
+from remanence.seeds import derive_seed
+from remanence.training import Training
+from remanence_recipes.tian2025.mlps import ADAM, TRAINING, images_of, mlp_victims, reconstruct, simulating
+from remanence_recipes.tian2025.resnets import DEEP, FINE_TUNING, NETS, DeepNet, deep_victims
+
+PRINTED = {"MLP 200": 0.9134, "MLP 500": 0.9165, "MLP 2000": 0.9306, "MLP 4000": 0.9535, "ResNet": 0.5988}
+ABOUT = (
+    "Whether the gradients of a record point in one direction at every epoch: at one, training is linear and attacks "
+    "that linearise it can work."
+)
+MEANING = "mean cosine of a record's gradients at any two epochs, over the records; chance: unrelated directions"
+
+
+def table_linearity(scale: Scale) -> Sequence[Experiment]:
+    """The linearity index M_lin of MLPs by their width, and of ResNet-18 under its pre-trained head."""
+    widths = {"smoke": (16, 64), "small": (200, 500), "full": (200, 500, 2000, 4000)}[scale]
+    records = {"smoke": 10, "small": 20, "full": 100}[scale]
+    victims = {f"MLP {width}": mlp_victims(scale, records=records, width=width) for width in widths}
+    victims["ResNet"] = deep_victims(scale, min(records, 20), training=TRAINING)
+    claims = [
+        Claim(quantity=name, higher_is_better=None, printed=printed, where="table of M_lin", rtol=0.03)
+        for name, printed in PRINTED.items()
+        if scale == "full"
+    ]
+    evaluation = Measurement(measure=partial(_linearity, victims))
+    return [Experiment(label="linearity", about=ABOUT, evaluations=(evaluation,), claims=tuple(claims))]
+
+
+PRETRAINING: Mapping[Scale, tuple[tuple[int, ...], tuple[int, ...]]] = {  # numbers of public images, of epochs
+    "smoke": ((100, 400), (3, 10)),
+    "small": ((500, 2000), (5, 20)),
+    "full": ((500, 1000, 2000, 5000, 20_000), (5, 10, 20, 50, 100)),
+}
+MAX_IMAGES = 500_000  # of a pre-training, over all epochs: half a minute on an H200
+
+
+def linearity_grid(scale: Scale) -> Sequence[Experiment]:
+    """M_lin of ResNet-18 by the images and the epochs of its pre-training, under the pre-trained head and a new one."""
+    sizes, lengths = PRETRAINING[scale]
+    heads = {"head kept": False, "new head": True}
+
+    def victims(public: int) -> dict[str, Victims]:
+        nets = [replace(NETS[scale], public=public, epochs=n) for n in lengths if n * public <= MAX_IMAGES]
+        return {
+            f"{net.epochs} epochs, {name}": deep_victims(
+                scale, RECORDS[scale][0], training=TRAINING, net=net, new_head=new
+            )
+            for net in nets
+            for name, new in heads.items()
+        }
+
+    return [
+        Experiment(
+            label=f"pre-trained on {public:,} images",
+            about=ABOUT,
+            evaluations=(Measurement(measure=partial(_grid_row, victims(public))),),
+        )
+        for public in sizes
+    ]
+
+
+def _grid_row(victims: Mapping[str, Victims], seed: int, device: torch.device) -> Outcome:
+    """The index of each network, and whether its training is stable: how far the loss rises above the first."""
+    outcome = _linearity(victims, seed, device)
+    meaning = "the largest loss on the private records before any step over that before the first; above one: unstable"
+    rises = (
+        Measure(name=f"{name}, largest loss", value=_rise(prepare(each, seed=seed, device=device)), meaning=meaning)
+        for name, each in victims.items()
+    )
+    return replace(outcome, measures=(*outcome.measures, *rises))
+
+
+def _rise(prepared: Prepared) -> float:
+    data, training = prepared.split.private, prepared.victims.training
+    steps = trajectory(training, prepared.model, prepared.initial, data, seed=prepared.seed)
+    with torch.no_grad():
+        losses = torch.stack([training.loss(apply(prepared.model, params, data.x), data.y) for params in steps])
+    return float(losses.max() / losses[0])
+
+
+def _linearity(victims: Mapping[str, Victims], seed: int, device: torch.device) -> Outcome:
+    """The index of each network, over its records, next to the paper's."""
+    found = {name: _index(prepare(each, seed=seed, device=device).trained[0], seed) for name, each in victims.items()}
+    printed = tuple(name for name in found if name in PRINTED)
+    papers = Series(name="printed", x=printed, y=tuple(PRINTED[name] for name in printed), role="printed")
+    series = (Series.from_intervals("ours", tuple(found), list(found.values())), *((papers,) if printed else ()))
+    caveats = {name: linearity_caveat(each.value) for name, each in found.items()}
+    return Outcome(
+        measures=tuple(Measure.from_interval(name, each, meaning=MEANING, chance=0.0) for name, each in found.items()),
+        figures=(Figure(title="Linearity", x_label="net", y_label="M_lin", series=series, kind="bars"),),
+        caveats=tuple(replace(caveat, text=f"{name}: {caveat.text}") for name, caveat in caveats.items() if caveat),
+    )
+
+
+def _index(victim: Victim, seed: int) -> Interval:
+    return bootstrap_mean(gradient_linearity(victim), seed=derive_seed(seed, "M_lin"))
+
+
+# Where training is not linear
+
+RECORDS: Mapping[Scale, tuple[int, int]] = {"smoke": (10, 20), "small": (10, 20), "full": (20, 50)}
+NON_LINEAR: Mapping[Scale, DeepNet] = {  # under the pre-trained head: of `linearity_grid`, M_lin nearest the paper's
+    "smoke": replace(NETS["smoke"], public=100, epochs=10),
+    "small": replace(NETS["small"], public=500, epochs=20),
+    "full": replace(NETS["full"], public=500, epochs=20),
+}
+
+
+def resnet_nonlinear(scale: Scale) -> Sequence[Experiment]:
+    """SimuDy and both linear theories on ResNet-18 where training is as far from linear as in the paper: M_lin 0.6."""
+    ssim, training = images_of(scale).ssim, FINE_TUNING[scale]
+    linearity = Claim(
+        quantity="M_lin", higher_is_better=None, printed=PRINTED["ResNet"], where="table of M_lin, ResNet-18"
+    )
+    printed = (
+        Claim.mean(ssim, printed=0.57, target=0.57, where="20 images, measured on a picture of the authors' code"),
+        Claim.mean(ssim, printed=0.1982, target=0.35, where="50 images, greedy SSIM"),
+    )
+    experiments = []
+    for records, claim in zip(RECORDS[scale], printed, strict=True):
+        victims = deep_victims(scale, records, training=training, net=NON_LINEAR[scale])
+        for name, attack in _attacks(scale, records, training).items():
+            usual = reconstruct(scale, f"{name}, {records} images", victims, attack)
+            evaluations: tuple[Evaluation, ...] = (*usual.evaluations, _index_of_victim, Accuracy(weights="initial"))
+            point = Point(axis="images", value=records, series=name)
+            claims = (claim, linearity) if scale == "full" and isinstance(attack, SimuDy) else ()
+            experiments.append(replace(usual, evaluations=evaluations, point=point, claims=claims))
+    return experiments
+
+
+def _attacks(scale: Scale, records: int, training: Training) -> dict[str, SimuDy | Linearised]:
+    steps, linear_steps = {"smoke": (20, 20), "small": (400, 600), "full": (1500, 5000)}[scale]
+    steps = steps * RECORDS[scale][0] // records
+    first = simulating(
+        with_search(replace(DEEP, candidates=records), steps=steps), replace(training, epochs=min(8, training.epochs))
+    )
+    refined = with_search(
+        replace(first, surrogate=Surrogate(beta=(20.0, 40.0))), steps=max(1, steps // 3), optimizer=ADAM
+    )
+    linear = with_search(
+        Linearised(candidates=2 * records), steps=linear_steps, scales=DEEP.search.scales, tf32=scale == "full"
+    )
+    return {
+        "SimuDy": simulating(replace(refined, start=first), None),
+        "gradients at start and end": linear,
+        "gradients at the end": replace(linear, initial_gradients=False),
+    }
+
+
+def _index_of_victim(trial: Trial) -> Outcome:
+    """Evaluation: M_lin of the victim, from the weights and under the head that are attacked."""
+    found = _index(trial.victims.trained[0], trial.seed)
+    return Outcome(measures=(Measure.from_interval("M_lin", found, meaning=MEANING, chance=0.0),))
