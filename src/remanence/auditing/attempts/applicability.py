@@ -194,7 +194,8 @@ def _probe(attack: Any, release: Any, seed: int) -> tuple[float | None, Reconstr
         return first / _STEPS * attack.search.steps, None
     more = round(min(max(_STEPS * _PROBE / first, 2 * _STEPS), 30 * _STEPS))
     second = _timed(with_search(attack, steps=more), release, seed)
-    return first + max(second - first, 0.0) / (more - _STEPS) * attack.search.steps, None
+    step = (second - first) / (more - _STEPS) if second > first else second / more  # a first run may have warmed up
+    return first + step * attack.search.steps, None
 
 
 def _timed(attack: Attack[Any], release: Any, seed: int) -> float:

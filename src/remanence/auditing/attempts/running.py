@@ -68,7 +68,7 @@ def _within(one: Applicability, allowed: float, chosen: Steps) -> tuple[Any, str
     attack: Any = one.attack
     seconds = one.seconds or 0.0
     if allowed <= 0:
-        return None, "the budget was spent by the attacks before it: give more with `--budget`"
+        return None, "the budget was spent before it: give more with `--budget`"
     if not hasattr(attack, "search"):
         return attack, None
     usual = attack.search.steps
