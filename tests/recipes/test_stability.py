@@ -12,8 +12,7 @@ from torch.nn.functional import cross_entropy
 from remanence.engine import GenericEngine
 from remanence.engine.ensembles.chunked import train_chunk
 from remanence.experiments import prepare
-from remanence.models import apply, initial_params, mlp
-from remanence.shadow import stack_weights
+from remanence.models import apply, initial_params, initial_stack, mlp
 from remanence.training import CrossEntropy
 from remanence.types import Data
 from remanence_recipes.balle2022.on_cifar10 import cifar10_victims
@@ -23,14 +22,17 @@ from remanence_recipes.balle2022.stability import top_eigenvalue, train_with_sna
 def test_snapshots_are_the_weights_of_trainings_of_fewer_epochs() -> None:
     prepared = prepare(cifar10_victims("smoke"), seed=0)
     training, targets = prepared.victims.training, prepared.split.public.take(slice(0, 18))  # more than a chunk
-    found = train_with_snapshots(prepared, training, targets, (1, 3), seed=0)
-    for epochs, weights in found.items():
-        assert len(weights) == len(targets)
-        short, last = replace(training, epochs=epochs), targets.take(slice(16, 18))
-        fixed = prepared.split.fixed
-        expected = train_chunk(short, prepared.model, prepared.initial, fixed, last, seed=0, noise_seed=0)
-        assert torch.equal(weights[16:], stack_weights(expected))
-    assert not torch.equal(found[1], found[3])
+    model, fixed, last = prepared.model, prepared.split.fixed, targets.take(slice(16, 18))
+    starts = {name: p.to(fixed.x) for name, p in initial_stack(model, len(targets), seed=0).items()}
+    for initial, of_last in ((prepared.initial, prepared.initial), (starts, {n: p[16:] for n, p in starts.items()})):
+        found = train_with_snapshots(training, model, initial, fixed, targets, (1, 3), seed=0)
+        for epochs, weights in found.items():
+            short = replace(training, epochs=epochs)
+            expected = train_chunk(short, model, of_last, fixed, last, seed=0, noise_seed=0)
+            for name, p in weights.items():
+                assert len(p) == len(targets)
+                assert torch.equal(p[16:], expected[name])
+        assert not torch.equal(found[1][name], found[3][name])
 
 
 def test_sharpness_is_the_largest_eigenvalue_of_the_hessian() -> None:

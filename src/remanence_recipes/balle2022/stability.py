@@ -12,13 +12,12 @@ from math import sqrt
 from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from remanence.attacks import RecoNN
 from remanence.engine import GenericEngine, trajectory
-from remanence.engine.ensembles.chunked import chunks, train_chunk
+from remanence.engine.ensembles.chunked import chunks, stack, train_chunk
 from remanence.experiments import Budget, Experiment, Figure, Measure, Outcome, Scale, Series, Trial
-from remanence.experiments.victims import Prepared
 from remanence.metrics import MSE, Interval
 from remanence.metrics.nulls import nearest_neighbour
 from remanence.metrics.statistics import bootstrap_mean
@@ -100,26 +99,40 @@ class Snapshots:
             self.kept[-1][step + 1] = params
         return params, state
 
-    def stacked(self, step: int, models: int) -> Tensor:
-        """(models, parameters): flat weights after `step`; trainings that ran out of memory are left out."""
-        complete = [each for each in self.kept if len(each) == len(self.steps)]
-        return torch.cat([stack_weights(each[step]) for each in complete])[:models]
+    def stacked(self, step: int, models: int) -> Params:
+        """The weights of all models after `step`; trainings that ran out of memory are left out."""
+        complete = [each[step] for each in self.kept if len(each) == len(self.steps)]
+        return {name: torch.cat([each[name] for each in complete])[:models] for name in complete[0]}
 
 
 def train_with_snapshots(
-    prepared: Prepared, training: Training, targets: Data, epochs: Sequence[int], seed: int
-) -> dict[int, Tensor]:
-    """By epoch, (targets, parameters): models trained on the fixed records and a target each, by one ensemble."""
+    training: Training,
+    model: nn.Module,
+    initial: Params,
+    fixed: Data,
+    targets: Data,
+    epochs: Sequence[int],
+    *,
+    seed: int,
+) -> dict[int, Params]:
+    """By epoch, the stacked weights of models that were trained on the fixed records and a target each, as ensembles.
+
+    `initial` holds the initial weights of all models, or a stack with one for each target.
+    """
     assert isinstance(training.optimizer, SGD)
-    model, fixed = prepared.model, prepared.split.fixed
-    pieces, parts = chunks(model, fixed, targets), {epoch: list[Tensor]() for epoch in epochs}
+    starts = stack(model, initial, torch.arange(len(targets), device=targets.x.device))
+    pieces, parts, first = chunks(model, fixed, targets), {epoch: list[Params]() for epoch in epochs}, 0
     for chunk in track(pieces, total=len(pieces), label="models with snapshots"):
         snapshots = Snapshots(optimizer=training.optimizer, steps=tuple(epochs))
         recorded = replace(training, optimizer=snapshots, epochs=max(epochs))
-        train_chunk(recorded, model, prepared.initial, fixed, chunk, seed=seed, noise_seed=seed)
-        for epoch, rows in parts.items():
-            rows.append(snapshots.stacked(epoch, len(chunk)))
-    return {epoch: torch.cat(rows) for epoch, rows in parts.items()}
+        some = {name: p[first : first + len(chunk)] for name, p in starts.items()}
+        train_chunk(recorded, model, some, fixed, chunk, seed=seed, noise_seed=seed)
+        for epoch, params in parts.items():
+            params.append(snapshots.stacked(epoch, len(chunk)))
+        first += len(chunk)
+    return {
+        epoch: {name: torch.cat([p[name] for p in all_parts]) for name in starts} for epoch, all_parts in parts.items()
+    }
 
 
 def _errors_by_epoch(epochs: Sequence[int], trial: Trial) -> Outcome:
@@ -127,10 +140,12 @@ def _errors_by_epoch(epochs: Sequence[int], trial: Trial) -> Outcome:
     attack, victims, parts, seed = trial.attack, trial.victims, trial.victims.split, trial.seed
     assert isinstance(attack, RecoNN)
     targets, count = concat([parts.private, parts.public]), len(parts.private)
-    models = train_with_snapshots(victims, victims.victims.training, targets, epochs, seed)
+    training, initial = victims.victims.training, victims.initial
+    models = train_with_snapshots(training, victims.model, initial, parts.fixed, targets, epochs, seed=seed)
 
-    def error(weights: Tensor) -> Interval:
-        bank = ShadowBank(weights=weights[count:], targets=parts.public, model=victims.model, initial=victims.initial)
+    def error(params: Params) -> Interval:
+        weights = stack_weights(params)
+        bank = ShadowBank(weights=weights[count:], targets=parts.public, model=victims.model, initial=initial)
         found = attack.fit(bank, seed=seed).reconstruct(weights[:count])
         return bootstrap_mean(MSE.paired(found, parts.private.x), seed=seed)
 
