@@ -22,7 +22,7 @@ from remanence_recipes.ablations import (
     query_point,
     reconn,
 )
-from remanence_recipes.balle2022 import on_cifar10, on_mnist, transfer
+from remanence_recipes.balle2022 import difficulty, on_cifar10, on_mnist, stability, transfer, zero_gradients
 from remanence_recipes.buzaglo2023 import figures, published
 from remanence_recipes.evidence import attacks, level, power
 from remanence_recipes.mnemonist2023 import figures as mnemonist_figures
@@ -42,8 +42,8 @@ def _recipes_of(module: ModuleType) -> dict[str, Recipe]:
 
 
 _PAPERS = (
-    *(on_mnist, on_cifar10, transfer, mnemonist_figures, planted, images, rates, haim2022, figures, published),
-    *(mlps, linearity, resnets, bertran2024),
+    *(on_mnist, on_cifar10, transfer, difficulty, stability, zero_gradients, mnemonist_figures, planted, images),
+    *(rates, haim2022, figures, published, mlps, linearity, resnets, bertran2024),
 )
 _ABLATIONS = (
     *(first_layer_span, knowledge, mnemonist, reconn, defenses, query_point, batch_size, embeddings, heads),

@@ -1,10 +1,12 @@
 """Every recipe of the paper at smoke scale, from its experiments to the page, and what each must show even there."""
 
 import pytest
+import torch
 from smoke import measures, results
 
 from remanence.experiments.results import Result
 from remanence_recipes import RECIPES
+from remanence_recipes.balle2022.difficulty import total_variation
 
 NAMES = [name for name in RECIPES if name.startswith(("balle2022.", "ablations.reconn_"))]
 
@@ -69,9 +71,28 @@ def test_the_closed_form_finds_every_record() -> None:
 
 
 def test_only_relu_has_weights_with_zero_gradients() -> None:
-    zeros = {name: result.measures[0].value for name, result in results("balle2022.figure16_zero_gradients").items()}
-    assert zeros["ReLU"] > 0.01
-    assert zeros["ELU"] == 0
+    zeros = {name: measures(result) for name, result in results("balle2022.figure16_zero_gradients").items()}
+    assert len(zeros) == 4
+    for name, found in zeros.items():
+        both = [found[f"{layer}, learning rate 0.1"] for layer in ("first convolution", "second")]
+        assert found["convolutions, learning rate 0.1"] == pytest.approx(sum(both) / 2)
+        assert (sum(both) > 0.01) == name.startswith("ReLU")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["balle2022.figure13_gallery", "balle2022.figure13_cifar10"])
+def test_the_error_is_correlated_with_properties_of_records_for_both_reconstructors(name: str) -> None:
+    for result in results(name).values():
+        found = {measure.name: measure for measure in result.measures}
+        assert set(found) == {"error and total variation", "error and distance from the mean image"}
+        assert all(-1 <= each.low <= each.value <= each.high <= 1 for each in found.values())
+
+
+def test_total_variation_is_that_of_a_loop_over_neighbours() -> None:
+    image = torch.rand(1, 2, 3, 4, generator=torch.Generator().manual_seed(0))
+    down = [abs(image[0, c, i + 1, j] - image[0, c, i, j]) for c in range(2) for i in range(2) for j in range(4)]
+    across = [abs(image[0, c, i, j + 1] - image[0, c, i, j]) for c in range(2) for i in range(3) for j in range(3)]
+    assert float(total_variation(image)) == pytest.approx(float(sum(down) / len(down) + sum(across) / len(across)))
 
 
 @pytest.mark.slow

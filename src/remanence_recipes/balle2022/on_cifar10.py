@@ -1,4 +1,4 @@
-"""The attack on CIFAR-10: tables IV to VII, DP-GD (figure 14) and zero gradients (figure 16).
+"""The attack on CIFAR-10: tables IV to VII and DP-GD (figure 14).
 
 The paper trains 54,000 shadow models of 4.2e12 operations each. At full scale these recipes keep its victim, its 5,000
 fixed records and its training, and train as many shadow models as one H200 does in five minutes; in float32, as TF32
@@ -7,24 +7,17 @@ rounds off four to seventeen times what one record changes in such a network (de
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
-import torch
-from torch import Tensor, nn
-from torch.func import vmap
+from torch import nn
 
 from remanence.attacks import Fitting, ImageLoss, RecoNN, WeightFeatures
 from remanence.data import load, split
-from remanence.engine import loss_gradient
-from remanence.experiments import Budget, Claim, Experiment, Figure, Measure, Outcome, Scale, Series, Trial, Victims
+from remanence.experiments import Budget, Claim, Experiment, Scale, Victims
 from remanence.metrics import MSE
-from remanence.metrics.statistics import bootstrap_mean
 from remanence.models import cnn
-from remanence.progress import track
 from remanence.releases import all_but_one
-from remanence.seeds import derive_seed
 from remanence.training import SGD, AdamW
-from remanence.types import Data, Params, concat
+from remanence.types import Data
 from remanence_recipes.balle2022.on_mnist import SCORES, mnist_training, with_dp
 from remanence_recipes.records import repeated
 
@@ -96,54 +89,3 @@ def figure14_dp(scale: Scale) -> Sequence[Experiment]:
         budget = Budget(shadows=(400, 54_000), victims=(50, 1000), records=(1000, 5000))
         usual = replace(usual, victims=victims, budget=budget)
     return with_dp(usual, epsilons, clip=10.0)
-
-
-def figure16_zero_gradients(scale: Scale) -> Sequence[Experiment]:
-    """Figure 16: the fraction of each layer's weights to which a record gives exactly zero gradient, by epoch."""
-    about = "The fraction of a layer's weights whose gradient for a record is exactly zero: they cannot store it."
-    claim = Claim(
-        quantity="convolutions, last epoch", higher_is_better=True, printed=0.8, where="figure 16, ReLU: over 80 %"
-    )
-    return [
-        Experiment(
-            label=label,
-            about=about,
-            victims=cifar10_victims(scale, activation=activation),
-            evaluations=(_zero_gradients,),
-            claims=claims,
-        )
-        for label, activation, claims in (("ReLU", nn.ReLU, (claim,)), ("ELU", nn.ELU, ()))
-    ]
-
-
-def _zero_gradients(trial: Trial) -> Outcome:
-    """Evaluation: train one model on the fixed records and twenty more, and count the zeros in the gradients of each
-    of the twenty before every step."""
-    victims, training, parts = trial.victims, trial.victims.victims.training, trial.victims.split
-    targets, model = parts.private.take(slice(0, 20)), victims.model
-    data, epochs = concat([parts.fixed, targets]), []
-    per_example = vmap(partial(loss_gradient, model, loss=training.loss), in_dims=(None, 0, 0))
-
-    def gradient(params: Params, _: Tensor | None) -> Params:
-        each = per_example(params, targets.x[:, None], targets.y[:, None])
-        epochs.append({name: (g == 0).flatten(1).double().mean(1).cpu() for name, g in each.items()})
-        return loss_gradient(model, params, data.x, data.y, loss=training.loss)
-
-    steps = track(training.batches(len(data), trial.seed), total=training.epochs, label="epochs")
-    training.descend(gradient, victims.initial, steps, records=len(data), noise_seed=0)
-    layers = [name for name in victims.initial if name.endswith("weight")]
-    last = torch.stack([epochs[-1][name] for name in layers[:2]]).mean(0)
-    measure = Measure.from_interval(
-        "convolutions, last epoch",
-        bootstrap_mean(last, seed=derive_seed(trial.seed, "zeros")),
-        meaning="mean over the records of the fraction of exact zeros in the gradients of both convolutions",
-    )
-    x = tuple(float(i + 1) for i in range(len(epochs)))
-    series = tuple(
-        Series(name=title, x=x, y=tuple(float(epoch[name].mean()) for epoch in epochs))
-        for name, title in zip(layers, ("first convolution", "second convolution", "linear", "logits"), strict=True)
-    )
-    figure = Figure(
-        title="Weights without a gradient", x_label="epoch", y_label="fraction of exact zeros", series=series
-    )
-    return Outcome(measures=(measure,), figures=(figure,))

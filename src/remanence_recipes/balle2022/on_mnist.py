@@ -1,4 +1,4 @@
-"""The attack on MNIST: table III, figures 10, 12, 13 and 15, the authors' notebook, and convex models."""
+"""The attack on MNIST: table III, figures 10, 12 and 15, the authors' notebook, and convex models."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -297,12 +297,7 @@ def figure12_pretrained(scale: Scale) -> Sequence[Experiment]:
     ]
 
 
-# Figure 13, figure 15, and DP-GD as in figure 14
-
-
-def figure13_gallery(scale: Scale) -> Sequence[Experiment]:
-    """Figure 13: the best and the worst reconstructions, here of MNIST; the gallery of the page."""
-    return [replace(informed(scale, "best and worst"), budget=None)]
+# Figure 15, and DP-GD as in figure 14
 
 
 def dp_mnist(scale: Scale) -> Sequence[Experiment]:
