@@ -134,7 +134,7 @@ RECORDS: Mapping[Scale, tuple[int, int]] = {"smoke": (10, 20), "small": (10, 20)
 NON_LINEAR: Mapping[Scale, DeepNet] = {  # under the pre-trained head: of `linearity_grid`, M_lin nearest the paper's
     "smoke": replace(NETS["smoke"], public=100, epochs=10),
     "small": replace(NETS["small"], public=500, epochs=20),
-    "full": replace(NETS["full"], public=500, epochs=20),
+    "full": replace(NETS["full"], public=1000, epochs=100),
 }
 
 
