@@ -42,6 +42,16 @@ def test_it_is_the_mean_over_all_pairs_of_epochs(
     torch.testing.assert_close(gradient_linearity(victim), torch.stack(slow).mean(1))
 
 
+def test_gradients_whose_squares_underflow_have_a_direction(parts: Split) -> None:
+    """A record that is classified with certainty leaves a gradient of about 1e-26, the same at every epoch."""
+    private = parts.private.take(slice(0, 3))
+    private = replace(private, y=torch.zeros_like(private.y))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(private.x[0].numel(), 10))
+    initial = {"1.weight": torch.zeros(10, private.x[0].numel()), "1.bias": 60 * torch.eye(10)[0]}
+    victim = train_victim(model, Training(epochs=3), initial, private.take([]), private, seed=0)
+    torch.testing.assert_close(gradient_linearity(victim), torch.ones(3))
+
+
 def test_one_epoch_cannot_be_compared(parts: Split) -> None:
     model = mlp(parts.private.shape, 10)
     initial = initial_params(model, seed=0)

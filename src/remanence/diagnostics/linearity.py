@@ -40,13 +40,17 @@ def gradient_linearity(victim: Victim, *, seed: int = 0) -> Tensor:
     parts = list(zip(data.x.split(size), data.y.split(size), strict=True))
     found = []
     for x, y in track(parts, total=len(parts), label="how linear the training is", after=SOON):
-        total = torch.zeros(())
+        total, count = torch.zeros(()), torch.zeros(())
         for at in beginnings:
             gradients = per_example(at, x[:, None], y[:, None])
             flat = torch.cat([g.flatten(1) for g in gradients.values()], dim=1)
-            total = total.to(flat) + flat / flat.norm(dim=1, keepdim=True).clamp_min(torch.finfo(flat.dtype).tiny)
-        # the sum of n unit vectors has the squared norm  n + 2 * (sum over pairs)
-        found.append((total.square().sum(1) - len(beginnings)) / (len(beginnings) * (len(beginnings) - 1)))
+            # the squares of what a certain classification leaves of a gradient would underflow
+            largest = flat.abs().amax(1, keepdim=True)
+            scaled = flat / torch.where(largest > 0, largest, 1.0)
+            unit = scaled / scaled.norm(dim=1, keepdim=True).clamp_min(1.0)
+            total, count = total.to(unit) + unit, count.to(unit) + (largest[:, 0] > 0)
+        # the sum of n unit vectors has the squared norm  n + 2 * (sum over pairs); no gradient has no direction
+        found.append((total.square().sum(1) - count) / (count * (count - 1)).clamp_min(1.0))
     return torch.cat(found)
 
 
