@@ -1,6 +1,9 @@
 """What weights tell before a search: balanced neurons at a stationary point, leftover noise, and a fit."""
 
 from collections.abc import Callable
+from dataclasses import astuple
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +14,7 @@ from torch import Tensor, nn
 from remanence import CrossEntropy, WeightsOnly
 from remanence.attacks import Stationarity
 from remanence.diagnostics import forecast
-from remanence.diagnostics.forecasting import fit
+from remanence.diagnostics.forecasting import FITTED, fit
 from remanence.models import mlp, torch_params
 
 
@@ -22,7 +25,7 @@ def test_neurons_are_balanced_where_training_has_converged_and_not_before() -> N
     assert after.imbalance < 0.01
     assert before.imbalance > 0.3
     assert after.above_noise == 1.0
-    assert after.records_per_neuron == RECORDS / 40
+    assert (after.records, after.neurons) == (RECORDS, 40)
     assert after.outputs == 5
     assert after.fraction > before.fraction
 
@@ -46,6 +49,18 @@ def test_a_fit_gives_planted_fractions_back() -> None:
     fitted = fit(features.tolist(), planted.tolist(), [1000] * 200)
     expected = torch.tensor([fitted.fraction(row) for row in features.tolist()])
     assert float((expected - planted).abs().max()) < 0.02
+
+
+def test_the_forecast_is_fitted_on_committed_results() -> None:
+    path = Path(__file__).parents[1] / "benchmarks" / "forecast.py"
+    spec = spec_from_file_location("forecast_benchmark", path)
+    assert spec is not None
+    assert spec.loader is not None
+    benchmark = module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    made = benchmark.fitted()
+    for shipped, again in zip(astuple(FITTED), astuple(made), strict=True):
+        assert shipped == pytest.approx(again, rel=1e-3, abs=1e-3)
 
 
 def test_networks_that_are_no_mlps_are_refused() -> None:

@@ -335,7 +335,7 @@ def _forecasts(suffix: str, each: Sequence[Attacked]) -> Iterator[Measure]:
             "of as many as records, above what is left of the initial weights",
             [one.forecast.above_noise for one in each],
         ),
-        "records per neuron": ("of the first layer", [one.forecast.records_per_neuron for one in each]),
+        "records per neuron": ("of the first layer", [one.forecast.records / one.forecast.neurons for one in each]),
         "outputs": ("of the network", [float(one.forecast.outputs) for one in each]),
     }
     for name, (meaning, values) in parts.items():
