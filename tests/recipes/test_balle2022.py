@@ -1,5 +1,7 @@
 """Every recipe of the paper at smoke scale, from its experiments to the page, and what each must show even there."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from smoke import measures, results
@@ -61,6 +63,8 @@ def test_noise_raises_the_error_and_success_stays_under_the_limit_of_epsilon() -
         assert "above-the-limit" not in {caveat.code for caveat in result.caveats}
     assert mse(much) > 2 * mse(little)
     assert little.attack.limit.epsilon == pytest.approx(1e5, rel=1e-3)
+    accuracy = {label: measures(result)["test accuracy"] for label, result in made.items()}
+    assert accuracy["no privacy"] > accuracy["epsilon 1000"] + 0.1
 
 
 @pytest.mark.slow
@@ -104,6 +108,17 @@ def test_more_shadow_models_lower_the_error() -> None:
 def test_experiments_of_a_recipe_share_victims_where_only_the_attack_differs() -> None:
     for name in ("balle2022.mnist", "balle2022.cifar10", "balle2022.notebook", "ablations.reconn_settings"):
         assert len({experiment.victims for experiment in RECIPES[name]("full")}) == 1
+
+
+def test_each_activation_of_table_iii_has_one_bank_for_three_reconstructors() -> None:
+    experiments = RECIPES["balle2022.table3"]("full")
+    assert len({experiment.victims for experiment in experiments}) == 12
+    for i in range(0, len(experiments), 3):
+        ours, papers, optax = experiments[i : i + 3]
+        assert ours.victims is papers.victims is optax.victims
+        assert ours.claims[0].printed == papers.claims[0].printed == optax.claims[0].printed
+        torch_rmsprop, optax_rmsprop = (each.attack.fitting.optimizer for each in (papers, optax))
+        assert optax_rmsprop == replace(torch_rmsprop, eps_in_root=True) != torch_rmsprop
 
 
 @pytest.mark.parametrize(("name", "shadows"), [("balle2022.mnist", 58 / 59), ("balle2022.cifar10", 700 / 54_000)])
