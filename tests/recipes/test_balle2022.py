@@ -3,12 +3,10 @@
 from dataclasses import replace
 
 import pytest
-import torch
 from smoke import measures, results
 
 from remanence.experiments.results import Result
 from remanence_recipes import RECIPES
-from remanence_recipes.balle2022.difficulty import total_variation
 
 NAMES = [name for name in RECIPES if name.startswith(("balle2022.", "ablations.reconn_"))]
 
@@ -90,13 +88,6 @@ def test_the_error_is_correlated_with_properties_of_records_for_both_reconstruct
         found = {measure.name: measure for measure in result.measures}
         assert set(found) == {"error and total variation", "error and distance from the mean image"}
         assert all(-1 <= each.low <= each.value <= each.high <= 1 for each in found.values())
-
-
-def test_total_variation_is_that_of_a_loop_over_neighbours() -> None:
-    image = torch.rand(1, 2, 3, 4, generator=torch.Generator().manual_seed(0))
-    down = [abs(image[0, c, i + 1, j] - image[0, c, i, j]) for c in range(2) for i in range(2) for j in range(4)]
-    across = [abs(image[0, c, i, j + 1] - image[0, c, i, j]) for c in range(2) for i in range(3) for j in range(3)]
-    assert float(total_variation(image)) == pytest.approx(float(sum(down) / len(down) + sum(across) / len(across)))
 
 
 @pytest.mark.slow
