@@ -10,7 +10,7 @@ from remanence.attacks import Linearised, SimuDy
 from remanence.experiments import prepare
 from remanence.models import initial_params
 from remanence_recipes import RECIPES
-from remanence_recipes.tian2025.linearity import MAX_IMAGES, PRETRAINING
+from remanence_recipes.tian2025.linearity import MAX_IMAGES, NON_LINEAR, PRETRAINING
 from remanence_recipes.tian2025.mlps import (
     DIGITS,
     RATES,
@@ -99,8 +99,9 @@ def test_a_grid_at_full_scale_leaves_out_what_takes_minutes_alone() -> None:
 
 def test_simudy_and_both_linear_theories_attack_the_same_non_linear_victim() -> None:
     experiments = RECIPES["tian2025.resnet_nonlinear"]("full")
-    assert len({experiment.victims for experiment in experiments}) == 2  # of 20 and of 50 images
-    for three in (experiments[:3], experiments[3:]):
+    assert len({experiment.victims for experiment in experiments}) == 2 * len(NON_LINEAR["full"])  # 20 and 50 images
+    for i in range(0, len(experiments), 3):
+        three = experiments[i : i + 3]
         assert len({experiment.victims for experiment in three}) == 1
         attacks = [experiment.attack for experiment in three]
         assert [type(attack) for attack in attacks] == [SimuDy, Linearised, Linearised]
