@@ -161,7 +161,7 @@ def resnet_nonlinear(scale: Scale) -> Sequence[Experiment]:
     return experiments
 
 
-# epochs that are simulated, fraction of the steps, learning rate, first beta of the surrogate; chosen on seed 0 at `small`
+# epochs to simulate, fraction of the steps, learning rate, first beta of the surrogate; chosen on seed 0 at `small`
 STAGES = ((4, 1.0, 0.03, 2.0), (8, 0.4, 0.02, 10.0), (None, 0.2, 0.01, 20.0))
 
 
