@@ -91,8 +91,8 @@ def _in_range(data: Data, to_range: Callable[[Tensor], Tensor]) -> Data:
 
 def _zeros(model: nn.Module, training: Training, params: Params, targets: Data) -> Tensor:
     """(convolutions, models): the fraction of a layer's weights whose gradient for a model's own target is zero."""
-    own_gradient = vmap(partial(loss_gradient, model, loss=training.loss))
-    gradients = own_gradient(params, targets.x[:, None], targets.y[:, None])
+    per_model = vmap(partial(loss_gradient, model, loss=training.loss))
+    gradients = per_model(params, targets.x[:, None], targets.y[:, None])
     layers = [name for name, _ in model.named_parameters() if name.endswith("weight")][:2]
     return torch.stack([(gradients[name] == 0).flatten(1).double().mean(1) for name in layers])
 

@@ -162,7 +162,7 @@ def resnet_nonlinear(scale: Scale) -> Sequence[Experiment]:
 
 
 # epochs to simulate, fraction of the steps, learning rate, first beta of the surrogate; chosen on seed 0 at `small`
-STAGES = ((4, 1.0, 0.03, 2.0), (8, 0.4, 0.02, 10.0), (None, 0.2, 0.01, 20.0))
+CURRICULUM = ((4, 1.0, 0.03, 2.0), (8, 0.4, 0.02, 10.0), (None, 0.2, 0.01, 20.0))
 
 
 def _attacks(scale: Scale, records: int, training: Training) -> dict[str, SimuDy | Linearised]:
@@ -171,7 +171,7 @@ def _attacks(scale: Scale, records: int, training: Training) -> dict[str, SimuDy
     longest = {"smoke": (20, 20), "small": (1000, 600), "full": (2000, 5000)}[scale]
     steps, linear_steps = (each * RECORDS[scale][0] // records for each in longest)
     simudy: SimuDy | None = None
-    for epochs, fraction, lr, beta in STAGES:
+    for epochs, fraction, lr, beta in CURRICULUM:
         if epochs is None or epochs < training.epochs:
             stage = replace(DEEP, candidates=records, start=simudy, surrogate=Surrogate(beta=(beta, 40.0)))
             stage = with_search(stage, steps=max(1, int(fraction * steps)), optimizer=replace(ADAM, lr=lr))
