@@ -201,12 +201,12 @@ def _norm(params: Params) -> float:
 def _crossings(
     x: Sequence[float], eigenvalues: Sequence[float], growth: Sequence[float], limit: float
 ) -> tuple[Measure, ...]:
-    """Where the sharpness reaches the limit and the distance has grown a hundredfold; both at the last epoch."""
+    """Where the sharpness reaches the limit and the distance has doubled; both at the last epoch."""
     meaning = f"the largest eigenvalue of the Hessian of the loss; the limit of stability is {limit:g}"
     grown = "distance of two models over that of their initial weights, in float64"
     first = {
         "epoch of the edge of stability": (eigenvalues, limit, meaning),
-        "epoch of a hundredfold distance": (growth, 100.0, grown),
+        "epoch of a doubled distance": (growth, 2.0, grown),
     }
     reached = [
         Measure(name=name, value=next((e for e, v in zip(x, values, strict=True) if v >= bar), None), meaning=text)
