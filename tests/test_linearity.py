@@ -42,6 +42,16 @@ def test_it_is_the_mean_over_all_pairs_of_epochs(
     torch.testing.assert_close(gradient_linearity(victim), torch.stack(slow).mean(1))
 
 
+def test_gradients_whose_squares_vanish_have_a_direction(parts: Split) -> None:
+    private = parts.private.take(slice(0, 1))
+    model = mlp(private.shape, 10, hidden=())
+    initial = {name: torch.zeros_like(p) for name, p in initial_params(model, seed=0).items()}
+    bias = next(name for name in initial if name.endswith("bias"))
+    initial[bias][private.y] = 60.0  # other classes have probabilities of exp(-60)
+    victim = train_victim(model, Training(optimizer=SGD(lr=0.1), epochs=3), initial, private.take([]), private, seed=0)
+    torch.testing.assert_close(gradient_linearity(victim), torch.ones(1))
+
+
 def test_one_epoch_cannot_be_compared(parts: Split) -> None:
     model = mlp(parts.private.shape, 10)
     initial = initial_params(model, seed=0)

@@ -5,6 +5,7 @@ mean cosine M_lin. It takes the records, so only the owner can compute it.
 """
 
 from functools import partial
+from math import inf
 
 import torch
 from torch import Tensor
@@ -44,7 +45,7 @@ def gradient_linearity(victim: Victim, *, seed: int = 0) -> Tensor:
         for at in beginnings:
             gradients = per_example(at, x[:, None], y[:, None])
             flat = torch.cat([g.flatten(1) for g in gradients.values()], dim=1)
-            total = total.to(flat) + flat / flat.norm(dim=1, keepdim=True).clamp_min(torch.finfo(flat.dtype).tiny)
+            total = total.to(flat) + _unit(_unit(flat, inf), 2)  # the squares of tiny gradients would vanish
         # the sum of n unit vectors has the squared norm  n + 2 * (sum over pairs)
         found.append((total.square().sum(1) - len(beginnings)) / (len(beginnings) * (len(beginnings) - 1)))
     return torch.cat(found)
@@ -59,3 +60,9 @@ def linearity_caveat(mean: float) -> Caveat | None:
         "little of Linearised; SimuDy, which simulates it, has a chance."
     )
     return Caveat(code="gradients-turn", text=text)
+
+
+def _unit(vectors: Tensor, p: float) -> Tensor:
+    """Rows of norm one; zero where a row is zero."""
+    norms: Tensor = torch.linalg.vector_norm(vectors, p, dim=1, keepdim=True)
+    return vectors / norms.clamp_min(torch.finfo(vectors.dtype).tiny)
