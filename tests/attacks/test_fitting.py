@@ -31,6 +31,7 @@ OPTIMIZERS: list[Optimizer] = [
     Adam(lr=0.01, beta1=0.8, beta2=0.95, eps=1e-6),
     AdamW(lr=0.01, weight_decay=0.1),
     RMSProp(lr=0.01, decay=0.8, eps=1e-6),
+    RMSProp(lr=0.01, decay=0.8, eps=1e-6, eps_in_root=True),
 ]
 
 

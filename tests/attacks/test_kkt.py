@@ -182,6 +182,10 @@ def test_before_the_attack_the_owner_sees_what_the_truth_leaves() -> None:
     own = nn.functional.one_hot(y, 5).bool()
     rival = logits.masked_fill(own, -torch.inf).argmax(1)
     torch.testing.assert_close(before.margins, logits[own] - logits.gather(1, rival[:, None])[:, 0])
+    margins = sorted(before.margins.tolist())
+    median = margins[(len(margins) - 1) // 2]
+    assert before.on_margin == pytest.approx(sum(0.9 * median <= m <= 1.1 * median for m in margins) / len(margins))
+    assert 0 < before.on_margin <= 1
     names = [name for name, _ in victim.model.named_parameters()]
 
     def margin(params: dict[str, torch.Tensor], x: torch.Tensor, one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:

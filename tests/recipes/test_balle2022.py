@@ -1,12 +1,12 @@
 """Every recipe of the paper at smoke scale, from its experiments to the page, and what each must show even there."""
 
+from dataclasses import replace
+
 import pytest
-import torch
 from smoke import measures, results
 
 from remanence.experiments.results import Result
 from remanence_recipes import RECIPES
-from remanence_recipes.balle2022.difficulty import total_variation
 
 NAMES = [name for name in RECIPES if name.startswith(("balle2022.", "ablations.reconn_"))]
 
@@ -61,6 +61,8 @@ def test_noise_raises_the_error_and_success_stays_under_the_limit_of_epsilon() -
         assert "above-the-limit" not in {caveat.code for caveat in result.caveats}
     assert mse(much) > 2 * mse(little)
     assert little.attack.limit.epsilon == pytest.approx(1e5, rel=1e-3)
+    accuracy = {label: measures(result)["test accuracy"] for label, result in made.items()}
+    assert accuracy["no privacy"] > accuracy["epsilon 1000"] + 0.1
 
 
 @pytest.mark.slow
@@ -88,13 +90,6 @@ def test_the_error_is_correlated_with_properties_of_records_for_both_reconstruct
         assert all(-1 <= each.low <= each.value <= each.high <= 1 for each in found.values())
 
 
-def test_total_variation_is_that_of_a_loop_over_neighbours() -> None:
-    image = torch.rand(1, 2, 3, 4, generator=torch.Generator().manual_seed(0))
-    down = [abs(image[0, c, i + 1, j] - image[0, c, i, j]) for c in range(2) for i in range(2) for j in range(4)]
-    across = [abs(image[0, c, i, j + 1] - image[0, c, i, j]) for c in range(2) for i in range(3) for j in range(3)]
-    assert float(total_variation(image)) == pytest.approx(float(sum(down) / len(down) + sum(across) / len(across)))
-
-
 @pytest.mark.slow
 def test_more_shadow_models_lower_the_error() -> None:
     few, many = results("ablations.reconn_shadows").values()
@@ -104,6 +99,17 @@ def test_more_shadow_models_lower_the_error() -> None:
 def test_experiments_of_a_recipe_share_victims_where_only_the_attack_differs() -> None:
     for name in ("balle2022.mnist", "balle2022.cifar10", "balle2022.notebook", "ablations.reconn_settings"):
         assert len({experiment.victims for experiment in RECIPES[name]("full")}) == 1
+
+
+def test_each_activation_of_table_iii_has_one_bank_for_three_reconstructors() -> None:
+    experiments = RECIPES["balle2022.table3"]("full")
+    assert len({experiment.victims for experiment in experiments}) == 12
+    for i in range(0, len(experiments), 3):
+        ours, papers, optax = experiments[i : i + 3]
+        assert ours.victims is papers.victims is optax.victims
+        assert ours.claims[0].printed == papers.claims[0].printed == optax.claims[0].printed
+        torch_rmsprop, optax_rmsprop = (each.attack.fitting.optimizer for each in (papers, optax))
+        assert optax_rmsprop == replace(torch_rmsprop, eps_in_root=True) != torch_rmsprop
 
 
 @pytest.mark.parametrize(("name", "shadows"), [("balle2022.mnist", 58 / 59), ("balle2022.cifar10", 700 / 54_000)])

@@ -7,10 +7,18 @@ import torch
 from smoke import measures, results
 
 from remanence.attacks import Linearised, SimuDy
+from remanence.experiments import prepare
 from remanence.models import initial_params
 from remanence_recipes import RECIPES
-from remanence_recipes.tian2025.linearity import MAX_IMAGES, PRETRAINING
-from remanence_recipes.tian2025.mlps import DIGITS, RATES, TRAINING, image_split, rate_measures, sampled_rate
+from remanence_recipes.tian2025.linearity import MAX_IMAGES, NON_LINEAR, PRETRAINING
+from remanence_recipes.tian2025.mlps import (
+    DIGITS,
+    RATES,
+    TRAINING,
+    image_split,
+    rate_measures,
+    sampled_rate,
+)
 from remanence_recipes.tian2025.resnets import NETS, curriculum, pretrain, scaling, shorter_trainings, with_new_head
 
 NAMES = [name for name in RECIPES if name.startswith("tian2025.")]
@@ -27,7 +35,23 @@ def test_a_recipe_runs_from_its_experiments_to_the_page(name: str) -> None:
 def test_searches_state_what_they_spend_of_the_iterations_of_the_authors_code(name: str) -> None:
     for experiment in RECIPES[name]("full"):
         assert experiment.attack is None or experiment.budget
-        assert experiment.budget is None or experiment.budget.fractions()["iterations"] < 1
+        assert experiment.budget is None or experiment.budget.fractions()["iterations"] <= 1
+
+
+def test_as_published_is_the_authors_search_at_their_length_in_their_units() -> None:
+    (experiment,) = RECIPES["tian2025.mlp_published"]("full")
+    attack, published = experiment.attack, SimuDy.paper(candidates=100)
+    assert isinstance(attack, SimuDy)
+    assert (attack.whitening, attack.surrogate, attack.start, attack.search.scales) == (None, None, None, 0)
+    assert (attack.distance, attack.prior, attack.labels) == (published.distance, published.prior, None)
+    assert (attack.search.steps, attack.search.schedule) == (30_000, published.search.schedule)
+    assert attack.simulation.training == replace(TRAINING, epochs=8)
+    (small,) = RECIPES["tian2025.mlp_published"]("smoke")
+    assert small.victims
+    low, high = prepare(small.victims, seed=0).cases[0].release.bounds
+    assert (low + high) / 2 == 0.5
+    assert attack.search.optimizer.lr * (high - low) == pytest.approx(0.01 * 0.2)  # of normalised pixels, of std 0.2
+    assert attack.init_std * (high - low) == pytest.approx(0.5 * 0.2)
 
 
 @pytest.mark.slow
@@ -75,8 +99,9 @@ def test_a_grid_at_full_scale_leaves_out_what_takes_minutes_alone() -> None:
 
 def test_simudy_and_both_linear_theories_attack_the_same_non_linear_victim() -> None:
     experiments = RECIPES["tian2025.resnet_nonlinear"]("full")
-    assert len({experiment.victims for experiment in experiments}) == 2  # of 20 and of 50 images
-    for three in (experiments[:3], experiments[3:]):
+    assert len({experiment.victims for experiment in experiments}) == 2 * len(NON_LINEAR["full"])  # 20 and 50 images
+    for i in range(0, len(experiments), 3):
+        three = experiments[i : i + 3]
         assert len({experiment.victims for experiment in three}) == 1
         attacks = [experiment.attack for experiment in three]
         assert [type(attack) for attack in attacks] == [SimuDy, Linearised, Linearised]

@@ -1,6 +1,7 @@
 """The pure training loop against torch.optim on a real module."""
 
 from collections.abc import Callable
+from math import sqrt
 
 import pytest
 import torch
@@ -84,6 +85,18 @@ def test_the_derivative_of_a_step_is_finite_where_no_gradient_has_come(optimizer
     assert slope.isfinite().all()
     decay = getattr(optimizer, "weight_decay", 0.0)
     assert float(moved["w"][0].detach()) == 1 - 0.01 * decay
+
+
+def test_epsilon_may_stand_under_the_root_as_in_optax() -> None:
+    weight, second = 1.0, 0.0
+    optimizer = RMSProp(lr=0.01, decay=0.9, eps=1e-2, eps_in_root=True)
+    params = {"w": torch.tensor([weight], dtype=torch.float64)}
+    state = optimizer.init(params)
+    for step, gradient in enumerate((0.05, -0.2, 0.0)):
+        second = 0.9 * second + 0.1 * gradient**2
+        weight -= 0.01 * gradient / sqrt(second + 1e-2)
+        params, state = optimizer.update(params, {"w": torch.tensor([gradient]).double()}, state, step)
+        assert float(params["w"]) == pytest.approx(weight, rel=1e-6)
 
 
 def test_mini_batches_can_come_in_the_order_of_the_records() -> None:

@@ -21,7 +21,7 @@ from remanence.training.losses import LogOf
 from remanence.types import Caveat, concat
 
 _BOUNDARY = 0.01  # of the median pre-activation: closer to zero a record lies on the boundary of a ReLU
-_ON_MARGIN = 1.1  # of the smallest margin
+_ON_MARGIN = 0.1  # of the median margin, either way
 _LARGE = 0.1
 _MAX_EPOCHS = 100  # repeating longer trainings takes too long
 
@@ -32,7 +32,7 @@ class Preflight:
     """How well the true records explain the weights. Residuals are fractions of the squared norm of the weights."""
 
     margins: Tensor  # (records,): over the closest competitor, or times the sign; of a regression the negated error
-    on_margin: float  # fraction of the records within 10 % of the smallest margin
+    on_margin: float  # fraction of the records within 10 % of the median margin
     unexplained: float  # KKT's objective at the truth: the residual with the best multipliers
     stationarity_residual: float  # with the multipliers that the loss gives, up to one fitted factor
     first_layer_residual: float  # that of the first layer, without the pairs of `boundary_fraction`
@@ -76,10 +76,10 @@ def run_preflight(victim: Victim) -> Preflight:
     stationarity, _ = residual.fit_scale(layers, residual.unexplained(layers, activations, multipliers))
     total = _squared_norm(layers)
     first_layer_residual, boundary_fraction = _first_layer(layers[0], activations, stationarity)
-    smallest = margins.min()
+    median = margins.median()
     return Preflight(
         margins=margins,
-        on_margin=float((margins <= _ON_MARGIN * smallest).double().mean()) if smallest > 0 else 0.0,
+        on_margin=float(((margins - median).abs() <= _ON_MARGIN * median.abs()).double().mean()),
         unexplained=_unexplained(layers, activations, signs, signed=signed) / total,
         stationarity_residual=float(stationarity.objective) / total,
         first_layer_residual=first_layer_residual,

@@ -4,7 +4,7 @@ CUDA graph and replayed, and the precision of matrix products."""
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -31,10 +31,29 @@ def torch_optimizer(optimizer: Optimizer, params: list[nn.Parameter]) -> torch.o
             return torch.optim.AdamW(
                 params, lr=lr, betas=betas, eps=optimizer.eps, weight_decay=decay, capturable=cuda, **fused
             )
+        case RMSProp(eps_in_root=True):
+            return _RMSPropOfOptax(params, {"lr": lr, "decay": optimizer.decay, "eps": optimizer.eps})
         case RMSProp():
             return torch.optim.RMSprop(params, lr=lr, alpha=optimizer.decay, eps=optimizer.eps, capturable=cuda)
     message = f"`optimizer` must be SGD, Adam, AdamW or RMSProp here, got {type(optimizer).__name__}"
     raise BadInput(message, code="wrong-type", argument="optimizer")
+
+
+@final
+class _RMSPropOfOptax(torch.optim.Optimizer):
+    """RMSProp with epsilon under the root, which torch does not have; in place, and capturable."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                if not self.state[p]:
+                    self.state[p]["square_avg"] = torch.zeros_like(p)
+                second = self.state[p]["square_avg"]
+                second.mul_(group["decay"]).addcmul_(p.grad, p.grad, value=1 - group["decay"])
+                p.sub_(p.grad * (second + group["eps"]).rsqrt_() * group["lr"])
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:

@@ -105,6 +105,7 @@ class RMSProp:
     lr: float = 1e-3
     decay: float = 0.9
     eps: float = 1e-8
+    eps_in_root: bool = False  # True: sqrt(second moment + eps), as in optax; False: sqrt(second moment) + eps, torch's
 
     def __post_init__(self) -> None:
         check_min(self, lr=0)
@@ -114,7 +115,9 @@ class RMSProp:
 
     def update(self, params: Params, grads: Params, state: State, step: int) -> tuple[Params, State]:
         second = {name: self.decay * state[0][name] + (1 - self.decay) * g * g for name, g in grads.items()}
-        return {n: p - self.lr * grads[n] / (_root(second[n]) + self.eps) for n, p in params.items()}, (second,)
+        inside, outside = (self.eps, 0.0) if self.eps_in_root else (0.0, self.eps)
+        updated = {n: p - self.lr * grads[n] / (_root(second[n] + inside) + outside) for n, p in params.items()}
+        return updated, (second,)
 
 
 @final

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from remanence.experiments import Budget, Experiment, Measure, Outcome, Scale, Trial
 from remanence.metrics import MSE
 from remanence.metrics.statistics import bootstrap_statistic, rank_correlation
+from remanence.search.priors import total_variation
 from remanence.seeds import derive_seed
 from remanence_recipes.balle2022.on_cifar10 import cifar10, cifar10_victims
 from remanence_recipes.balle2022.on_mnist import SCORES, mnist
@@ -49,15 +50,10 @@ def _difficulty(trial: Trial) -> Outcome:
     truth, errors = outcome.finding.truth.x, outcome.finding.scores.values[MSE.name].cpu()
     mean = trial.victims.split.public.x.mean(0)
     properties = {
-        "total variation": total_variation(truth),
+        "total variation": torch.stack([total_variation(x) for x in truth.split(1)]),
         "distance from the mean image": (truth - mean).flatten(1).norm(dim=1),
     }
     return replace(outcome, measures=tuple(_correlation(trial.seed, n, errors, v.cpu()) for n, v in properties.items()))
-
-
-def total_variation(images: Tensor) -> Tensor:
-    """(images,): the mean absolute difference of neighbouring pixels, down and across."""
-    return torch.stack([images.diff(dim=dim).abs().flatten(1).mean(1) for dim in (2, 3)]).sum(0)
 
 
 def _correlation(seed: int, name: str, errors: Tensor, values: Tensor) -> Measure:

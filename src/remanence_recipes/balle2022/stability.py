@@ -83,25 +83,25 @@ class Snapshots:
 
     optimizer: SGD
     steps: tuple[int, ...]
-    kept: list[dict[int, Params]] = field(default_factory=list, repr=False, compare=False)  # one for each training
+    checkpoints: list[dict[int, Params]] = field(default_factory=list, repr=False, compare=False)  # of each training
 
     @property
     def lr(self) -> float:
         return self.optimizer.lr
 
     def init(self, params: Params) -> State:
-        self.kept.append({})
+        self.checkpoints.append({})
         return self.optimizer.init(params)
 
     def update(self, params: Params, grads: Params, state: State, step: int) -> tuple[Params, State]:
         params, state = self.optimizer.update(params, grads, state, step)
         if step + 1 in self.steps:
-            self.kept[-1][step + 1] = params
+            self.checkpoints[-1][step + 1] = params
         return params, state
 
     def stacked(self, step: int, models: int) -> Params:
         """The weights of all models after `step`; trainings that ran out of memory are left out."""
-        complete = [each[step] for each in self.kept if len(each) == len(self.steps)]
+        complete = [each[step] for each in self.checkpoints if len(each) == len(self.steps)]
         return {name: torch.cat([each[name] for each in complete])[:models] for name in complete[0]}
 
 
@@ -170,14 +170,14 @@ def _twins(epochs: int, every: int, trial: Trial) -> Outcome:
     other = {name: p + 1e-7 * noise[name] for name, p in initial.items()}
     one, two = (trajectory(training, victims.model, p, data, seed=trial.seed)[::every] for p in (initial, other))
     distances = [_norm({name: p - b[name] for name, p in a.items()}) for a, b in zip(one, two, strict=True)]
-    engine, direction, sharpness = GenericEngine(model=victims.model, loss=training.loss), noise, []
+    engine, direction, eigenvalues = GenericEngine(model=victims.model, loss=training.loss), noise, []
     for index, params in enumerate(track(one, total=len(one), label="sharpness")):
         value, direction = top_eigenvalue(engine, params, data, direction, steps=_POWER_STEPS[index > 0])
-        sharpness.append(value)
+        eigenvalues.append(value)
     assert isinstance(usual.optimizer, SGD)
     limit = (2 + 2 * usual.optimizer.momentum) / usual.optimizer.lr
     growth, x = [each / distances[0] for each in distances], [float(i * every) for i in range(len(one))]
-    return Outcome(measures=_crossings(x, sharpness, growth, limit), figures=_figures(x, sharpness, growth, limit))
+    return Outcome(measures=_crossings(x, eigenvalues, growth, limit), figures=_figures(x, eigenvalues, growth, limit))
 
 
 def top_eigenvalue(
@@ -199,25 +199,25 @@ def _norm(params: Params) -> float:
 
 
 def _crossings(
-    x: Sequence[float], sharpness: Sequence[float], growth: Sequence[float], limit: float
+    x: Sequence[float], eigenvalues: Sequence[float], growth: Sequence[float], limit: float
 ) -> tuple[Measure, ...]:
-    """Where the sharpness reaches the limit and the distance has grown a hundredfold; both at the last epoch."""
+    """Where the sharpness reaches the limit and the distance has doubled; both at the last epoch."""
     meaning = f"the largest eigenvalue of the Hessian of the loss; the limit of stability is {limit:g}"
     grown = "distance of two models over that of their initial weights, in float64"
     first = {
-        "epoch of the edge of stability": (sharpness, limit, meaning),
-        "epoch of a hundredfold distance": (growth, 100.0, grown),
+        "epoch of the edge of stability": (eigenvalues, limit, meaning),
+        "epoch of a doubled distance": (growth, 2.0, grown),
     }
     reached = [
         Measure(name=name, value=next((e for e, v in zip(x, values, strict=True) if v >= bar), None), meaning=text)
         for name, (values, bar, text) in first.items()
     ]
-    last = (("sharpness", sharpness, meaning), ("distance of twins", growth, grown))
+    last = (("sharpness", eigenvalues, meaning), ("distance of twins", growth, grown))
     return (*reached, *(Measure(name=f"{n}, {x[-1]:g} epochs", value=v[-1], meaning=text) for n, v, text in last))
 
 
 def _figures(
-    x: Sequence[float], sharpness: Sequence[float], growth: Sequence[float], limit: float
+    x: Sequence[float], eigenvalues: Sequence[float], growth: Sequence[float], limit: float
 ) -> tuple[Figure, ...]:
     at = tuple(x)
     edge = Series(name="limit of stability", x=at, y=(limit,) * len(at), role="limit")
@@ -226,7 +226,7 @@ def _figures(
             title="Sharpness",
             x_label="epoch",
             y_label="largest eigenvalue of the Hessian",
-            series=(Series(name="sharpness", x=at, y=tuple(sharpness)), edge),
+            series=(Series(name="sharpness", x=at, y=tuple(eigenvalues)), edge),
         ),
         Figure(
             title="Distance of twins",

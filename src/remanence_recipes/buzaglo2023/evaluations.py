@@ -105,9 +105,9 @@ def _margin_measures(name: str, attacked: Attacked, margin: Tensor, on_margin: f
 
     yield Measure(name=f"median margin, {name}", value=float(margin.median()), meaning="of the records")
     yield Measure(
-        name=f"records on the margin, {name}",
+        name=f"records near the median margin, {name}",
         value=on_margin,
-        meaning="fraction whose margin is at most 1.1 times the smallest",
+        meaning="fraction within 10 % of it",
     )
     yield proportion(f"records on the wrong side, {name}", margin <= 0, meaning="fraction of the training records")
     yield Measure.from_interval(

@@ -232,7 +232,7 @@ def _stationarity(preflight: Preflight) -> Iterator[Measure]:
             preflight.boundary_fraction,
             "fraction of the pairs of record and neuron on the boundary",
         ),
-        ("records on the margin", preflight.on_margin, "fraction whose margin is at most 1.1 times the smallest"),
+        ("records near the median margin", preflight.on_margin, "fraction within 10 % of it"),
     ):
         yield Measure(name=name, value=value, meaning=meaning)
 
