@@ -77,9 +77,7 @@ def ordinary_weights(scale: Scale) -> Sequence[Experiment]:
 
 def ordinary_two_groups(scale: Scale) -> Sequence[Experiment]:
     """Stationarity on networks of one output: two groups of records, 50 and 500 at full scale."""
-    base = replace(usual(scale), inputs="centred", one_output=True, first_whitening=0.7)
-    few = replace(base, training=replace(base.training, loss=Logistic()))
-    many = replace(_many(scale, few), training=replace(_many(scale, few).training, loss=Logistic()))
+    few, many = _grouped(usual(scale)), _grouped(_many(scale, usual(scale)))
     return [
         study(
             f"{each.records} records",
@@ -110,11 +108,17 @@ def ordinary_convergence(scale: Scale) -> Sequence[Experiment]:
 
 
 def ordinary_size(scale: Scale) -> Sequence[Experiment]:
-    """What Stationarity finds against the number of records, in a network of one width."""
+    """What Stationarity finds against the number of records, in a network of one width: ten classes, and two groups."""
     many = _many(scale, usual(scale))
     sizes: Mapping[Scale, tuple[int, ...]] = {"smoke": (1, 2, 4), "small": (2, 5, 10), "full": (5, 10, 20, 50, 90)}
-    curve = {10 * size: replace(many, per_class=size) for size in sizes[scale]}
-    return [along("records", f"{ABOUT} One victim for each point.", "records", {"standardised inputs": curve})]
+    about = f"{ABOUT} One victim for each point."
+    return [
+        along(label, each_about, "records", {name: {10 * n: replace(each, per_class=n) for n in sizes[scale]}})
+        for label, name, each, each_about in (
+            ("records", "standardised inputs", many, about),
+            ("records of two groups", "one output", _grouped(many), f"{about} {ONE_OUTPUT}"),
+        )
+    ]
 
 
 def ordinary_forecast(scale: Scale) -> Sequence[Experiment]:
@@ -158,6 +162,12 @@ def _many(scale: Scale, few: Shipped) -> Shipped:
         restarts=restarts,
         rounds=rounds,
     )
+
+
+def _grouped(shipped: Shipped) -> Shipped:
+    """The same with one output, on two groups of centred records."""
+    training = replace(shipped.training, loss=Logistic())
+    return replace(shipped, inputs="centred", one_output=True, first_whitening=0.7, training=training)
 
 
 def _adamw(epochs: int, decay: float) -> Training:
