@@ -1,0 +1,179 @@
+"""Criteria: which measured quantities decide a claim of a paper, and how."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+from typing import Literal, Protocol, TypeAlias, final
+
+from remanence.errors import BadInput
+from remanence.experiments.claim import Claim
+
+BETTER = 0.1  # by more than this fraction of the printed number, ours beats it
+Verdict: TypeAlias = Literal["beaten", "met", "missed", "open"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """A number in the results of a recipe: the name of a measure or of a score (`mean mse`, `share found`).
+
+    Several `experiments` are repetitions of one, such as victims, over which it is averaged.
+    """
+
+    recipe: str
+    experiments: tuple[str, ...]  # labels
+    name: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A measured number with its 95 % interval and the level that chance reaches."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    chance: float | None = None
+
+
+class Criterion(Protocol):
+    """A test of measured quantities; the table shows the first of them as ours."""
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]: ...
+
+    @property
+    def printed(self) -> float | None:
+        """The number in the paper, where it prints one."""
+        ...
+
+    @property
+    def less_effort_suffices(self) -> bool:
+        """Whether an attack that meets it with less effort than the paper's meets it all the more."""
+        ...
+
+    def verdict(self, found: Sequence[Estimate], /) -> Verdict:
+        """What the estimates, in the order of `quantities`, say."""
+        ...
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Printed:
+    """Ours is no worse than a printed number by more than the claim's tolerance, and beats it by more than a tenth."""
+
+    quantity: Quantity
+    claim: Claim
+
+    def __post_init__(self) -> None:
+        if self.claim.printed is None:
+            message = f"the claim about `{self.claim.quantity}` prints no number: use AtLeast or AtMost"
+            raise BadInput(message, code="empty", argument="claim")
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return (self.quantity,)
+
+    @property
+    def printed(self) -> float | None:
+        return self.claim.printed
+
+    @property
+    def less_effort_suffices(self) -> bool:
+        return self.claim.higher_is_better is not None
+
+    def verdict(self, found: Sequence[Estimate]) -> Verdict:
+        value, printed, up = found[0].value, self.claim.printed or 0.0, self.claim.higher_is_better
+        if not self.claim.holds(value):
+            return "missed"
+        gain = value - printed if up else printed - value
+        return "beaten" if up is not None and gain > BETTER * abs(printed) else "met"
+
+    def within(self, rtol: float) -> "Printed":
+        """The same with another tolerance."""
+        return replace(self, claim=replace(self.claim, rtol=rtol))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AtLeast:
+    """Every quantity, or the upper end of its interval, is at least `bound`; `printed` where the paper prints it."""
+
+    quantities: tuple[Quantity, ...]
+    bound: float
+    printed: float | None = None
+    less_effort_suffices: bool = False
+
+    def verdict(self, found: Sequence[Estimate]) -> Verdict:
+        ends = (each.value if each.high is None else each.high for each in found)
+        return "met" if all(end >= self.bound for end in ends) else "missed"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AtMost:
+    """Every quantity, or the lower end of its interval, is at most `bound`; `printed` where the paper prints it."""
+
+    quantities: tuple[Quantity, ...]
+    bound: float
+    printed: float | None = None
+    less_effort_suffices: bool = False
+
+    def verdict(self, found: Sequence[Estimate]) -> Verdict:
+        ends = (each.value if each.low is None else each.low for each in found)
+        return "met" if all(end <= self.bound for end in ends) else "missed"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AboveChance:
+    """The interval of a quantity lies above what chance reaches; open where it includes that."""
+
+    quantity: Quantity
+    printed: None = None
+    less_effort_suffices: bool = False
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return (self.quantity,)
+
+    def verdict(self, found: Sequence[Estimate]) -> Verdict:
+        (each,) = found
+        chance = each.chance or 0.0
+        if (each.value if each.low is None else each.low) > chance:
+            return "met"
+        return "open" if each.high is not None and each.high > chance else "missed"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Exceeds:
+    """Each of the larger quantities exceeds `factor` times each of the smaller ones."""
+
+    larger: tuple[Quantity, ...]
+    smaller: tuple[Quantity, ...]
+    factor: float = 1.0
+    printed: None = None
+    less_effort_suffices: bool = False
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return (*self.larger, *self.smaller)
+
+    def verdict(self, found: Sequence[Estimate]) -> Verdict:
+        larger, smaller = found[: len(self.larger)], found[len(self.larger) :]
+        each = (one.value > self.factor * other.value for one, other in product(larger, smaller))
+        return "met" if all(each) else "missed"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Increasing:
+    """The quantities grow in their order."""
+
+    quantities: tuple[Quantity, ...]
+    printed: None = None
+    less_effort_suffices: bool = False
+
+    def verdict(self, found: Sequence[Estimate]) -> Verdict:
+        return "met" if all(one.value < other.value for one, other in pairwise(found)) else "missed"
