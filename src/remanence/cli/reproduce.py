@@ -138,12 +138,13 @@ def _print_table(decided: "Sequence[Decided]", chosen: "Sequence[Paper]") -> Non
 
 
 def _print_plan(planned: "Plan") -> None:
-    total = f"{planned.minutes:.0f} minutes on one H200"
-    print(f"{len(planned.chosen)} runs, {total}")
+    from remanence.reproduction.words import count_words
+
+    print(f"{count_words(len(planned.chosen), 'run')}, {planned.minutes:.0f} minutes on one H200")
     for work in planned.chosen:
-        print(
-            f"  {work.minutes:6.1f} min  {work.recipe}, seed {work.seed}, for {work.claims} claims: {_labels(work.experiments)}"
-        )
+        waiting = count_words(work.claims, "claim")
+        what = f"{work.recipe}, seed {work.seed}, for {waiting}: {_labels(work.experiments)}"
+        print(f"  {work.minutes:6.1f} min  {what}")
     for work in planned.left:
         print(f"  does not fit: {work.minutes:.1f} min  {work.recipe}")
     if planned.unmeasured or planned.short:

@@ -1,4 +1,7 @@
-"""Criteria: which measured quantities decide a claim of a paper, and how."""
+"""Criteria: which measured quantities decide a claim of a paper, and how.
+
+What is not met is missed only where its interval excludes the claim too; else it is open.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +40,7 @@ class Estimate:
 
 
 class Criterion(Protocol):
-    """A test of measured quantities; the table shows the first of them as ours."""
+    """A test of measured quantities."""
 
     @property
     def quantities(self) -> tuple[Quantity, ...]: ...
@@ -54,6 +57,10 @@ class Criterion(Protocol):
 
     def verdict(self, found: Sequence[Estimate], /) -> Verdict:
         """What the estimates, in the order of `quantities`, say."""
+        ...
+
+    def ours(self, found: Sequence[Estimate], /) -> Estimate:
+        """The number that stands for them in the table: of a comparison, the ratio that decides."""
         ...
 
 
@@ -85,9 +92,13 @@ class Printed:
     def verdict(self, found: Sequence[Estimate]) -> Verdict:
         value, printed, up = found[0].value, self.claim.printed or 0.0, self.claim.higher_is_better
         if not self.claim.holds(value):
-            return "missed"
+            ends = (each for each in (found[0].low, found[0].high) if each is not None)
+            return "open" if any(self.claim.holds(end) for end in ends) else "missed"
         gain = value - printed if up else printed - value
         return "beaten" if up is not None and gain > BETTER * abs(printed) else "met"
+
+    def ours(self, found: Sequence[Estimate]) -> Estimate:
+        return found[0]
 
     def within(self, rtol: float) -> "Printed":
         """The same with another tolerance."""
@@ -105,8 +116,10 @@ class AtLeast:
     less_effort_suffices: bool = False
 
     def verdict(self, found: Sequence[Estimate]) -> Verdict:
-        ends = (each.value if each.high is None else each.high for each in found)
-        return "met" if all(end >= self.bound for end in ends) else "missed"
+        return "met" if all(_upper(each) >= self.bound for each in found) else "missed"
+
+    def ours(self, found: Sequence[Estimate]) -> Estimate:
+        return min(found, key=lambda each: each.value)
 
 
 @final
@@ -120,8 +133,10 @@ class AtMost:
     less_effort_suffices: bool = False
 
     def verdict(self, found: Sequence[Estimate]) -> Verdict:
-        ends = (each.value if each.low is None else each.low for each in found)
-        return "met" if all(end <= self.bound for end in ends) else "missed"
+        return "met" if all(_lower(each) <= self.bound for each in found) else "missed"
+
+    def ours(self, found: Sequence[Estimate]) -> Estimate:
+        return max(found, key=lambda each: each.value)
 
 
 @final
@@ -140,9 +155,10 @@ class AboveChance:
     def verdict(self, found: Sequence[Estimate]) -> Verdict:
         (each,) = found
         chance = each.chance or 0.0
-        if (each.value if each.low is None else each.low) > chance:
-            return "met"
-        return "open" if each.high is not None and each.high > chance else "missed"
+        return "met" if _lower(each) > chance else "open" if _upper(each) > chance else "missed"
+
+    def ours(self, found: Sequence[Estimate]) -> Estimate:
+        return found[0]
 
 
 @final
@@ -161,9 +177,13 @@ class Exceeds:
         return (*self.larger, *self.smaller)
 
     def verdict(self, found: Sequence[Estimate]) -> Verdict:
-        larger, smaller = found[: len(self.larger)], found[len(self.larger) :]
-        each = (one.value > self.factor * other.value for one, other in product(larger, smaller))
-        return "met" if all(each) else "missed"
+        return _ordered(self._pairs(found), self.factor)
+
+    def ours(self, found: Sequence[Estimate]) -> Estimate:
+        return _smallest_ratio(self._pairs(found))
+
+    def _pairs(self, found: Sequence[Estimate]) -> list[tuple[Estimate, Estimate]]:
+        return list(product(found[: len(self.larger)], found[len(self.larger) :]))
 
 
 @final
@@ -176,4 +196,33 @@ class Increasing:
     less_effort_suffices: bool = False
 
     def verdict(self, found: Sequence[Estimate]) -> Verdict:
-        return "met" if all(one.value < other.value for one, other in pairwise(found)) else "missed"
+        return _ordered(_neighbours(found))
+
+    def ours(self, found: Sequence[Estimate]) -> Estimate:
+        return _smallest_ratio(_neighbours(found))
+
+
+def _neighbours(found: Sequence[Estimate]) -> list[tuple[Estimate, Estimate]]:
+    return [(after, before) for before, after in pairwise(found)]
+
+
+def _ordered(pairs: Sequence[tuple[Estimate, Estimate]], factor: float = 1.0) -> Verdict:
+    """Whether the first of each pair exceeds `factor` times the second, or where not, their intervals overlap."""
+    wrong = [(one, other) for one, other in pairs if not one.value > factor * other.value]
+    overlap = (_upper(one) > factor * _lower(other) for one, other in wrong)
+    return "met" if not wrong else "open" if all(overlap) else "missed"
+
+
+def _lower(each: Estimate) -> float:
+    return each.value if each.low is None else each.low
+
+
+def _upper(each: Estimate) -> float:
+    return each.value if each.high is None else each.high
+
+
+def _smallest_ratio(pairs: Sequence[tuple[Estimate, Estimate]]) -> Estimate:
+    """The ratio of the pair that is nearest to failing, 1 by chance; the first number where one is not positive."""
+    if any(other.value <= 0 for _, other in pairs):
+        return pairs[0][0]
+    return Estimate(value=min(one.value / other.value for one, other in pairs), chance=1.0)

@@ -12,7 +12,10 @@ AS_MUCH = 0.95  # of the paper's budget: 58,000 of 59,000 shadow models are as m
 @final
 @dataclass(frozen=True, kw_only=True)
 class Contradiction:
-    """Where our results contradict a paper: what it says, what we saw, and the experiment that decides."""
+    """Where our results contradict a paper: what it says, what we saw, and the experiment that decides.
+
+    In `saw`, `{ours}` stands for our number with its interval and `{seeds}` for the seeds.
+    """
 
     says: str
     saw: str

@@ -10,13 +10,13 @@ from typing import final
 
 from remanence.disk import read_text
 from remanence.errors import BadInput
-from remanence.experiments import Recipe
+from remanence.experiments import Recipe, Scale
 from remanence.experiments.claim import Budget
 from remanence.experiments.codec import MAX_BYTES
 from remanence.experiments.results import Result, parse_results
 from remanence.reproduction.criteria import Estimate, Quantity
 
-FULL = "full"
+FULL: Scale = "full"
 
 
 @final
@@ -89,8 +89,8 @@ def read_archive(folder: Path, recipes: Mapping[str, Recipe]) -> Archive:
     paths = sorted(folder.glob("*/*.json"))
     if not paths:
         raise BadInput(
-            f"`{folder}` holds no results (PAPER/RECIPE.json): run this in a clone of the repository, which has them in "
-            "`results`, or name the folder with `--results`",
+            f"`{folder}` holds no results (PAPER/RECIPE.json): run this in a clone of the repository, which has them "
+            "in `results`, or name the folder with `--results`",
             code="missing-file",
             argument="--results",
         )

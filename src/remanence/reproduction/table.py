@@ -16,7 +16,7 @@ EFFORT = frozenset({"iterations", "restarts", "shadows"})  # what the attacker s
 @final
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One claim as it is printed: `ours` is the quantity that decides it, or the first of several.
+    """One claim as it is printed: `ours` is the quantity that decides it, of comparisons the smallest ratio.
 
     `budget` has our fraction of each resource of the paper's of which we spent another amount, `seeds` those over which
     ours is a mean, and `minutes` the time of one run of the deciding experiments on one H200.
@@ -57,7 +57,7 @@ def _row(paper: Paper, claim: PaperClaim, archive: Archive) -> Row:
     found = [each for each in pooled if each is not None]
     complete = len(found) == len(pooled) > 0
     budget = _budget(found, archive) if complete else {}
-    ours = found[0].estimate if complete else None
+    ours = criterion.ours([each.estimate for each in found]) if criterion and complete else None
     return Row(
         paper=paper.name,
         where=claim.where,

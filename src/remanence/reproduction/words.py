@@ -1,6 +1,7 @@
 """A row of the table in words, for the terminal, the page and the documentation."""
 
-from remanence.experiments.words import between, number, score
+from remanence.experiments.words import between, number
+from remanence.reproduction.paper import Contradiction
 from remanence.reproduction.table import Row
 
 
@@ -9,12 +10,22 @@ def measured_words(row: Row) -> str:
     if row.ours is None:
         return ""
     interval = between(row.low, row.high)
-    return f"{score(row.ours)} ({interval})" if interval else score(row.ours)
+    return f"{number(row.ours)} ({interval})" if interval else number(row.ours)
 
 
 def number_words(value: float | None) -> str:
     """Three digits; nothing where there is no number."""
     return "" if value is None else number(value)
+
+
+def count_words(count: int, what: str) -> str:
+    """So many of something."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def seen_words(contradiction: Contradiction, row: Row) -> str:
+    """What we saw, with the number of the row."""
+    return contradiction.saw.format(ours=measured_words(row), seeds=", ".join(map(str, row.seeds)))
 
 
 def budget_words(row: Row) -> str:

@@ -12,25 +12,19 @@ MSE = "mean mse"
 MNIST_NEIGHBOUR, CIFAR10_NEIGHBOUR = 0.024, 0.028
 MEMBERSHIP = "balle2022.figure10_membership"
 ON_MNIST = "on MNIST, the paper's is CIFAR-10"
-OUTLIER = Contradiction(
-    says="Table III: with ReLU the error is 0.0182, about twice that of every other activation (0.0077 to 0.0096).",
-    saw="By our reconstructor ReLU is at 0.0031, between max(-0.5, x) at 0.0032 and Tanh at 0.0029. These models were "
-    "trained in plain TF32, where for ReLU most of what a record changes was lost in rounding (decision 0009).",
-    decides="`balle2022.table3` with the paper's reconstructor on a bank that is trained on differences.",
-)
 RECONSTRUCTOR = Contradiction(
-    says="Table III, ELU: an MLP of two layers of 1,000, fitted by RMSProp for 100 epochs, reaches a mean MSE of 0.0089.",
-    saw="The same network, optimizer, batch size and length reach 0.0157 (three seeds, 58,000 shadow models), while "
-    "the authors' notebook, with other settings, is met within 6 %. The paper leaves open the initial weights, the "
+    says="An MLP with two layers of 1,000, fitted by RMSProp for 100 epochs, reaches an MSE of 0.0089.",
+    saw="The same network, optimizer, batch size and length reach {ours} on seeds {seeds} with 58,000 shadow models, "
+    "while the authors' notebook, which has other settings, is met. The paper leaves open the initial weights, the "
     "scaling of nearly constant weights, and whether RMSProp's epsilon is inside the square root, as in optax.",
-    decides="`balle2022.mnist` with RMSProp's epsilon inside the root and outside it, on one bank.",
+    decides="balle2022.mnist with RMSProp's epsilon inside the root and outside it, on one bank.",
 )
 ZERO_GRADIENTS = Contradiction(
-    says="Figure 16: with ReLU, over 80 % of the weights of the convolutions get no gradient from the target.",
-    saw="At the printed learning rate of 0.01 it is 33 % (30 to 37) at the last epoch. In probes the fraction follows "
+    says="With ReLU, over 80 % of the weights of the convolutions get no gradient from the target.",
+    saw="At the printed learning rate of 0.01 the fraction is {ours} at the last epoch. In probes it follows "
     "the learning rate: 0.03 gives 18 to 77 % by layer and start, 0.05 over 94 %, where the narrow layer after the "
     "convolutions has nearly died.",
-    decides="`balle2022.figure16_zero_gradients` over learning rates, scales of the pixels and twenty starts.",
+    decides="balle2022.figure16_zero_gradients over learning rates, scales of the pixels and twenty starts.",
 )
 
 CLAIMS = (
@@ -42,7 +36,7 @@ CLAIMS = (
     *(
         PaperClaim(
             where=f"table III, {name}",
-            text=f"MNIST, victims with {name}: mean squared error of the reconstruction.",
+            text=f"MNIST, {name}: mean squared error.",
             criterion=printed("balle2022.table3", name, MSE),
         )
         for name in TABLE_3
@@ -60,7 +54,6 @@ CLAIMS = (
             larger=quantities("balle2022.table3", ["ReLU"], MSE),
             smaller=quantities("balle2022.table3", [name for name in TABLE_3 if name != "ReLU"], MSE),
         ),
-        contradiction=OUTLIER,
     ),
     PaperClaim(
         where="section on shadow models",

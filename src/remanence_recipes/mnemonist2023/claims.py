@@ -83,7 +83,7 @@ CLAIMS = (
     ),
     PaperClaim(
         where="section 5.2",
-        text="A row that stores over 90 % of the targets has the coefficient -0.03, one that stores less than 25 % +0.01.",
+        text="A row that stores over 90 % of the targets has the coefficient -0.03, one that stores under 25 % +0.01.",
         recipe="mnemonist2023.figure7_importance",
         minutes=6,
     ),
