@@ -26,7 +26,7 @@ from result_rows import DAGGER, RESULTS, Row, read_results, read_rows, row
 
 from remanence.reproduction import STATUSES, Decided, decide, read_archive
 from remanence.reproduction import Row as PaperRow
-from remanence.reproduction.words import budget_words, measured_words, number_words, seen_words
+from remanence.reproduction.words import budget_words, measured_words, number_words, contradiction_words
 from remanence_recipes import RECIPES
 from remanence_recipes.papers import PAPERS
 
@@ -219,7 +219,7 @@ def _cells(row: PaperRow) -> tuple[str, ...]:
 def contradictions() -> str:
     """A paragraph for every claim that our results contradict."""
     return "\n".join(
-        f"- **{each.row.paper}, {each.row.where}.** {reason.says} {seen_words(reason, each.row)} "
+        f"- **{each.row.paper}, {each.row.where}.** {reason.says} {contradiction_words(reason, each.row)} "
         f"*What decides:* {reason.decides}\n"
         for each in decided()
         if each.row.status == "contradicted" and (reason := each.claim.contradiction)

@@ -22,7 +22,7 @@ _STATUSES = ("beaten", "reproduced", "smaller", "contradicted", "not-run")
 
 
 def reproduce(
-    paper: Annotated[str | None, typer.Argument(metavar="[PAPER]", hidden=True)] = None,
+    paper: Annotated[str | None, typer.Argument(metavar="PAPER", hidden=True)] = None,
     only: Annotated[
         list[str] | None,
         typer.Option(
@@ -38,7 +38,7 @@ def reproduce(
     ] = None,
     show_plan: Annotated[bool, typer.Option("--plan", help="Show what would run, and run nothing.")] = False,
     page: Annotated[
-        Path | None, typer.Option("--page", metavar="PATH", help="Write one page of everything: a file or a folder.")
+        Path | None, typer.Option("--page", metavar="PAGE", help="Write one page of everything: a file or a folder.")
     ] = None,
     as_json: Json = False,
     results: Annotated[Path, typer.Option("--results", metavar="FOLDER", help="The committed results.")] = Path(
@@ -52,18 +52,20 @@ def reproduce(
         str, typer.Option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N, of what is run.")
     ] = "cuda",
 ) -> None:
-    """Show every claim of the papers with the printed number, ours, chance, and a status that follows from our results.
+    """Show every claim of the papers, our numbers and the status.
 
-    PAPER is one of balle2022, mnemonist2023, wang2023, haim2022, buzaglo2023 and tian2025; by default all.
+    A status follows from the committed results alone: beaten, reproduced, smaller (than the paper's scale or budget),
+    contradicted or not run. PAPER is one of balle2022, mnemonist2023, wang2023, haim2022, buzaglo2023 and tian2025; by
+    default all.
     """
-    from remanence.reproduction import GAPS, decide, plan, read_archive
+    from remanence.reproduction import GAPS, decide, plan_runs, read_archive
 
     chosen, statuses = _papers(paper), [_status(each) for each in only or ()]
     archive = read_archive(results, recipes())
     decided = decide(chosen, archive)
     if show_plan or minutes is not None:
         budget = inf if minutes is None else minutes
-        planned = plan(decided, archive, minutes=budget, statuses=statuses or GAPS, seed=seed)
+        planned = plan_runs(decided, archive, minutes=budget, statuses=statuses or GAPS, seed=seed)
         _print_plan(planned)
         if not show_plan:
             _run(planned, budget, results=results, runs=runs, device=device)
@@ -97,9 +99,10 @@ def _status(name: str) -> "Status":
 
 def _counts(decided: "Sequence[Decided]") -> str:
     from remanence.reproduction import STATUSES
+    from remanence.reproduction.words import count_words
 
     counts = Counter(each.row.status for each in decided)
-    return f"{len(decided)} claims: " + ", ".join(f"{counts[status]} {status}" for status in STATUSES)
+    return f"{count_words(len(decided), 'claim')}: " + ", ".join(f"{counts[status]} {status}" for status in STATUSES)
 
 
 def _print_table(decided: "Sequence[Decided]", chosen: "Sequence[Paper]") -> None:

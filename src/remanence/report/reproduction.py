@@ -12,7 +12,7 @@ from remanence.report.document import environment, page_parts
 from remanence.report.figures import Rendered, rendered
 from remanence.report.overview import overview
 from remanence.reproduction import STATUSES, Archive, Decided, Paper, Printed
-from remanence.reproduction.words import budget_words, measured_words, number_words, seen_words
+from remanence.reproduction.words import budget_words, measured_words, number_words, contradiction_words
 
 MAX_GALLERY = 2**20  # bytes of a picture
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -49,7 +49,12 @@ def render_reproduction(
     """The page of these claims; `galleries` is the folder of the results, which holds pictures beside them."""
     views = [_view(paper, decided, archive, galleries) for paper in papers]
     made = environment()
-    words = {"measured": measured_words, "budget": budget_words, "seen": seen_words, "number": number_words}
+    words = {
+        "measured": measured_words,
+        "budget": budget_words,
+        "observed": contradiction_words,
+        "number": number_words,
+    }
     counts = Counter(each.row.status for each in decided)
     return made.get_template("reproduction.html").render(
         **page_parts(("remanence.report", "reproduction.css")),
@@ -87,12 +92,12 @@ def against(decided: Sequence[Decided]) -> Iterator[Figure]:
         if not values:
             continue
         series = [_points(paper, mine) for paper in dict.fromkeys(each.row.paper for each in mine)]
-        ends = (min(values), max(values))
+        diagonal = (min(values), max(values))
         yield Figure(
             title=title,
             x_label="printed",
             y_label="ours",
-            series=(*series, Series(name="as printed", x=ends, y=ends, role="chance")),
+            series=(*series, Series(name="as printed", x=diagonal, y=diagonal, role="chance")),
             kind="points",
             log_x=up is not None,
             log_y=up is not None,

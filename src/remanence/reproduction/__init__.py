@@ -3,18 +3,18 @@ that would close its gaps."""
 
 from remanence.reproduction.criteria import (
     AboveChance,
-    AtLeast,
-    AtMost,
     Criterion,
     Estimate,
     Exceeds,
     Increasing,
+    LowerBound,
     Printed,
     Quantity,
+    UpperBound,
     Verdict,
 )
 from remanence.reproduction.paper import Contradiction, Paper, PaperClaim
-from remanence.reproduction.plan import GAPS, Plan, Work, plan, run_plan
+from remanence.reproduction.plan import GAPS, Plan, Work, plan_runs, run_plan
 from remanence.reproduction.pooling import Archive, read_archive
 from remanence.reproduction.table import STATUSES, Decided, Row, Status, decide
 
@@ -23,14 +23,13 @@ __all__ = [
     "STATUSES",
     "AboveChance",
     "Archive",
-    "AtLeast",
-    "AtMost",
     "Contradiction",
     "Criterion",
     "Decided",
     "Estimate",
     "Exceeds",
     "Increasing",
+    "LowerBound",
     "Paper",
     "PaperClaim",
     "Plan",
@@ -38,10 +37,11 @@ __all__ = [
     "Quantity",
     "Row",
     "Status",
+    "UpperBound",
     "Verdict",
     "Work",
     "decide",
-    "plan",
+    "plan_runs",
     "read_archive",
     "run_plan",
 ]

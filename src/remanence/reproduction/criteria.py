@@ -74,7 +74,7 @@ class Printed:
 
     def __post_init__(self) -> None:
         if self.claim.printed is None:
-            message = f"the claim about `{self.claim.quantity}` prints no number: use AtLeast or AtMost"
+            message = f"the claim about `{self.claim.quantity}` prints no number: use LowerBound or UpperBound"
             raise BadInput(message, code="empty", argument="claim")
 
     @property
@@ -92,8 +92,8 @@ class Printed:
     def verdict(self, found: Sequence[Estimate]) -> Verdict:
         value, printed, up = found[0].value, self.claim.printed or 0.0, self.claim.higher_is_better
         if not self.claim.holds(value):
-            ends = (each for each in (found[0].low, found[0].high) if each is not None)
-            return "open" if any(self.claim.holds(end) for end in ends) else "missed"
+            bounds = (found[0].low, found[0].high)
+            return "open" if any(self.claim.holds(each) for each in bounds if each is not None) else "missed"
         gain = value - printed if up else printed - value
         return "beaten" if up is not None and gain > BETTER * abs(printed) else "met"
 
@@ -107,7 +107,7 @@ class Printed:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class AtLeast:
+class LowerBound:
     """Every quantity, or the upper end of its interval, is at least `bound`; `printed` where the paper prints it."""
 
     quantities: tuple[Quantity, ...]
@@ -124,7 +124,7 @@ class AtLeast:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class AtMost:
+class UpperBound:
     """Every quantity, or the lower end of its interval, is at most `bound`; `printed` where the paper prints it."""
 
     quantities: tuple[Quantity, ...]

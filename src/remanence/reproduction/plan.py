@@ -49,7 +49,7 @@ class Plan:
         return sum(work.minutes for work in self.chosen)
 
 
-def plan(
+def plan_runs(
     decided: Sequence[Decided], archive: Archive, *, minutes: float, statuses: Collection[Status] = GAPS, seed: int
 ) -> Plan:
     """The runs for the claims of these statuses whose results at `seed` are missing."""
@@ -123,7 +123,7 @@ def run_plan(
     """
     start = perf_counter()
     for work in planned.chosen:
-        if (perf_counter() - start) / 60 + work.minutes > max(minutes, planned.minutes):
+        if (perf_counter() - start) / 60 + work.minutes > minutes:
             continue
         folder = _new_folder(runs, f"{work.recipe}-seed-{work.seed}")
         job = Job(

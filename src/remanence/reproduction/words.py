@@ -23,7 +23,7 @@ def count_words(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def seen_words(contradiction: Contradiction, row: Row) -> str:
+def contradiction_words(contradiction: Contradiction, row: Row) -> str:
     """What we saw, with the number of the row."""
     return contradiction.saw.format(ours=measured_words(row), seeds=", ".join(map(str, row.seeds)))
 

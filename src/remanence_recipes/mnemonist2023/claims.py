@@ -4,7 +4,7 @@ The initial weights of its four runs are not published: our means over initialis
 four.
 """
 
-from remanence.reproduction import AboveChance, AtMost, Exceeds, Paper, PaperClaim
+from remanence.reproduction import AboveChance, Exceeds, Paper, PaperClaim, UpperBound
 from remanence_recipes.claims import measures, printed, quantities, quantity
 from remanence_recipes.mnemonist2023.figures import AGREEMENT, GAIN, RELU, SELECTED, SIGMOID, WINS
 
@@ -71,7 +71,7 @@ CLAIMS = (
     PaperClaim(
         where="footnote 3",
         text="With sigmoid hardly any target, 2 of 1,000, is stored by no row.",
-        criterion=AtMost(
+        criterion=UpperBound(
             quantities=(quantity(STORAGE, "sigmoid", "records that no row stores"),), bound=0.002, printed=0.002
         ),
     ),

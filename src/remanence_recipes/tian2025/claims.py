@@ -1,7 +1,7 @@
 """The claims of Tian et al. (2025), in the order of the poster. That of 20 images was measured on a picture of the
 authors' repository."""
 
-from remanence.reproduction import AtLeast, Contradiction, Exceeds, Increasing, Paper, PaperClaim
+from remanence.reproduction import Contradiction, Exceeds, Increasing, LowerBound, Paper, PaperClaim
 from remanence_recipes.claims import measures, number, printed, quantities, quantity, stated
 
 SSIM, LINEARITY = "mean normalised_ssim", "tian2025.table_linearity"
@@ -98,13 +98,13 @@ CLAIMS = (
     PaperClaim(
         where="ResNet-18, 120 images",
         text="120 images are still reconstructed.",
-        criterion=AtLeast(quantities=quantities("tian2025.resnet_120", ["ResNet, 120 images"], SSIM), bound=0.1982),
+        criterion=LowerBound(quantities=quantities("tian2025.resnet_120", ["ResNet, 120 images"], SSIM), bound=0.1982),
         minutes=10,
     ),
     PaperClaim(
         where="unknown labels",
         text="Labels need not be known: balanced ones in any order suffice.",
-        criterion=AtLeast(
+        criterion=LowerBound(
             quantities=quantities("tian2025.unknown_labels", ["MLP, 100 images, labels taken to be balanced"], SSIM),
             bound=0.3374,
             less_effort_suffices=True,
@@ -113,7 +113,7 @@ CLAIMS = (
     PaperClaim(
         where="unknown learning rate",
         text="The objective of the first steps over a grid identifies the learning rate of an MLP.",
-        criterion=AtLeast(
+        criterion=LowerBound(
             quantities=(quantity("tian2025.unknown_learning_rate", "learning rate", "exact"),),
             bound=0.9,
             less_effort_suffices=True,

@@ -1,6 +1,6 @@
 """The claims of Wang, Lee and Lei (2023), in the order of the paper. Figure 2 was digitised."""
 
-from remanence.reproduction import AtLeast, AtMost, Exceeds, Increasing, Paper, PaperClaim
+from remanence.reproduction import Exceeds, Increasing, LowerBound, Paper, PaperClaim, UpperBound
 from remanence_recipes.claims import measures, printed, quantities, quantity, target
 from remanence_recipes.wang2023.planted import REPORTED
 from remanence_recipes.wang2023.rates import DEVIATION
@@ -19,14 +19,14 @@ CLAIMS = (
     PaperClaim(
         where="section 3, linear",
         text="With a linear activation a gradient determines only one combination of the batch.",
-        criterion=AtMost(
+        criterion=UpperBound(
             quantities=measures("wang2023.linear_caveat", "what remains", ["rank of the gradient, linear"]), bound=1.0
         ),
     ),
     PaperClaim(
         where="section 3, quadratic",
         text="With a quadratic one it determines only the span: other vectors give the same gradient.",
-        criterion=AtMost(
+        criterion=UpperBound(
             quantities=measures(
                 "wang2023.linear_caveat", "what remains", ["other vectors, same gradient of the first layer"]
             ),
@@ -42,7 +42,7 @@ CLAIMS = (
     PaperClaim(
         where="remark 3",
         text="Odd activations (tanh, sigmoid) have no second moment; the third identifies the batch.",
-        criterion=AtMost(
+        criterion=UpperBound(
             quantities=measures(
                 "wang2023.activations", "error", ["tanh, the paper's estimator", "sigmoid, the paper's estimator"]
             ),
@@ -52,14 +52,14 @@ CLAIMS = (
     PaperClaim(
         where="remark 4",
         text="ReLU and leaky ReLU have no third moment; the fourth identifies the batch.",
-        criterion=AtLeast(
+        criterion=LowerBound(
             quantities=measures("wang2023.activations", HERMITE, ["ReLU, order", "leaky ReLU, order"]), bound=4.0
         ),
     ),
     PaperClaim(
         where="theorem 5.1",
         text="The error falls as the square root of features over rows: distance of the exponent from 1/2.",
-        criterion=AtMost(
+        criterion=UpperBound(
             quantities=(quantity("wang2023.rates", "no noise", DEVIATION),),
             bound=target("wang2023.rates", "no noise", DEVIATION),
         ),
@@ -125,7 +125,7 @@ CLAIMS = (
     PaperClaim(
         where="figure 3",
         text="At 5,000 rows the reconstructions are recognised.",
-        criterion=AtLeast(
+        criterion=LowerBound(
             quantities=quantities(
                 PAIRS,
                 [f"{kind} labels, 5,000 rows, the paper's estimator" for kind in ("equal", "different")],
@@ -137,7 +137,7 @@ CLAIMS = (
     PaperClaim(
         where="section 7.1",
         text="Noise on the gradient changes the constant of the error, not its rate.",
-        criterion=AtMost(
+        criterion=UpperBound(
             quantities=measures(
                 "wang2023.noise", "the paper's estimator", [f"{DEVIATION}, noise {level}" for level in (1, 3, 10)]
             ),
@@ -147,7 +147,7 @@ CLAIMS = (
     PaperClaim(
         where="slides, features",
         text="Where the last two layers are fully connected, the features that enter them are reconstructed.",
-        criterion=AtLeast(
+        criterion=LowerBound(
             quantities=measures(
                 "ablations.stein_embeddings", "words in their order", ["tanh, exact span, batches of 2"]
             ),

@@ -4,7 +4,7 @@ Haim's numbers were read off pictures in the authors' notebooks. Buzaglo et al. 
 claims are orderings.
 """
 
-from remanence.reproduction import AboveChance, AtLeast, AtMost, Contradiction, Exceeds, Paper, PaperClaim
+from remanence.reproduction import AboveChance, Contradiction, Exceeds, LowerBound, Paper, PaperClaim, UpperBound
 from remanence_recipes.buzaglo2023.published_scores import ABOVE, LISTED, PUBLISHED
 from remanence_recipes.claims import measures, number, printed, quantities, quantity
 from remanence_recipes.weights_alone.evaluation import ACCURACY, FOUND
@@ -57,7 +57,7 @@ HAIM = (
     PaperClaim(
         where="main claim",
         text="Training images of a binary classifier are reconstructed from its weights alone: images listed.",
-        criterion=AtLeast(quantities=(quantity(AT_LENGTH, TWO, f"{LISTED}, {PUBLISHED}"),), bound=1.0),
+        criterion=LowerBound(quantities=(quantity(AT_LENGTH, TWO, f"{LISTED}, {PUBLISHED}"),), bound=1.0),
         unaffected_by=TWO_RUNS,
         minutes=21,
     ),
@@ -147,7 +147,7 @@ BUZAGLO = (
     PaperClaim(
         where="figure 4, baseline",
         text="Without weight decay from standard initial weights nothing is reconstructed.",
-        criterion=AtMost(
+        criterion=UpperBound(
             quantities=(quantity(FIGURE_4, "weight decay over none", "share found, no decay, KKT"),), bound=0.01
         ),
         minutes=12,
@@ -161,7 +161,7 @@ BUZAGLO = (
     PaperClaim(
         where="figure 5",
         text="With weight decay more images lie near the boundary, where they are reconstructed.",
-        criterion=AtMost(
+        criterion=UpperBound(
             quantities=measures("buzaglo2023.figure5_margins", "margins", ["SSIM against the margin, decay 0.01"]),
             bound=0.0,
         ),
@@ -176,7 +176,7 @@ BUZAGLO = (
     PaperClaim(
         where="figure 6",
         text="CIFAR-100, 5,000 images, width 10,000: a few dozen (of them, at least 24) are reconstructed.",
-        criterion=AtLeast(
+        criterion=LowerBound(
             quantities=quantities(
                 "buzaglo2023.figure6_cifar100",
                 ["5,000 images, width 10,000"],
@@ -189,7 +189,7 @@ BUZAGLO = (
     PaperClaim(
         where="figure 7",
         text="An SSIM above 0.4 marks a good reconstruction: unrelated images do not reach it.",
-        criterion=AtMost(
+        criterion=UpperBound(
             quantities=(
                 quantity("buzaglo2023.figure7_threshold", "around SSIM 0.4", "above 0.4, 500 unrelated images"),
             ),
