@@ -26,7 +26,7 @@ from result_rows import DAGGER, RESULTS, Row, read_results, read_rows, row
 
 from remanence.reproduction import STATUSES, Decided, decide, read_archive
 from remanence.reproduction import Row as PaperRow
-from remanence.reproduction.words import budget_words, measured_words, number_words, contradiction_words
+from remanence.reproduction.words import budget_words, contradiction_words, measured_words, number_words
 from remanence_recipes import RECIPES
 from remanence_recipes.papers import PAPERS
 
