@@ -111,30 +111,20 @@ def _print_table(decided: "Sequence[Decided]", chosen: "Sequence[Paper]") -> Non
     from rich.table import Table
     from rich.text import Text
 
-    from remanence.reproduction.words import budget_words, measured_words, number_words
+    from remanence.reproduction.words import measured_words, number_words, run_words
 
-    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else 180, highlight=False)
     for paper in chosen:
         mine = [each.row for each in decided if each.row.paper == paper.name]
         if not mine:
             continue
         table = Table(box=None, title=paper.title, title_justify="left", title_style="bold", pad_edge=False)
-        for name in ("status", "where", "claim"):
-            table.add_column(name, ratio=3 if name == "claim" else None)
-        for name in ("printed", "ours", "chance", "seeds"):
-            table.add_column(name, justify="right")
-        table.add_column("budget")
-        table.add_column("min", justify="right")
+        for name in ("status", "claim", "printed", "ours", "chance", "run"):
+            left = name in ("status", "claim", "run")
+            table.add_column(name, justify="left" if left else "right", min_width=36 if name == "claim" else None)
         for row in mine:
-            table.add_row(
-                *(Text(text) for text in (row.status, row.where, row.claim)),
-                number_words(row.printed),
-                measured_words(row),
-                number_words(row.chance),
-                ", ".join(map(str, row.seeds)),
-                budget_words(row),
-                f"{row.minutes:g}",
-            )
+            numbers = number_words(row.printed), measured_words(row), number_words(row.chance)
+            table.add_row(*map(Text, (row.status, f"{row.where}: {row.claim}", *numbers, run_words(row))))
         console.print(table)
         console.print()
     console.print(_counts(decided))

@@ -31,3 +31,9 @@ def contradiction_words(contradiction: Contradiction, row: Row) -> str:
 def budget_words(row: Row) -> str:
     """Fractions of the paper's budget, the smallest first."""
     return ", ".join(f"{x:.2g} of the {name}" for name, x in sorted(row.budget.items(), key=lambda item: item[1]))
+
+
+def run_words(row: Row) -> str:
+    """Seeds, budget and minutes in one phrase."""
+    seeds = f"seed{'s' * (len(row.seeds) > 1)} {', '.join(map(str, row.seeds))}" if row.seeds else ""
+    return "; ".join(part for part in (seeds, budget_words(row), f"{row.minutes:g} min") if part)
