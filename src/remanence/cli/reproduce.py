@@ -118,13 +118,13 @@ def _print_table(decided: "Sequence[Decided]", chosen: "Sequence[Paper]") -> Non
         mine = [each.row for each in decided if each.row.paper == paper.name]
         if not mine:
             continue
-        table = Table(box=None, title=paper.title, title_justify="left", title_style="bold", pad_edge=False)
+        table = Table(box=None, pad_edge=False)
         for name in ("status", "claim", "printed", "ours", "chance", "run"):
-            left = name in ("status", "claim", "run")
-            table.add_column(name, justify="left" if left else "right", min_width=36 if name == "claim" else None)
+            table.add_column(name, justify="left" if name in ("status", "claim", "run") else "right")
         for row in mine:
             numbers = number_words(row.printed), measured_words(row), number_words(row.chance)
             table.add_row(*map(Text, (row.status, f"{row.where}: {row.claim}", *numbers, run_words(row))))
+        console.print(Text(paper.title, style="bold"))
         console.print(table)
         console.print()
     console.print(_counts(decided))
