@@ -84,7 +84,9 @@ def test_what_fits_is_run_and_written(call: Call, tmp_path: Path) -> None:
     assert (row["status"], row["seeds"]) == ("reproduced", [3])
     assert (tmp_path / "results" / "made2020" / "grey.json").exists()
     assert (tmp_path / "runs" / "reproduce" / "made2020.grey-seed-3" / "report.html").exists()
-    assert call("reproduce", "--minutes", 2, "--device", "cpu").out.startswith("0 runs")
+    again = call("reproduce", "--minutes", 2, "--device", "cpu", "--json")
+    assert "0 runs" in again.err
+    assert json.loads(again.out) == [row]
 
 
 def test_the_page_is_a_file_or_in_a_folder(call: Call, tmp_path: Path) -> None:

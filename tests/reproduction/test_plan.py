@@ -107,11 +107,11 @@ def test_work_that_no_longer_fits_is_left(
     tmp_path: Path, recipes: dict[str, Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = Work(recipe="made2020.a", experiments=("one",), seed=3, minutes=6.0, claims=1)
-    late = iter([0.0, 0.0, 300.0])  # seconds: at the start, before the first, before the second
+    late = iter([0.0, 1.0, 400.0])  # seconds: at the start, before the first, before the second
     monkeypatch.setattr("remanence.reproduction.plan.perf_counter", lambda: next(late))
     both = Plan(chosen=(work, replace(work, experiments=("two",), minutes=4.0)), left=(), unmeasured=0, short=0)
     assert [result.label for _, _, result in run(both, recipes, tmp_path)] == ["one", "two"]
-    late = iter([0.0, 0.0, 420.0])
+    late = iter([0.0, 1.0, 430.0])
     assert [result.label for _, _, result in run(both, recipes, tmp_path)] == ["one"]
 
 

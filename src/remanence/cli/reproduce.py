@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -66,12 +66,13 @@ def reproduce(
     if show_plan or minutes is not None:
         budget = inf if minutes is None else minutes
         planned = plan_runs(decided, archive, minutes=budget, statuses=statuses or GAPS, seed=seed)
-        _print_plan(planned)
+        out = sys.stderr if as_json else sys.stdout
+        print(_plan_words(planned), file=out)
         if not show_plan:
-            _run(planned, budget, results=results, runs=runs, device=device)
+            _run(planned, budget, results=results, runs=runs, device=device, out=out)
             archive = read_archive(results, recipes())
             decided = decide(chosen, archive)
-            print(_counts(decided))
+            print(_counts(decided), file=out)
     shown = [each for each in decided if not statuses or each.row.status in statuses]
     if page is not None:
         _write_page(page, shown, chosen, archive, results)
@@ -130,28 +131,28 @@ def _print_table(decided: "Sequence[Decided]", chosen: "Sequence[Paper]") -> Non
     console.print(_counts(decided))
 
 
-def _print_plan(planned: "Plan") -> None:
+def _plan_words(planned: "Plan") -> str:
     from remanence.reproduction.words import count_words
 
-    print(f"{count_words(len(planned.chosen), 'run')}, {planned.minutes:.0f} minutes on one H200")
+    lines = [f"{count_words(len(planned.chosen), 'run')}, {planned.minutes:.0f} minutes on one H200"]
     for work in planned.chosen:
         waiting = count_words(work.claims, "claim")
         what = f"{work.recipe}, seed {work.seed}, for {waiting}: {_labels(work.experiments)}"
-        print(f"  {work.minutes:6.1f} min  {what}")
-    for work in planned.left:
-        print(f"  does not fit: {work.minutes:.1f} min  {work.recipe}")
+        lines.append(f"  {work.minutes:6.1f} min  {what}")
+    lines += [f"  does not fit: {work.minutes:.1f} min  {work.recipe}" for work in planned.left]
     if planned.unmeasured or planned.short:
-        print(
-            f"  no run helps {planned.unmeasured} claims that no recipe measures yet, and {planned.short} whose recipe "
-            "spends less than the paper or has another setting"
+        lines.append(
+            f"  no run helps {count_words(planned.unmeasured, 'claim')} that no recipe measures yet, and "
+            f"{planned.short} whose recipe spends less than the paper or has another setting"
         )
+    return "\n".join(lines)
 
 
 def _labels(labels: Sequence[str]) -> str:
     return "; ".join(labels[:3]) + (f"; and {len(labels) - 3} more" if len(labels) > 3 else "")
 
 
-def _run(planned: "Plan", minutes: float, *, results: Path, runs: Path, device: str) -> None:
+def _run(planned: "Plan", minutes: float, *, results: Path, runs: Path, device: str, out: TextIO) -> None:
     """Run the plan; each result is in `results` before the next one starts."""
     from remanence.report import write_page
     from remanence.reproduction import run_plan
@@ -163,7 +164,7 @@ def _run(planned: "Plan", minutes: float, *, results: Path, runs: Path, device: 
     try:
         for folder, run, result in made:
             write_page(folder / "report.html", run)
-            print(f"{result.recipe}, {sentence(result)}", flush=True)
+            print(f"{result.recipe}, {sentence(result)}", file=out, flush=True)
             done += 1
     except KeyboardInterrupt:
         print(f"interrupted; {done} results are in `{results}`: the same command goes on", file=sys.stderr)

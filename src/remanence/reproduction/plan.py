@@ -16,6 +16,7 @@ from remanence.reproduction.pooling import FULL, Archive, read_file
 from remanence.reproduction.table import Decided, Status, minutes_of
 
 GAPS: tuple[Status, ...] = ("not run", "smaller")
+SLACK = 1.0  # minutes by which earlier runs may be late before the next one is left
 
 
 @final
@@ -123,7 +124,7 @@ def run_plan(
     """
     start = perf_counter()
     for work in planned.chosen:
-        if (perf_counter() - start) / 60 + work.minutes > minutes:
+        if (perf_counter() - start) / 60 + work.minutes > minutes + SLACK:
             continue
         folder = _new_folder(runs, f"{work.recipe}-seed-{work.seed}")
         job = Job(
