@@ -105,7 +105,9 @@ CLAIMS = (
         where="figure 11, zero-shot",
         text="A reconstructor made for one fixed set does better than the nearest neighbour on another one.",
         criterion=UpperBound(
-            quantities=(quantity("balle2022.figure11_transfer", "transfer", "as it is"),), bound=MNIST_NEIGHBOUR
+            quantities=(quantity("balle2022.figure11_transfer", "transfer", "as it is"),),
+            bound=MNIST_NEIGHBOUR,
+            less_effort_suffices=True,
         ),
         minutes=4,
     ),
