@@ -76,10 +76,6 @@ def unrecorded() -> list[Quantity]:
     return [quantity for quantity in QUANTITIES if archive().pooled(quantity) is None]
 
 
-def test_most_quantities_are_in_committed_results() -> None:
-    assert len(unrecorded()) < len(QUANTITIES) / 5
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", sorted({quantity.recipe for quantity in unrecorded()}))
 def test_other_quantities_are_measured_at_smoke_scale(recipe: str) -> None:
@@ -95,9 +91,6 @@ def test_every_contradiction_has_its_paragraph() -> None:
         for part in (each.claim.contradiction.says, contradiction_words(each.claim.contradiction, each.row)):
             assert part.endswith(".")
             assert "{" not in part
-    assert {each.claim.where for each in decided() if each.claim.contradiction} == {
-        each.row.where for each in contradicted
-    }
 
 
 def test_what_is_not_run_says_how_long_it_takes() -> None:
