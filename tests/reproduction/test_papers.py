@@ -1,5 +1,6 @@
 """The claims of the papers: complete, decided by quantities that exist, and explained where they are contradicted."""
 
+import re
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -79,9 +80,14 @@ def unrecorded() -> list[Quantity]:
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", sorted({quantity.recipe for quantity in unrecorded()}))
 def test_other_quantities_are_measured_at_smoke_scale(recipe: str) -> None:
-    names = {name for result in smoke_results(recipe).values() for name in estimates(result)}
+    names = {shape(name) for result in smoke_results(recipe).values() for name in estimates(result)}
     names |= {name.replace("stationarity", "kkt") for name in names}  # surveys of smoke scale leave KKT out
-    assert {quantity.name.casefold() for quantity in unrecorded() if quantity.recipe == recipe} <= names
+    assert {shape(quantity.name) for quantity in unrecorded() if quantity.recipe == recipe} <= names
+
+
+def shape(name: str) -> str:
+    """A quantity's name without numbers: those of an axis are others at smoke scale."""
+    return re.sub(r"\d[\d.,e+-]*\b", "N", name.casefold())
 
 
 def test_every_contradiction_has_its_paragraph() -> None:
