@@ -18,6 +18,11 @@ def quantities(recipe: str, experiments: Sequence[str], name: str) -> tuple[Quan
     return tuple(quantity(recipe, label, name) for label in experiments)
 
 
+def labels(recipe: str, beginning: str) -> tuple[str, ...]:
+    """The experiments of a recipe at full scale whose labels begin so: repetitions of one."""
+    return tuple(each.label for each in RECIPES[recipe]("full") if each.label.startswith(beginning))
+
+
 def measures(recipe: str, experiment: str, names: Sequence[str]) -> tuple[Quantity, ...]:
     """Several numbers of one experiment."""
     return tuple(quantity(recipe, experiment, name) for name in names)

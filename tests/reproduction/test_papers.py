@@ -22,6 +22,11 @@ OURS = {  # recipes of the papers' packages that no claim of theirs is about, or
     "haim2022.cifar10_binary",
     "buzaglo2023.figure2_binary_vs_multiclass",
     "mnemonist2023.table3",
+    "balle2022.figure13_gallery",  # on MNIST, where the paper's are CIFAR-10
+    "balle2022.figure15_epochs",
+    "balle2022.figure15_stability",
+    "tian2025.linearity_grid",
+    "tian2025.resnet_50",
     "tian2025.mlp_500",
 }
 

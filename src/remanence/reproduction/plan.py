@@ -60,7 +60,8 @@ def plan_runs(
     missing: dict[str, dict[str, list[Decided]]] = {}  # recipe, label, claims
     for each in closable:
         for quantity in each.claim.quantities:
-            for label in quantity.experiments:
+            made = {experiment.label for experiment in archive.recipes[quantity.recipe](FULL)}
+            for label in made.intersection(quantity.experiments):
                 if seed not in (result.seed for result in archive.results(quantity.recipe, label)):
                     missing.setdefault(quantity.recipe, {}).setdefault(label, []).append(each)
     works = sorted(

@@ -98,7 +98,7 @@ def _budget(found: Sequence[Pooled], archive: Archive) -> dict[str, float]:
 
 
 def _minutes(claim: PaperClaim, archive: Archive) -> float:
-    """What the deciding experiments took, by their results on a GPU; else the estimate of the claim."""
+    """What the deciding experiments took, by their results; else the estimate of the claim."""
     experiments = {(each.recipe, label) for each in claim.quantities for label in each.experiments}
     taken = [minutes_of(archive, recipe, label) for recipe, label in experiments]
     known = [each for each in taken if each is not None]
