@@ -11,7 +11,17 @@ from tiny_experiments import tiny_measurement
 
 from remanence.experiments import Budget, Recipe
 from remanence.experiments.results import dump_results, parse_results
-from remanence.reproduction import PaperClaim, Plan, UpperBound, Work, decide, plan_runs, read_archive, run_plan
+from remanence.reproduction import (
+    PaperClaim,
+    Plan,
+    UpperBound,
+    Work,
+    decide,
+    plan_runs,
+    read_archive,
+    run_plan,
+    total_minutes,
+)
 from remanence.reproduction.plan import write_result
 
 
@@ -72,6 +82,15 @@ def test_no_run_helps_what_is_not_measured_or_short_by_design() -> None:
         recipes={"made2020.s": short},
     )
     assert (names(found.chosen), found.unmeasured, found.short) == (["made2020.a"], 1, 1)
+
+
+def test_one_run_of_everything_counts_each_experiment_once() -> None:
+    one, two = claim("made2020.a", minutes=9), claim("made2020.a", "two", minutes=4)
+    unmeasured = PaperClaim(where="there", text="It is so.", recipe="made2020.b", minutes=2.0)
+    recorded = [made_result(0.5, recipe="made2020.a", seconds=60.0, seed=seed) for seed in (3, 4)]
+    archive = made_archive(*recorded, recipes={"made2020.a": made_recipe("one", "two")})
+    decided = decide([paper(one, one, two, unmeasured, unmeasured)], archive)
+    assert total_minutes(decided, archive) == 1 + 4 + 2
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ def reproduce(
     contradicted or not run. PAPER is one of balle2022, mnemonist2023, wang2023, haim2022, buzaglo2023 and tian2025; by
     default all.
     """
-    from remanence.reproduction import GAPS, decide, plan_runs, read_archive
+    from remanence.reproduction import GAPS, decide, plan_runs, read_archive, total_minutes
 
     chosen, statuses = _papers(paper), [_status(each) for each in only or ()]
     archive = read_archive(results, recipes())
@@ -79,7 +79,7 @@ def reproduce(
     elif as_json:
         print(json.dumps([asdict(each.row) for each in shown], indent=1))
     elif not show_plan and minutes is None:
-        _print_table(shown, chosen)
+        _print_table(shown, chosen, total_minutes(shown, archive))
 
 
 def _papers(name: str | None) -> "Sequence[Paper]":
@@ -106,7 +106,7 @@ def _counts(decided: "Sequence[Decided]") -> str:
     return f"{count_words(len(decided), 'claim')}: " + ", ".join(f"{counts[status]} {status}" for status in STATUSES)
 
 
-def _print_table(decided: "Sequence[Decided]", chosen: "Sequence[Paper]") -> None:
+def _print_table(decided: "Sequence[Decided]", chosen: "Sequence[Paper]", minutes: float) -> None:
     """One table for each paper, wrapped to the terminal, or wide where the output is no terminal."""
     from rich.console import Console
     from rich.table import Table
@@ -128,7 +128,7 @@ def _print_table(decided: "Sequence[Decided]", chosen: "Sequence[Paper]") -> Non
         console.print(Text(paper.title, style="bold"))
         console.print(table)
         console.print()
-    console.print(_counts(decided))
+    console.print(f"{_counts(decided)}; one run of all of it: {minutes / 60:.1f} hours on one H200")
 
 
 def _plan_words(planned: "Plan") -> str:

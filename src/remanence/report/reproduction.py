@@ -11,7 +11,7 @@ from remanence.experiments.outcome import Figure, Series
 from remanence.report.document import environment, page_parts
 from remanence.report.figures import Rendered, rendered
 from remanence.report.overview import overview
-from remanence.reproduction import STATUSES, Archive, Decided, Paper, Printed
+from remanence.reproduction import STATUSES, Archive, Decided, Paper, Printed, total_minutes
 from remanence.reproduction.words import budget_words, contradiction_words, measured_words, number_words
 
 MAX_GALLERY = 2**20  # bytes of a picture
@@ -62,6 +62,7 @@ def render_reproduction(
         statuses=STATUSES,
         counts=[counts[status] for status in STATUSES],
         total=len(decided),
+        hours=total_minutes(decided, archive) / 60,
         plots=[rendered(figure) for figure in against(decided)],
         words=words,
     )

@@ -14,7 +14,7 @@ from remanence.reproduction.criteria import (
     Verdict,
 )
 from remanence.reproduction.paper import Contradiction, Paper, PaperClaim
-from remanence.reproduction.plan import GAPS, Plan, Work, plan_runs, run_plan
+from remanence.reproduction.plan import GAPS, Plan, Work, plan_runs, run_plan, total_minutes
 from remanence.reproduction.pooling import Archive, read_archive
 from remanence.reproduction.table import STATUSES, Decided, Row, Status, decide
 
@@ -44,4 +44,5 @@ __all__ = [
     "plan_runs",
     "read_archive",
     "run_plan",
+    "total_minutes",
 ]

@@ -57,16 +57,7 @@ def plan_runs(
     waiting = [each for each in decided if each.row.status in statuses]
     measured = [each for each in waiting if each.claim.criterion is not None]
     closable = [each for each in measured if not _is_short(each, archive)]
-    missing: dict[str, dict[str, list[Decided]]] = {}  # recipe, label, claims
-    for each in closable:
-        for quantity in each.claim.quantities:
-            made = {experiment.label for experiment in archive.recipes[quantity.recipe](FULL)}
-            for label in made.intersection(quantity.experiments):
-                if seed not in (result.seed for result in archive.results(quantity.recipe, label)):
-                    missing.setdefault(quantity.recipe, {}).setdefault(label, []).append(each)
-    works = sorted(
-        (_work(recipe, labels, archive, seed) for recipe, labels in missing.items()), key=lambda work: -work.minutes
-    )
+    works = sorted(_works(closable, archive, seed), key=lambda work: -work.minutes)
     chosen, left, remaining = list[Work](), list[Work](), minutes
     for work in works:
         fits = work.minutes <= remaining
@@ -78,6 +69,27 @@ def plan_runs(
         unmeasured=len(waiting) - len(measured),
         short=len(measured) - len(closable),
     )
+
+
+def total_minutes(decided: Sequence[Decided], archive: Archive) -> float:
+    """One run of everything that the claims rest on, or would, on one H200."""
+    unmeasured: dict[str | None, float] = {}
+    for each in decided:
+        if each.claim.criterion is None:
+            unmeasured[each.claim.recipe] = max(each.claim.minutes, unmeasured.get(each.claim.recipe, 0.0))
+    return sum(work.minutes for work in _works(decided, archive, seed=None)) + sum(unmeasured.values())
+
+
+def _works(decided: Sequence[Decided], archive: Archive, seed: int | None) -> Iterator[Work]:
+    """The experiments that the claims rest on, by recipe; with a seed, those that have no result of it."""
+    missing: dict[str, dict[str, list[Decided]]] = {}  # recipe, label, claims
+    for each in decided:
+        for quantity in each.claim.quantities:
+            made = {experiment.label for experiment in archive.recipes[quantity.recipe](FULL)}
+            for label in made.intersection(quantity.experiments):
+                if seed is None or seed not in (one.seed for one in archive.results(quantity.recipe, label)):
+                    missing.setdefault(quantity.recipe, {}).setdefault(label, []).append(each)
+    return (_work(recipe, labels, archive, seed or 0) for recipe, labels in missing.items())
 
 
 def _is_short(each: Decided, archive: Archive) -> bool:
