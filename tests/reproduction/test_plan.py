@@ -56,7 +56,7 @@ def test_claims_of_one_recipe_are_one_run() -> None:
 
 
 def test_minutes_are_those_of_earlier_results() -> None:
-    earlier = made_result(2.0, recipe="made2020.a", seconds=180.0, seed=1, low=0.5, high=3.0, scale="full")
+    earlier = made_result(0.5, recipe="made2020.a", seconds=180.0, seed=1)
     waiting = claim("made2020.a", minutes=50)
     (work,) = planned(waiting, results=[earlier], statuses=["reproduced"]).chosen
     assert work.minutes == 3
