@@ -161,8 +161,8 @@ CLAIMS = (
         minutes=3,
     ),
     PaperClaim(
-        where="main text, DP on MNIST",
-        text="DP-GD with moderate epsilon prevents reconstruction.",
+        where="abstract, DP on MNIST",
+        text="Differential privacy prevents reconstruction, here by DP-GD at epsilon 1 to 100.",
         criterion=UpperBound(
             quantities=quantities("balle2022.dp_mnist", ["epsilon 100", "epsilon 10", "epsilon 1"], "share found"),
             bound=0.01,
