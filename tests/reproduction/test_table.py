@@ -107,6 +107,15 @@ def test_a_comparison_needs_both_sides() -> None:
     assert row(claim, made_result(2.0), made_result(3.0, label="two")).status == "contradicted"
 
 
+def test_what_is_compared_is_of_the_same_seeds() -> None:
+    claim = replace(CLAIM, criterion=Exceeds(larger=(quantity("one"),), smaller=(quantity("two"),)))
+    ours = [made_result(4.0, seed=1), made_result(100.0, seed=2), made_result(2.0, label="two", seed=1)]
+    found = row(claim, *ours)
+    assert (found.ours, found.seeds) == (2.0, (1,))
+    apart = row(claim, made_result(4.0, seed=1), made_result(2.0, label="two", seed=5))
+    assert (apart.ours, apart.seeds) == (2.0, (1, 5))
+
+
 def test_a_result_without_a_budget_has_its_recipes() -> None:
     recipes = {"made2020.table": made_recipe("one", budget=Budget(records=(1, 10)))}
     found = row(CLAIM, made_result(1.0), recipes=recipes)

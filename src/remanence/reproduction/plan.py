@@ -94,8 +94,8 @@ def _works(decided: Sequence[Decided], archive: Archive, seed: int | None) -> It
 
 def _is_short(each: Decided, archive: Archive) -> bool:
     """Whether a claim has results of full scale and would stay `smaller` with more of them."""
-    pooled = [archive.pooled(quantity) for quantity in each.claim.quantities]
-    if each.row.status != "smaller" or not all(found is not None and found.full_scale for found in pooled):
+    found = archive.pooled_together(each.claim.quantities)
+    if each.row.status != "smaller" or not found or not all(pooled.full_scale for pooled in found):
         return False
     budgets = [
         made.budget.fractions()

@@ -1,6 +1,6 @@
 """The committed results, and one estimate of each quantity from all their seeds."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
@@ -62,13 +62,25 @@ class Archive:
                 by_seed.setdefault(result.seed, result)
         return list(by_seed.values())
 
-    def pooled(self, quantity: Quantity) -> Pooled | None:
-        """The estimate of a quantity over seeds and repetitions; None where no result has it."""
+    def pooled_together(self, quantities: Sequence[Quantity]) -> list[Pooled] | None:
+        """The estimates of quantities that are compared: over the seeds that all have, where there are any; None where
+        one has no result."""
+        found = [pooled for each in quantities if (pooled := self.pooled(each)) is not None]
+        if not found or len(found) < len(quantities):
+            return None
+        common = set.intersection(*(set(each.seeds) for each in found))
+        if not common or not all(each.full_scale == found[0].full_scale for each in found):
+            return found
+        return [pooled for each in quantities if (pooled := self.pooled(each, seeds=common)) is not None]
+
+    def pooled(self, quantity: Quantity, *, seeds: Collection[int] | None = None) -> Pooled | None:
+        """The estimate of a quantity over seeds, all or these, and repetitions; None where no result has it."""
         for scale in (FULL, "small"):
             found = [
                 (result, estimate)
                 for label in quantity.experiments
                 for result in self.results(quantity.recipe, label, scale=scale)
+                if seeds is None or result.seed in seeds
                 if (estimate := estimates(result).get(quantity.name.casefold())) is not None
             ]
             if found:

@@ -53,11 +53,9 @@ def decide(papers: Sequence[Paper], archive: Archive) -> list[Decided]:
 
 def _row(paper: Paper, claim: PaperClaim, archive: Archive) -> Row:
     criterion = claim.criterion
-    pooled = [archive.pooled(each) for each in claim.quantities]
-    found = [each for each in pooled if each is not None]
-    complete = len(found) == len(pooled) > 0
-    budget = _budget(found, archive) if complete else {}
-    ours = criterion.ours([each.estimate for each in found]) if criterion and complete else None
+    found = archive.pooled_together(claim.quantities)
+    budget = _budget(found, archive) if found else {}
+    ours = criterion.ours([each.estimate for each in found]) if criterion and found else None
     return Row(
         paper=paper.name,
         where=claim.where,
@@ -67,9 +65,9 @@ def _row(paper: Paper, claim: PaperClaim, archive: Archive) -> Row:
         low=number(ours.low) if ours else None,
         high=number(ours.high) if ours else None,
         chance=number(ours.chance) if ours else None,
-        seeds=tuple(sorted({seed for each in found for seed in each.seeds})) if complete else (),
+        seeds=tuple(sorted({seed for each in found or () for seed in each.seeds})),
         budget=budget,
-        status=_status(claim, found, budget) if complete else "not run",
+        status=_status(claim, found, budget) if found else "not run",
         recipe=next(iter(claim.recipes), None),
         minutes=round(_minutes(claim, archive), 1),
     )
