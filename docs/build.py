@@ -3,8 +3,8 @@
     python docs/build.py            rewrite every region between `<!-- generated: NAME -->` and `<!-- end -->`
     python docs/build.py --check    change nothing; the exit code is 1 where a region is not current
 
-NAME is `fields MODULE.CLASS`, `recipes PAPER`, `results PAPER`, `claims`, `headlines`, `decisions` or `layers`. The
-pictures are made by `docs/plots.py`; `make docs` runs both.
+NAME is `fields MODULE.CLASS`, `recipes PAPER`, `results PAPER`, `reproduction`, `contradictions`, `headlines`,
+`decisions` or `layers`. The pictures are made by `docs/plots.py`; `make docs` runs both.
 """
 
 import argparse
@@ -17,12 +17,18 @@ import re
 import sys
 import textwrap
 import tokenize
+from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 from result_rows import DAGGER, RESULTS, Row, read_results, read_rows, row
 
+from remanence.reproduction import STATUSES, Decided, decide, read_archive
+from remanence.reproduction import Row as PaperRow
+from remanence.reproduction.words import budget_words, contradiction_words, measured_words, number_words
 from remanence_recipes import RECIPES
+from remanence_recipes.papers import PAPERS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), RESULTS / "README.md"])
@@ -162,21 +168,62 @@ def _numbers(row: Row) -> tuple[str, ...]:
     return row.quantity.name, row.printed, row.quantity.ours, row.interval, row.chance
 
 
-def claims() -> str:
-    """Every number that a paper prints, and ours."""
-    rows = [row for row in read_rows() if row.printed]
-    counts = ", ".join(
-        f"{sum(row.status == status for row in rows)} {status}"
-        for status in ("beaten", "reproduced", "smaller", "missed")
+@cache
+def decided() -> list[Decided]:
+    """Every claim of the papers, decided by the committed results."""
+    return decide(PAPERS, read_archive(RESULTS, RECIPES))
+
+
+def reproduction() -> str:
+    """Every claim of the papers with its status, as `remanence reproduce` prints it."""
+    header = (
+        "where",
+        "claim",
+        "printed",
+        "ours (95 % interval)",
+        "chance",
+        "seeds",
+        "budget",
+        "status",
+        "recipe",
+        "min",
+    )
+    parts = [f"{_counted(decided())}.\n"]
+    for paper in PAPERS:
+        mine = [each for each in decided() if each.row.paper == paper.name]
+        rows = (_cells(each.row) for each in mine)
+        parts.append(f"\n**{paper.title}.** {_counted(mine)}.\n\n{table(header, rows)}")
+    return "".join(parts)
+
+
+def _counted(some: list[Decided]) -> str:
+    counts = Counter(each.row.status for each in some)
+    return f"{len(some)} claims: " + ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
+
+
+def _cells(row: PaperRow) -> tuple[str, ...]:
+    return (
+        row.where,
+        row.claim,
+        number_words(row.printed),
+        measured_words(row),
+        number_words(row.chance),
+        ", ".join(map(str, row.seeds)),
+        budget_words(row),
+        row.status,
+        f"`{row.recipe}`",
+        f"{row.minutes:g}",
     )
 
-    def cells(row: Row) -> tuple[str, ...]:
-        name, *numbers = _numbers(row)
-        where = row.claim.where if row.claim else ""
-        return f"`{row.file.replace('/', '.')}`", row.result.label, f"{name} ({where})", *numbers, row.status
 
-    header = ("recipe", "experiment", "quantity", "printed", "ours", "95 % interval", "chance", "status")
-    return f"{len(rows)} printed numbers: {counts}.\n\n{_explained(table(header, (cells(row) for row in rows)))}"
+def contradictions() -> str:
+    """A paragraph for every claim that our results contradict."""
+    return "\n".join(
+        f"- **{each.row.paper}, {each.row.where}.** {reason.says} {contradiction_words(reason, each.row)} "
+        f"*What decides:* {reason.decides}\n"
+        for each in decided()
+        if each.row.status == "contradicted" and (reason := each.claim.contradiction)
+    )
 
 
 def _explained(text: str) -> str:
@@ -224,7 +271,8 @@ def region(name: str) -> str:
         "fields": fields,
         "recipes": recipes,
         "results": results,
-        "claims": claims,
+        "reproduction": reproduction,
+        "contradictions": contradictions,
         "decisions": decisions,
         "layers": layers,
         "headlines": headlines,

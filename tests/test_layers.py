@@ -26,6 +26,7 @@ LAYERS = [  # lowest first
     {"diagnostics"},
     {"metrics"},
     {"experiments"},
+    {"reproduction"},
     {"report"},
     {"auditing"},
     {"cli"},

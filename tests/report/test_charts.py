@@ -152,3 +152,12 @@ def test_ticks_are_few_and_inside(log: bool, low: float, high: float) -> None:
     assert len(found) <= 9
     assert all(low - 0.01 * abs(low) - 1e-9 <= value <= high + 0.01 * abs(high) + 1e-9 for value in found)
     assert not log or all(f"{value:e}"[0] in "1235" for value in found)
+
+
+def test_a_level_is_a_line_among_points_too() -> None:
+    given = [series([1.0, 3.0, 2.0]), series([1.0, 3.0], x=[0, 2], role="chance")]
+    svg = chart(made_figure("points", series=given))
+    assert not [path for path in paths(svg, "line ours c0") if "L" in path]  # but for the sample in the key
+    (line,) = [path for path in paths(svg, "line chance d0") if "L" in path]
+    assert len(corners(line)) == 2
+    assert paths(svg, "mark chance d0") == []

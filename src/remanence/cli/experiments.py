@@ -156,7 +156,7 @@ def run_experiments(experiments: "Sequence[Experiment]", job: "Job", *, as_json:
                 write_page(job.page, run, redact=job.redact)
                 results.append(result)
                 if not as_json:
-                    print(_sentence(result), file=out, flush=True)
+                    print(sentence(result), file=out, flush=True)
     except BadInput as error:
         if not results:
             raise
@@ -185,7 +185,7 @@ def _stdout_of_others(*, dropped: bool) -> Iterator[None]:
         yield
 
 
-def _sentence(result: "Result") -> str:
+def sentence(result: "Result") -> str:
     from remanence.report import verdict
 
     attack = result.attack

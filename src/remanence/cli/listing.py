@@ -19,7 +19,7 @@ def show_schema(
     of_audit: Annotated[bool, typer.Option("--audit", help="The schema of an audit's report.json.")] = False,
     of_record: Annotated[bool, typer.Option("--record", help="The schema of an audit's record.json.")] = False,
 ) -> None:
-    """Print the JSON schema of results.json, or of a file of an audit."""
+    """Print the JSON schema of results.json or of an audit."""
     from remanence.auditing.answer.record import record_schema
     from remanence.auditing.answer.report import schema as audit_schema
     from remanence.experiments.results import schema

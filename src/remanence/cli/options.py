@@ -14,10 +14,11 @@ import typer
 from remanence.errors import BadInput, printable, unknown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from remanence.execution import Local, Ray
     from remanence.experiments import Recipe
+    from remanence.reproduction import Paper
 
 
 def one_of(*names: str) -> "Callable[[], list[str]]":
@@ -80,6 +81,14 @@ def recipes() -> "Mapping[str, Recipe]":
 
     recipes: Mapping[str, Recipe] = import_module("remanence_recipes").RECIPES
     return recipes
+
+
+def papers() -> "Sequence[Paper]":
+    """The papers with all their claims, which come with the recipes."""
+    from importlib import import_module
+
+    papers: Sequence[Paper] = import_module("remanence_recipes.papers").PAPERS
+    return papers
 
 
 def command_line() -> str:

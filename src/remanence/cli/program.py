@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from remanence import progress
-from remanence.cli import audit, experiments, inspection, listing
+from remanence.cli import audit, experiments, inspection, listing, reproduce
 from remanence.cli.interruption import exit_code, terminable
 from remanence.cli.options import examples
 from remanence.errors import MAX_MESSAGE, BadInput, printable
@@ -43,6 +43,14 @@ app.command(
 app.command(epilog=examples("remanence report runs/demo", "remanence report runs/demo --out page.html --redact"))(
     experiments.report
 )
+app.command(
+    epilog=examples(
+        "remanence reproduce",
+        "remanence reproduce balle2022 --only not-run",
+        "remanence reproduce --page reproduction.html",
+        "remanence reproduce --minutes 30 --device cuda",
+    ),
+)(reproduce.reproduce)
 app.command(
     "schema",
     epilog=examples("remanence schema --audit > audit.schema.json"),

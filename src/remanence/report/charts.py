@@ -64,12 +64,12 @@ def _curve(series: Series, name: str, across: Scale, up: Scale, *, joined: bool)
     shown = [point for point in points if point]
     few = len(shown) <= SPARSE
     parts = [_reach(series, points, name, up, few=few)]
-    alone = series.role in ("printed", "flagged")
-    if series.role in ("chance", "limit") and len({x for x, _ in shown}) == 1:  # one value is a level
+    alone, level = series.role in ("printed", "flagged"), series.role in ("chance", "limit")
+    if level and len({x for x, _ in shown}) == 1:  # one value is a level
         return f'<path class="line {name}" d="M{LEFT} {shown[0][1]:.1f}H{WIDTH - RIGHT}"/>'
-    if joined and not alone:
+    if (joined or level) and not alone:
         parts.append(f'<path class="line {name}" d="{_path(points)}"/>')
-    if not joined or alone or (few and series.role == "ours"):
+    if alone or (not joined and not level) or (few and series.role == "ours"):
         size = RING if series.role == "flagged" else 3.6 if few else 2.2
         parts.append(f'<path class="mark {name}" d="{"".join(_mark(name, x, y, size) for x, y in shown)}"/>')
     return "".join(parts)

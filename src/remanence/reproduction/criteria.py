@@ -1,0 +1,233 @@
+"""Criteria: which measured quantities decide a claim of a paper, and how.
+
+What is not met is missed only where its interval excludes the claim too; else it is open.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+from typing import Literal, Protocol, TypeAlias, final
+
+from remanence.errors import BadInput
+from remanence.experiments.claim import Claim
+
+BETTER = 0.1  # by more than this fraction of the printed number, ours beats it
+NEAR = 0.01  # by less than this fraction of a bound, ours is there
+Verdict: TypeAlias = Literal["beaten", "met", "missed", "open"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """A number in the results of a recipe: the name of a measure or of a score (`mean mse`, `share found`).
+
+    Several `experiments` are repetitions of one, such as victims, over which it is averaged.
+    """
+
+    recipe: str
+    experiments: tuple[str, ...]  # labels
+    name: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A measured number with its 95 % interval and the level that chance reaches."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    chance: float | None = None
+
+
+class Criterion(Protocol):
+    """A test of measured quantities."""
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]: ...
+
+    @property
+    def printed(self) -> float | None:
+        """The number in the paper, where it prints one."""
+        ...
+
+    @property
+    def less_effort_suffices(self) -> bool:
+        """Whether an attack that meets it with less effort than the paper's meets it all the more."""
+        ...
+
+    def verdict(self, found: Sequence[Estimate], /) -> Verdict:
+        """What the estimates, in the order of `quantities`, say."""
+        ...
+
+    def ours(self, found: Sequence[Estimate], /) -> Estimate:
+        """The number that stands for them in the table: of a comparison, the ratio that decides."""
+        ...
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Printed:
+    """Ours is no worse than a printed number by more than the claim's tolerance, and beats it by more than a tenth."""
+
+    quantity: Quantity
+    claim: Claim
+
+    def __post_init__(self) -> None:
+        if self.claim.printed is None:
+            message = f"the claim about `{self.claim.quantity}` prints no number: use LowerBound or UpperBound"
+            raise BadInput(message, code="empty", argument="claim")
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return (self.quantity,)
+
+    @property
+    def printed(self) -> float | None:
+        return self.claim.printed
+
+    @property
+    def less_effort_suffices(self) -> bool:
+        return self.claim.higher_is_better is not None
+
+    def verdict(self, found: Sequence[Estimate]) -> Verdict:
+        value, printed, up = found[0].value, self.claim.printed or 0.0, self.claim.higher_is_better
+        if not self.claim.holds(value):
+            bounds = (found[0].low, found[0].high)
+            return "open" if any(self.claim.holds(each) for each in bounds if each is not None) else "missed"
+        gain = value - printed if up else printed - value
+        return "beaten" if up is not None and gain > BETTER * abs(printed) else "met"
+
+    def ours(self, found: Sequence[Estimate]) -> Estimate:
+        return found[0]
+
+    def within(self, rtol: float) -> "Printed":
+        """The same with another tolerance."""
+        return replace(self, claim=replace(self.claim, rtol=rtol))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LowerBound:
+    """Every quantity is at least `bound`, but for a hundredth of it; `printed` where the paper prints it."""
+
+    quantities: tuple[Quantity, ...]
+    bound: float
+    printed: float | None = None
+    less_effort_suffices: bool = False
+
+    def verdict(self, found: Sequence[Estimate]) -> Verdict:
+        bound = self.bound - NEAR * abs(self.bound)
+        wrong = [each for each in found if each.value < bound]
+        return "met" if not wrong else "open" if all(_upper(each) >= bound for each in wrong) else "missed"
+
+    def ours(self, found: Sequence[Estimate]) -> Estimate:
+        return min(found, key=lambda each: each.value)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class UpperBound:
+    """Every quantity is at most `bound`, but for a hundredth of it; `printed` where the paper prints it."""
+
+    quantities: tuple[Quantity, ...]
+    bound: float
+    printed: float | None = None
+    less_effort_suffices: bool = False
+
+    def verdict(self, found: Sequence[Estimate]) -> Verdict:
+        bound = self.bound + NEAR * abs(self.bound)
+        wrong = [each for each in found if each.value > bound]
+        return "met" if not wrong else "open" if all(_lower(each) <= bound for each in wrong) else "missed"
+
+    def ours(self, found: Sequence[Estimate]) -> Estimate:
+        return max(found, key=lambda each: each.value)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AboveChance:
+    """The interval of a quantity lies above what chance reaches; open where it includes that."""
+
+    quantity: Quantity
+    printed: None = None
+    less_effort_suffices: bool = False
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return (self.quantity,)
+
+    def verdict(self, found: Sequence[Estimate]) -> Verdict:
+        (each,) = found
+        chance = each.chance or 0.0
+        return "met" if _lower(each) > chance else "open" if _upper(each) > chance else "missed"
+
+    def ours(self, found: Sequence[Estimate]) -> Estimate:
+        return found[0]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Exceeds:
+    """Each of the larger quantities exceeds `factor` times each of the smaller ones."""
+
+    larger: tuple[Quantity, ...]
+    smaller: tuple[Quantity, ...]
+    factor: float = 1.0
+    printed: None = None
+    less_effort_suffices: bool = False
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return (*self.larger, *self.smaller)
+
+    def verdict(self, found: Sequence[Estimate]) -> Verdict:
+        return _ordered(self._pairs(found), self.factor)
+
+    def ours(self, found: Sequence[Estimate]) -> Estimate:
+        return _smallest_ratio(self._pairs(found))
+
+    def _pairs(self, found: Sequence[Estimate]) -> list[tuple[Estimate, Estimate]]:
+        return list(product(found[: len(self.larger)], found[len(self.larger) :]))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Increasing:
+    """The quantities grow in their order."""
+
+    quantities: tuple[Quantity, ...]
+    printed: None = None
+    less_effort_suffices: bool = False
+
+    def verdict(self, found: Sequence[Estimate]) -> Verdict:
+        return _ordered(_neighbours(found))
+
+    def ours(self, found: Sequence[Estimate]) -> Estimate:
+        return _smallest_ratio(_neighbours(found))
+
+
+def _neighbours(found: Sequence[Estimate]) -> list[tuple[Estimate, Estimate]]:
+    return [(after, before) for before, after in pairwise(found)]
+
+
+def _ordered(pairs: Sequence[tuple[Estimate, Estimate]], factor: float = 1.0) -> Verdict:
+    """Whether the first of each pair exceeds `factor` times the second, or where not, their intervals overlap."""
+    wrong = [(one, other) for one, other in pairs if not one.value > factor * other.value]
+    overlap = (_upper(one) > factor * _lower(other) for one, other in wrong)
+    return "met" if not wrong else "open" if all(overlap) else "missed"
+
+
+def _lower(each: Estimate) -> float:
+    return each.value if each.low is None else each.low
+
+
+def _upper(each: Estimate) -> float:
+    return each.value if each.high is None else each.high
+
+
+def _smallest_ratio(pairs: Sequence[tuple[Estimate, Estimate]]) -> Estimate:
+    """The ratio of the pair that is nearest to failing, 1 by chance; the first number where one is not positive."""
+    if any(other.value <= 0 for _, other in pairs):
+        return pairs[0][0]
+    return Estimate(value=min(one.value / other.value for one, other in pairs), chance=1.0)

@@ -1,0 +1,103 @@
+"""The claims of Shahin Shamsabadi, Hayes, Balle and Weller (2023), in the order of the paper.
+
+The initial weights of its four runs are not published: our means over initialisations stand against the means of the
+four.
+"""
+
+from remanence.reproduction import AboveChance, Exceeds, Paper, PaperClaim, UpperBound
+from remanence_recipes.claims import measures, printed, quantities, quantity
+from remanence_recipes.mnemonist2023.figures import AGREEMENT, GAIN, RELU, SELECTED, SIGMOID, WINS
+
+MANY, STORAGE = "mnemonist2023.figure1_initialisations", "mnemonist2023.figure5_storage"
+START = "many first weights"
+
+CLAIMS = (
+    PaperClaim(
+        where="figure 1, ReLU",
+        text="Over 20 initialisations the error of RecoNN lies between 0.05 and 0.29.",
+        recipe=MANY,
+        minutes=22,
+    ),
+    PaperClaim(
+        where="figure 1, sigmoid",
+        text="With sigmoid it is about 0.03 for all of them.",
+        criterion=printed(MANY, START, SIGMOID),
+        minutes=22,
+    ),
+    PaperClaim(
+        where="figure 1",
+        text="ReLU networks are reconstructed worse than sigmoid ones.",
+        criterion=Exceeds(larger=measures(MANY, START, [RELU]), smaller=measures(MANY, START, [SIGMOID])),
+        minutes=22,
+    ),
+    PaperClaim(
+        where="figure 2",
+        text="Four single images: 0.05 to 0.31 with ReLU, 0.02 to 0.03 with sigmoid.",
+        recipe="mnemonist2023.figure9_gallery",
+        minutes=2,
+    ),
+    PaperClaim(
+        where="table 3, RecoNN",
+        text="Mean error (MAE + MSE) of RecoNN over the four runs.",
+        criterion=printed(MANY, START, RELU),
+        minutes=22,
+    ),
+    PaperClaim(
+        where="table 3, Mnemonist-RecoNN",
+        text="Mean error of Mnemonist-RecoNN over the four runs.",
+        criterion=printed(MANY, START, SELECTED),
+        minutes=22,
+    ),
+    PaperClaim(
+        where="table 3, gain",
+        text="Relative gain of Mnemonist-RecoNN: 14.8, 11.8, 19.6 and 11.9 %.",
+        criterion=printed(MANY, START, GAIN),
+        minutes=22,
+    ),
+    PaperClaim(
+        where="table 3, four of four",
+        text="It gains in every run.",
+        criterion=printed(MANY, START, WINS),
+        minutes=22,
+    ),
+    PaperClaim(
+        where="figure 5",
+        text="With ReLU fewer rows of the first layer store a target than with sigmoid.",
+        criterion=Exceeds(
+            larger=quantities(STORAGE, ["sigmoid"], "rows that store a record, step 1"),
+            smaller=quantities(STORAGE, ["ReLU"], "rows that store a record, step 1"),
+        ),
+    ),
+    PaperClaim(
+        where="footnote 3",
+        text="With sigmoid hardly any target, 2 of 1,000, is stored by no row.",
+        criterion=UpperBound(
+            quantities=(quantity(STORAGE, "sigmoid", "records that no row stores"),), bound=0.002, printed=0.002
+        ),
+    ),
+    PaperClaim(
+        where="figure 7",
+        text="Rows that store more targets help the reconstruction more.",
+        criterion=AboveChance(quantity=quantity("mnemonist2023.figure7_importance", "importance of rows", AGREEMENT)),
+        minutes=6,
+    ),
+    PaperClaim(
+        where="section 5.2",
+        text="A row that stores over 90 % of the targets has the coefficient -0.03, one that stores under 25 % +0.01.",
+        recipe="mnemonist2023.figure7_importance",
+        minutes=6,
+    ),
+    PaperClaim(
+        where="figure 9",
+        text="Single images are reconstructed better by Mnemonist-RecoNN.",
+        criterion=AboveChance(
+            quantity=quantity("mnemonist2023.figure9_gallery", "side by side", "targets read better")
+        ),
+        minutes=2,
+    ),
+)
+PAPER = Paper(
+    name="mnemonist2023",
+    title="Shahin Shamsabadi, Hayes, Balle, Weller: Mnemonist, Locating Model Parameters that Memorize (UAI 2023)",
+    claims=CLAIMS,
+)

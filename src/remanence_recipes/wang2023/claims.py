@@ -1,0 +1,170 @@
+"""The claims of Wang, Lee and Lei (2023), in the order of the paper. Figure 2 was digitised."""
+
+from remanence.reproduction import Exceeds, Increasing, LowerBound, Paper, PaperClaim, UpperBound
+from remanence_recipes.claims import measures, printed, quantities, quantity, target
+from remanence_recipes.wang2023.planted import REPORTED
+from remanence_recipes.wang2023.rates import DEVIATION
+
+FIGURE_2, PLANTED = "wang2023.figure2", "planted pairs"
+PAIRS = "wang2023.figure3_mnist"
+HERMITE = "Hermite coefficients"
+CURVES = {
+    "head, x²+x³": "gradient of the last layer, x²+x³",
+    "rows, x²+x³": "gradient of the first layer, x²+x³",
+    "rows, tanh": "gradient of the first layer, tanh",
+    "rows, sigmoid": "gradient of the first layer, sigmoid",
+}
+
+CLAIMS = (
+    PaperClaim(
+        where="section 3, linear",
+        text="With a linear activation a gradient determines only one combination of the batch.",
+        criterion=UpperBound(
+            quantities=measures("wang2023.linear_caveat", "what remains", ["rank of the gradient, linear"]), bound=1.0
+        ),
+    ),
+    PaperClaim(
+        where="section 3, quadratic",
+        text="With a quadratic one it determines only the span: other vectors give the same gradient.",
+        criterion=UpperBound(
+            quantities=measures(
+                "wang2023.linear_caveat", "what remains", ["other vectors, same gradient of the first layer"]
+            ),
+            bound=1e-9,
+        ),
+    ),
+    PaperClaim(
+        where="remark 1",
+        text="Without a bias on the output, records with the label that the network expects are lost.",
+        recipe="wang2023.activations",
+        minutes=1,
+    ),
+    PaperClaim(
+        where="remark 3",
+        text="Odd activations (tanh, sigmoid) have no second moment; the third identifies the batch.",
+        criterion=UpperBound(
+            quantities=measures(
+                "wang2023.activations", "error", ["tanh, the paper's estimator", "sigmoid, the paper's estimator"]
+            ),
+            bound=0.5,
+        ),
+    ),
+    PaperClaim(
+        where="remark 4",
+        text="ReLU and leaky ReLU have no third moment; the fourth identifies the batch.",
+        criterion=LowerBound(
+            quantities=measures("wang2023.activations", HERMITE, ["ReLU, order", "leaky ReLU, order"]), bound=4.0
+        ),
+    ),
+    PaperClaim(
+        where="theorem 5.1",
+        text="The error falls as the square root of features over rows: distance of the exponent from 1/2.",
+        criterion=UpperBound(
+            quantities=(quantity("wang2023.rates", "no noise", DEVIATION),),
+            bound=target("wang2023.rates", "no noise", DEVIATION),
+        ),
+    ),
+    PaperClaim(
+        where="corollary 5.2, ReLU",
+        text="The error does not grow with depth: six layers within a factor of two of two layers.",
+        criterion=Exceeds(
+            larger=measures("wang2023.depth", PLANTED, ["ReLU, exact span, 2 layers"]),
+            smaller=measures("wang2023.depth", PLANTED, ["ReLU, exact span, 6 layers"]),
+            factor=0.5,
+        ),
+    ),
+    PaperClaim(
+        where="corollary 5.2, tanh",
+        text="The same with tanh, whose layers are inverted.",
+        criterion=Exceeds(
+            larger=measures("wang2023.depth", PLANTED, ["tanh, exact span, 2 layers"]),
+            smaller=measures("wang2023.depth", PLANTED, ["tanh, exact span, 6 layers"]),
+            factor=0.5,
+        ),
+    ),
+    *(
+        PaperClaim(
+            where=f"figure 2, d = {d}",
+            text=f"Error of two unit vectors of {d} features: {words}.",
+            criterion=printed(FIGURE_2, PLANTED, f"{curve}, d = {d}"),
+        )
+        for curve, words in CURVES.items()
+        for d in REPORTED
+    ),
+    PaperClaim(
+        where="figure 2",
+        text="The error grows with the number of features.",
+        criterion=Increasing(quantities=measures(FIGURE_2, PLANTED, [f"rows, x²+x³, d = {d}" for d in REPORTED])),
+    ),
+    PaperClaim(
+        where="figure 2",
+        text="The gradient of the first layer gives a smaller error than that of the last.",
+        criterion=Exceeds(
+            larger=measures(FIGURE_2, PLANTED, ["head, x²+x³, d = 10"]),
+            smaller=measures(FIGURE_2, PLANTED, [f"rows, x²+x³, d = {d}" for d in REPORTED]),
+        ),
+    ),
+    PaperClaim(
+        where="figure 3, equal labels",
+        text="Pairs of MNIST images with equal labels are reconstructed better the more rows there are.",
+        criterion=Increasing(
+            quantities=quantities(
+                PAIRS, [f"equal labels, {m:,} rows, the paper's estimator" for m in (5000, 3000, 1000)], "mean mse"
+            )
+        ),
+    ),
+    PaperClaim(
+        where="figure 3, different labels",
+        text="So are pairs with different labels.",
+        criterion=Increasing(
+            quantities=quantities(
+                PAIRS, [f"different labels, {m:,} rows, the paper's estimator" for m in (5000, 3000, 1000)], "mean mse"
+            )
+        ),
+    ),
+    PaperClaim(
+        where="figure 3",
+        text="At 5,000 rows the reconstructions are recognised.",
+        criterion=LowerBound(
+            quantities=quantities(
+                PAIRS,
+                [f"{kind} labels, 5,000 rows, the paper's estimator" for kind in ("equal", "different")],
+                "share found",
+            ),
+            bound=0.9,
+        ),
+    ),
+    PaperClaim(
+        where="section 7.1",
+        text="Noise on the gradient changes the constant of the error, not its rate.",
+        criterion=UpperBound(
+            quantities=measures(
+                "wang2023.noise", "the paper's estimator", [f"{DEVIATION}, noise {level}" for level in (1, 3, 10)]
+            ),
+            bound=target("wang2023.noise", "the paper's estimator", f"{DEVIATION}, noise 10"),
+        ),
+    ),
+    PaperClaim(
+        where="slides, features",
+        text="Where the last two layers are fully connected, the features that enter them are reconstructed.",
+        criterion=LowerBound(
+            quantities=measures(
+                "ablations.stein_embeddings", "words in their order", ["tanh, exact span, batches of 2"]
+            ),
+            bound=0.9,
+        ),
+    ),
+    PaperClaim(
+        where="slides, gradient matching",
+        text="The estimate is a good start for gradient matching.",
+        criterion=Exceeds(
+            larger=measures("federated.from_the_tensor", "2 images", ["rms error, estimate"]),
+            smaller=measures("federated.from_the_tensor", "2 images", ["rms error, sharpened"]),
+        ),
+    ),
+)
+PAPER = Paper(
+    name="wang2023",
+    title="Wang, Lee, Lei: Reconstructing Training Data from Model Gradient, Provably (AISTATS 2023)",
+    claims=CLAIMS,
+)

@@ -1,0 +1,239 @@
+"""The claims of Haim et al. (2022) and of Buzaglo et al. (2023), which share the attack by KKT conditions.
+
+Haim's numbers were read off pictures in the authors' notebooks. Buzaglo et al. print test accuracies alone; their other
+claims are orderings.
+"""
+
+from remanence.reproduction import AboveChance, Contradiction, Exceeds, LowerBound, Paper, PaperClaim, UpperBound
+from remanence_recipes.buzaglo2023.published_scores import ABOVE, LISTED, PUBLISHED
+from remanence_recipes.claims import measures, number, printed, quantities, quantity
+from remanence_recipes.weights_alone.evaluation import ACCURACY, FOUND
+
+AT_LENGTH = "buzaglo2023.published"
+TWO, TEN = (
+    tuple(f"{kind}, victim {i}" if i > 1 else kind for i in (1, 2, 3)) for kind in ("two groups", "ten classes")
+)
+COUNT = f"{ABOVE}, {PUBLISHED}"
+TWO_RUNS = ("restarts",)  # the claim is about the two published runs
+FIGURE_4 = "buzaglo2023.figure4_weight_decay"
+LOOKALIKES = Contradiction(
+    says="A reconstruction with an SSIM above 0.4 to its nearest training image is good; such "
+    "images are counted in all figures.",
+    saw="With 500 unrelated photographs in place of candidates, a fraction of {ours} of the training images reaches "
+    "it, and more with more photographs; in the published example it is 17 of 500 with 2,000 candidates.",
+    decides="Our counts of buzaglo2023.published stand against the same candidates on held-out images, which reach "
+    "0.4 for none of 500: by that null the published runs do find records, and the threshold alone shows nothing.",
+)
+
+HAIM = (
+    PaperClaim(
+        where="CIFAR-10 notebook, cell 4",
+        text="Two groups, 500 images, two runs pooled: images with SSIM above 0.4.",
+        criterion=printed(AT_LENGTH, TWO, COUNT).within(0.25),  # a count of 17 has a standard deviation of 4
+        unaffected_by=TWO_RUNS,
+        minutes=21,
+    ),
+    PaperClaim(
+        where="CIFAR-10 notebook, cell 4",
+        text="The best SSIM of them.",
+        criterion=number(0.637, AT_LENGTH, TWO, f"best SSIM, {PUBLISHED}", up=True),
+        unaffected_by=TWO_RUNS,
+        minutes=21,
+    ),
+    PaperClaim(
+        where="CIFAR-10 notebook, cell 4",
+        text="The thirtieth best SSIM of them.",
+        printed=0.322,
+        recipe=AT_LENGTH,
+        minutes=21,
+    ),
+    PaperClaim(
+        where="CIFAR-10 notebook, cell 6",
+        text="Rows of the first layer in place of reconstructions: images with SSIM above 0.4.",
+        printed=4,
+        recipe=AT_LENGTH,
+        minutes=12,
+    ),
+    PaperClaim(
+        where="main claim",
+        text="Training images of a binary classifier are reconstructed from its weights alone: images listed.",
+        criterion=LowerBound(quantities=(quantity(AT_LENGTH, TWO, f"{LISTED}, {PUBLISHED}"),), bound=1.0),
+        unaffected_by=TWO_RUNS,
+        minutes=21,
+    ),
+    PaperClaim(
+        where="section on margins",
+        text="The images on the margin are the ones that are reconstructed.",
+        recipe=AT_LENGTH,
+        minutes=21,
+    ),
+    PaperClaim(
+        where="test accuracy",
+        text="Accuracy of the binary classifier of 500 images.",
+        criterion=printed(AT_LENGTH, TWO, ACCURACY),
+        unaffected_by=TWO_RUNS,
+        minutes=21,
+    ),
+    PaperClaim(
+        where="MNIST notebook",
+        text="Odd and even digits: the best SSIM; that of rows of the first layer is 0.187.",
+        printed=0.239,
+        recipe="haim2022.mnist_binary",
+        minutes=12,
+    ),
+    PaperClaim(
+        where="MNIST",
+        text="Odd and even digits are reconstructed from the weights alone.",
+        criterion=AboveChance(quantity=quantity("haim2022.mnist_binary", "small first layer", f"{FOUND}, KKT")),
+        minutes=12,
+    ),
+)
+BUZAGLO = (
+    PaperClaim(
+        where="section 4, test accuracy",
+        text="Accuracy of the classifier of ten classes, 500 images.",
+        criterion=printed(AT_LENGTH, TEN, ACCURACY),
+        unaffected_by=TWO_RUNS,
+        minutes=21,
+    ),
+    PaperClaim(
+        where="figure 1",
+        text="The best reconstruction of each class resembles its training image.",
+        criterion=AboveChance(
+            quantity=quantity("buzaglo2023.figure1", "best of each class", "best SSIM of a class, KKT")
+        ),
+        minutes=21,
+    ),
+    PaperClaim(
+        where="figure 2",
+        text="Ten classes leak more than two groups, of equally many images: images with SSIM above 0.4.",
+        criterion=Exceeds(
+            larger=(quantity(AT_LENGTH, TEN, COUNT),),
+            smaller=(quantity(AT_LENGTH, TWO, COUNT),),
+        ),
+        unaffected_by=TWO_RUNS,
+        minutes=42,
+    ),
+    PaperClaim(
+        where="figure 3, classes",
+        text="The more classes, the more is reconstructed.",
+        criterion=AboveChance(
+            quantity=quantity(
+                "buzaglo2023.figure3_classes",
+                "classes by records of each",
+                "difference of share found, 10 over 2 classes, KKT",
+            )
+        ),
+        minutes=30,
+    ),
+    PaperClaim(
+        where="figure 3, images",
+        text="The more images of each class, the more of them are reconstructed.",
+        recipe="buzaglo2023.figure3_classes",
+        minutes=30,
+    ),
+    PaperClaim(
+        where="figure 4, C = 10",
+        text="Weight decay from standard initial weights leaks more than small initial weights without it.",
+        criterion=AboveChance(
+            quantity=quantity(
+                FIGURE_4,
+                "weight decay over none",
+                "difference of share found, decay 0.003 over no decay, small first layer, KKT",
+            )
+        ),
+        minutes=12,
+    ),
+    PaperClaim(
+        where="figure 4, baseline",
+        text="Without weight decay from standard initial weights nothing is reconstructed.",
+        criterion=UpperBound(
+            quantities=(quantity(FIGURE_4, "weight decay over none", "share found, no decay, KKT"),), bound=0.01
+        ),
+        minutes=12,
+    ),
+    PaperClaim(
+        where="figure 4, C = 2",
+        text="The same ordering for two classes.",
+        recipe=FIGURE_4,
+        minutes=12,
+    ),
+    PaperClaim(
+        where="figure 5",
+        text="With weight decay more images lie near the boundary, where they are reconstructed.",
+        criterion=UpperBound(
+            quantities=measures("buzaglo2023.figure5_margins", "margins", ["SSIM against the margin, decay 0.01"]),
+            bound=0.0,
+        ),
+        minutes=12,
+    ),
+    PaperClaim(
+        where="section 5",
+        text="It works where the training error is not zero.",
+        recipe=FIGURE_4,
+        minutes=12,
+    ),
+    PaperClaim(
+        where="figure 6",
+        text="CIFAR-100, 5,000 images, width 10,000: a few dozen (of them, at least 24) are reconstructed.",
+        criterion=LowerBound(
+            quantities=quantities(
+                "buzaglo2023.figure6_cifar100",
+                ["5,000 images, width 10,000"],
+                f"{FOUND}, 5000 images, Stationarity",
+            ),
+            bound=24 / 5000,
+        ),
+        minutes=20,
+    ),
+    PaperClaim(
+        where="figure 7",
+        text="An SSIM above 0.4 marks a good reconstruction: unrelated images do not reach it.",
+        criterion=UpperBound(
+            quantities=(
+                quantity("buzaglo2023.figure7_threshold", "around SSIM 0.4", "above 0.4, 500 unrelated images"),
+            ),
+            bound=0.01,
+        ),
+        unaffected_by=("epochs", "iterations", "restarts"),
+        contradiction=LOOKALIKES,
+    ),
+    PaperClaim(
+        where="figure 8",
+        text="The more classes, with 500 images in all, the more are reconstructed.",
+        criterion=AboveChance(
+            quantity=quantity(
+                "buzaglo2023.figure8_fixed_500",
+                "classes, records fixed",
+                "difference of share found, 10 over 2 classes, KKT",
+            )
+        ),
+        minutes=14,
+    ),
+    PaperClaim(
+        where="general losses",
+        text="Regression leaks too, with multipliers of either sign.",
+        criterion=AboveChance(quantity=quantity("haim2022.regression", "weight decay", f"{FOUND}, KKT")),
+        minutes=12,
+    ),
+    PaperClaim(
+        where="footnote 1",
+        text="Multipliers as a² plus a smallest one work as the hinge does.",
+        recipe=AT_LENGTH,
+        minutes=12,
+    ),
+)
+PAPERS = (
+    Paper(
+        name="haim2022",
+        title="Haim, Vardi, Yehudai, Shamir, Irani: Reconstructing Training Data from Trained Neural Networks "
+        "(NeurIPS 2022)",
+        claims=HAIM,
+    ),
+    Paper(
+        name="buzaglo2023",
+        title="Buzaglo, Haim, Yehudai, Vardi, Oz, Nikankin, Irani: Reconstructing Training Data from Multiclass Neural "
+        "Networks (2023)",
+        claims=BUZAGLO,
+    ),
+)

@@ -1,0 +1,82 @@
+"""What measured numbers say about a claim."""
+
+import pytest
+from made_archive import quantity
+from refusals import refused
+
+from remanence.experiments import Claim
+from remanence.reproduction import (
+    AboveChance,
+    Criterion,
+    Estimate,
+    Exceeds,
+    Increasing,
+    LowerBound,
+    Printed,
+    UpperBound,
+    Verdict,
+)
+
+A, B, C = quantity("a"), quantity("b"), quantity("c")
+PAIR = Exceeds(larger=(A,), smaller=(B,))
+
+
+def at(value: float, low: float | None = None, high: float | None = None, chance: float | None = None) -> Estimate:
+    return Estimate(value=value, low=low, high=high, chance=chance)
+
+
+def printed(number: float, *, up: bool | None) -> Printed:
+    return Printed(quantity=A, claim=Claim(quantity="error", higher_is_better=up, printed=number, where="here"))
+
+
+@pytest.mark.parametrize(
+    ("criterion", "found", "verdict"),
+    [
+        (printed(1.0, up=False), [at(0.89)], "beaten"),
+        (printed(1.0, up=False), [at(0.91)], "met"),
+        (printed(1.0, up=False), [at(1.09)], "met"),
+        (printed(1.0, up=False), [at(1.2)], "missed"),
+        (printed(1.0, up=False), [at(1.2, 1.05, 1.4)], "open"),
+        (printed(1.0, up=True), [at(1.2)], "beaten"),
+        (printed(1.0, up=True), [at(0.8, 0.7, 0.85)], "missed"),
+        (printed(1.0, up=None), [at(0.95)], "met"),
+        (printed(1.0, up=None), [at(0.5)], "missed"),
+        (LowerBound(quantities=(A, B), bound=0.9), [at(0.95), at(0.91)], "met"),
+        (LowerBound(quantities=(A, B), bound=0.9), [at(0.95), at(0.8, 0.7, 0.92)], "open"),
+        (LowerBound(quantities=(A,), bound=0.9), [at(0.895)], "met"),
+        (LowerBound(quantities=(A, B), bound=0.9), [at(0.95), at(0.8, 0.7, 0.85)], "missed"),
+        (UpperBound(quantities=(A,), bound=0.1), [at(0.0)], "met"),
+        (UpperBound(quantities=(A,), bound=0.1), [at(0.2, 0.15, 0.3)], "missed"),
+        (UpperBound(quantities=(A,), bound=0.1), [at(0.2, 0.05, 0.3)], "open"),
+        (AboveChance(quantity=A), [at(0.3, 0.2, 0.4, chance=0.1)], "met"),
+        (AboveChance(quantity=A), [at(0.3, 0.05, 0.4, chance=0.1)], "open"),
+        (AboveChance(quantity=A), [at(0.05, 0.0, 0.08, chance=0.1)], "missed"),
+        (PAIR, [at(2.0), at(1.0)], "met"),
+        (PAIR, [at(1.0), at(2.0)], "missed"),
+        (PAIR, [at(1.0, 0.5, 1.8), at(2.0, 1.5, 2.5)], "open"),
+        (Exceeds(larger=(A,), smaller=(B,), factor=3.0), [at(2.0), at(1.0)], "missed"),
+        (Exceeds(larger=(A,), smaller=(B, C)), [at(2.0), at(1.0), at(3.0)], "missed"),
+        (Increasing(quantities=(A, B, C)), [at(1.0), at(2.0), at(3.0)], "met"),
+        (Increasing(quantities=(A, B, C)), [at(1.0), at(3.0), at(2.0)], "missed"),
+    ],
+)
+def test_verdicts(criterion: Criterion, found: list[Estimate], verdict: Verdict) -> None:
+    assert criterion.verdict(found) == verdict
+
+
+def test_the_number_in_the_table_is_the_one_that_decides() -> None:
+    assert Exceeds(larger=(A,), smaller=(B, C)).ours([at(6.0), at(1.0), at(3.0)]) == at(2.0, chance=1.0)
+    assert Increasing(quantities=(A, B, C)).ours([at(1.0), at(3.0), at(6.0)]) == at(2.0, chance=1.0)
+    assert LowerBound(quantities=(A, B), bound=0.5).ours([at(0.9), at(0.6)]) == at(0.6)
+    assert UpperBound(quantities=(A, B), bound=0.5).ours([at(0.1), at(0.2)]) == at(0.2)
+    assert PAIR.ours([at(1.0), at(0.0)]) == at(1.0)  # no ratio to zero
+
+
+def test_a_printed_number_is_needed() -> None:
+    with refused("empty", "claim"):
+        Printed(quantity=A, claim=Claim(quantity="error", higher_is_better=True, target=1.0, where="ours"))
+
+
+def test_a_tolerance_can_be_another() -> None:
+    wide = printed(10.0, up=True).within(0.5)
+    assert (printed(10.0, up=True).verdict([at(6.0)]), wide.verdict([at(6.0)])) == ("missed", "met")

@@ -1,0 +1,147 @@
+"""The planner fits runs into minutes, the longest first; runs write results one by one, and go on after a cut."""
+
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_archive import made_archive, made_recipe, made_result, paper, quantity
+from tiny_experiments import tiny_measurement
+
+from remanence.experiments import Budget, Recipe
+from remanence.experiments.results import dump_results, parse_results
+from remanence.reproduction import (
+    PaperClaim,
+    Plan,
+    UpperBound,
+    Work,
+    decide,
+    plan_runs,
+    read_archive,
+    run_plan,
+    total_minutes,
+)
+from remanence.reproduction.plan import write_result
+
+
+def claim(recipe: str, label: str = "one", *, name: str = "error", **changes: Any) -> PaperClaim:
+    criterion = UpperBound(quantities=(quantity(label, recipe=recipe, name=name),), bound=1.0)
+    return PaperClaim(where="here", text="It is small.", criterion=criterion, **changes)
+
+
+def planned(*claims: PaperClaim, results: Any = (), recipes: dict[str, Recipe] | None = None, **options: Any) -> Plan:
+    known = {f"made2020.{name}": made_recipe("one", "two") for name in "abc"} | (recipes or {})
+    archive = made_archive(*results, recipes=known)
+    return plan_runs(decide([paper(*claims)], archive), archive, **({"minutes": inf, "seed": 3} | options))
+
+
+def names(works: tuple[Work, ...]) -> list[str]:
+    return [work.recipe for work in works]
+
+
+def test_what_fits_is_chosen_the_longest_first() -> None:
+    claims = [claim("made2020.a", minutes=5), claim("made2020.b", minutes=20), claim("made2020.c", minutes=12)]
+    everything = planned(*claims)
+    assert names(everything.chosen) == ["made2020.b", "made2020.c", "made2020.a"]
+    assert everything.minutes == 37
+    some = planned(*claims, minutes=18)
+    assert (names(some.chosen), names(some.left)) == (["made2020.c", "made2020.a"], ["made2020.b"])
+    assert planned(*claims, minutes=0).chosen == ()
+
+
+def test_claims_of_one_recipe_are_one_run() -> None:
+    (work,) = planned(claim("made2020.a", "two", minutes=5), claim("made2020.a", minutes=8)).chosen
+    assert work == Work(recipe="made2020.a", experiments=("one", "two"), seed=3, minutes=8, claims=2)
+
+
+def test_minutes_are_those_of_earlier_results() -> None:
+    earlier = made_result(0.5, recipe="made2020.a", seconds=180.0, seed=1)
+    waiting = claim("made2020.a", minutes=50)
+    (work,) = planned(waiting, results=[earlier], statuses=["reproduced"]).chosen
+    assert work.minutes == 3
+
+
+def test_what_has_a_result_of_the_seed_is_not_run_again() -> None:
+    done = made_result(0.5, recipe="made2020.a", scale="full")
+    assert planned(claim("made2020.a"), results=[done], statuses=["reproduced"]).chosen == ()
+    assert planned(claim("made2020.a"), results=[done], statuses=["reproduced"], seed=4).chosen
+    assert planned(claim("made2020.a"), results=[done]).chosen == ()  # reproduced is no gap
+
+
+def test_no_run_helps_what_is_not_measured_or_short_by_design() -> None:
+    short = made_recipe("one", budget=Budget(epochs=(1, 100)))
+    result = made_result(0.5, recipe="made2020.s", seed=1)
+    small = made_result(0.5, recipe="made2020.a", seed=1, scale="small")
+    unmeasured = PaperClaim(where="there", text="It is so.")
+    found = planned(
+        claim("made2020.s"),
+        claim("made2020.a", minutes=1),
+        unmeasured,
+        results=[result, small],
+        recipes={"made2020.s": short},
+    )
+    assert (names(found.chosen), found.unmeasured, found.short) == (["made2020.a"], 1, 1)
+
+
+def test_one_run_of_everything_counts_each_experiment_once() -> None:
+    one, two = claim("made2020.a", minutes=9), claim("made2020.a", "two", minutes=4)
+    unmeasured = PaperClaim(where="there", text="It is so.", recipe="made2020.b", minutes=2.0)
+    recorded = [made_result(0.5, recipe="made2020.a", seconds=60.0, seed=seed) for seed in (3, 4)]
+    archive = made_archive(*recorded, recipes={"made2020.a": made_recipe("one", "two")})
+    decided = decide([paper(one, one, two, unmeasured, unmeasured)], archive)
+    assert total_minutes(decided, archive) == 1 + 4 + 2
+
+
+@pytest.fixture
+def recipes() -> dict[str, Recipe]:
+    return {"made2020.a": lambda scale: [tiny_measurement("one"), tiny_measurement("two")]}
+
+
+def run(chosen: Plan, recipes: dict[str, Recipe], folder: Path) -> Any:
+    where = {"results": folder / "results", "runs": folder / "runs", "device": "cpu", "command": "made"}
+    return run_plan(chosen, recipes, minutes=10.0, **where)
+
+
+def test_a_run_that_was_cut_goes_on(tmp_path: Path, recipes: dict[str, Recipe]) -> None:
+    results = tmp_path / "results"
+    claims = [claim("made2020.a", label, name="mean grey", minutes=1) for label in ("one", "two")]
+    empty = made_archive(recipes=recipes)
+    first = plan_runs(decide([paper(*claims)], empty), empty, minutes=10, seed=3)
+    making = run(first, recipes, tmp_path)
+    assert next(making)[2].label == "one"
+    making.close()  # cut
+    archive = read_archive(results, recipes)
+    decided = decide([paper(*claims)], archive)
+    assert [each.row.status for each in decided] == ["reproduced", "not run"]
+    second = plan_runs(decided, archive, minutes=10, seed=3)
+    assert [work.experiments for work in second.chosen] == [("two",)]
+    assert [result.label for _, _, result in run(second, recipes, tmp_path)] == ["two"]
+    archive = read_archive(results, recipes)
+    assert [each.row.status for each in decide([paper(*claims)], archive)] == ["reproduced", "reproduced"]
+    assert {folder.name for folder in (tmp_path / "runs").iterdir()} == {"made2020.a-seed-3", "made2020.a-seed-3-2"}
+
+
+def test_work_that_no_longer_fits_is_left(
+    tmp_path: Path, recipes: dict[str, Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Work(recipe="made2020.a", experiments=("one",), seed=3, minutes=6.0, claims=1)
+    late = iter([0.0, 1.0, 400.0])  # seconds: at the start, before the first, before the second
+    monkeypatch.setattr("remanence.reproduction.plan.perf_counter", lambda: next(late))
+    both = Plan(chosen=(work, replace(work, experiments=("two",), minutes=4.0)), left=(), unmeasured=0, short=0)
+    assert [result.label for _, _, result in run(both, recipes, tmp_path)] == ["one", "two"]
+    late = iter([0.0, 1.0, 430.0])
+    assert [result.label for _, _, result in run(both, recipes, tmp_path)] == ["one"]
+
+
+def test_results_of_other_seeds_stay(tmp_path: Path) -> None:
+    first = write_result(tmp_path, made_result(1.0, seed=1))
+    assert first == tmp_path / "made2020" / "table.json"
+    assert write_result(tmp_path, made_result(2.0, seed=1, label="two")) == first
+    assert write_result(tmp_path, made_result(3.0, seed=1)) == first
+    other = write_result(tmp_path, made_result(4.0, seed=7))
+    assert other == tmp_path / "made2020" / "table-seed-7.json"
+    text = first.read_text(encoding="utf-8")
+    assert text == dump_results([made_result(2.0, seed=1, label="two"), made_result(3.0, seed=1)])
+    (kept,) = parse_results(other.read_text(encoding="utf-8"), where="other")
+    assert kept.measures[0].value == 4.0
