@@ -1,16 +1,17 @@
-"""An answer in plain text: the ten lines that `print(report)` shows, and what the page says in the same words."""
+"""An answer in plain text: the lines that `print(report)` shows, and what the page says in the same words."""
 
 from collections.abc import Sequence
 from textwrap import shorten, wrap
 from typing import Final
 
-from remanence.auditing.answer.report import SEVERITIES, Answer, AttackRow, Evidence, Severity
+from remanence.auditing.answer.report import SEVERITIES, Answer, AttackRow, Countermeasure, Evidence, Severity
 from remanence.errors import printable
 from remanence.experiments.words import by_chance, number, percent, score
 
 WIDTH: Final = 100  # columns
 LINES: Final = 10
 _NAME = 18  # columns of the first word of a line
+_SETTING = 21  # columns of the setting of a sweep
 SCALE: Final[dict[Severity, str]] = {
     "inconclusive": "too little could be tested to say anything",
     "none-found": "nothing beyond chance was found by what was tested",
@@ -22,7 +23,8 @@ STATUS: Final = {"ran": "ran", "refused": "refused", "failed": "failed", "skippe
 
 
 def lines_of(answer: Answer) -> list[str]:
-    """The answer in at most ten lines of at most a hundred columns."""
+    """The answer in at most ten lines of at most a hundred columns; after a sweep one for each of its settings, and
+    what would help."""
     verdict = wrap(answer.verdict, WIDTH, max_lines=2, placeholder=" …")
     after = [
         _line("not run", not_run(answer.attacks)),
@@ -31,11 +33,32 @@ def lines_of(answer: Answer) -> list[str]:
     ]
     room = LINES - len(verdict) - 1 - len(after)
     attacks = _attack_lines(answer.attacks, room)
-    return [printable(each) for each in (*verdict, _line("severity", _scale_line(answer.severity)), *attacks, *after)]
+    lines = (*verdict, _line("severity", _scale_line(answer.severity)), *attacks, *after, *_sweep_lines(answer))
+    return [printable(each) for each in lines]
 
 
-def _line(name: str, text: str) -> str:
-    start = f"{printable(name, WIDTH // 2):<{_NAME - 1}} "  # a long name keeps its distance
+def _sweep_lines(answer: Answer) -> list[str]:
+    if answer.what_would_help is None:
+        return []
+    rows = [_line(row.setting, countermeasure_words(row), _SETTING) for row in answer.countermeasures]
+    return [*rows, *wrap(answer.what_would_help, WIDTH)]
+
+
+def countermeasure_words(row: Countermeasure) -> str:
+    """What a stand-in of an update shows, beside chance, and its accuracy."""
+    if row.status != "ran":
+        return f"{row.status}: {row.reason}"
+    tested = row.together
+    found = f"{tested.found} of {tested.records} found, p {number(tested.p)}" if tested else "no record was tested"
+    if tested is None and row.attack is not None:
+        found = f"{row.attack.found} of {row.attack.records} found ({row.attack.name} refuses it)"
+    parts = [found, *(evidence_words(each) for each in (row.labels, row.auc) if each is not None)]
+    parts = [each.removeprefix("membership by gradient: ") for each in parts]
+    return "; ".join([*parts, *([f"accuracy {percent(row.accuracy.value)}"] if row.accuracy else [])])
+
+
+def _line(name: str, text: str, width: int = _NAME) -> str:
+    start = f"{printable(name, WIDTH // 2):<{width - 1}} "  # a long name keeps its distance
     return f"{start}{_fitting(text, WIDTH - len(start))}"
 
 

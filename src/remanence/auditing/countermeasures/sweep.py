@@ -1,0 +1,193 @@
+"""What would help a federated client: its update made again with each setting of each defense, attacked, and its
+federation trained for a few rounds.
+
+    rows = sweep_update(release, truth, held_out, {"clients": (2, 5, 10), "noise": (0.1, 1)}, asked, budget=450, seed=0)
+
+Every attack that applies to the update as it is runs on each, the cheapest first and for about the same time: one that
+reads the plain update exactly may be the first that noise defeats. Sums cost no accuracy, as the server steps along the
+same mean; all other defenses are those of every client of the federation.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any, final
+
+from remanence.auditing.answer.report import AttackRow, Countermeasure, Evidence
+from remanence.auditing.attempts.applicability import Applicability, applicable_again
+from remanence.auditing.attempts.resuming import Steps
+from remanence.auditing.attempts.running import Attempt, attempt_test, count_found, strength
+from remanence.auditing.countermeasures.axes import Setting, Sweep, settings
+from remanence.auditing.countermeasures.federation import Federation
+from remanence.auditing.countermeasures.reasons import named, simplified, why
+from remanence.auditing.countermeasures.variants import describe
+from remanence.auditing.evidence.labels import labels_of
+from remanence.auditing.evidence.membership import by_gradient, membership_rows
+from remanence.auditing.evidence.together import together
+from remanence.errors import BadInput, NotEnoughKnowledge
+from remanence.metrics import Interval
+from remanence.progress import say, time_limit, track
+from remanence.releases import Case, LocalUpdate
+from remanence.seeds import derive_seed
+from remanence.types import Data
+
+MAX_ROUNDS = 300  # of the federated training
+_TRAINING = 0.15  # of the time of a setting that the federated training may take; with a defense, three times that
+_UNDEFENDED = Setting(axis="baseline", value=0.0, words="the update as it is")
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Sweep:
+    """What the settings of a sweep share."""
+
+    federation: Federation
+    asked: Sequence[Applicability]
+    steps: Steps  # that each search takes, the same for all
+    seed: int
+
+
+def check_sweep(sweep: Sweep, release: Any) -> None:
+    """Refuse axes and values that no sweep has, and what cannot be made again with them."""
+    settings(sweep)
+    if not isinstance(release, LocalUpdate):
+        message = (
+            "`sweep` makes the update of a client again, and needs to know how it trained, got a "
+            f"{type(release).__name__}: give `--local`, or a `LocalUpdate` with its `training`"
+        )
+        raise NotEnoughKnowledge(message, argument="sweep")
+
+
+def sweep_update(
+    release: LocalUpdate,
+    truth: Data,
+    held_out: Data,
+    sweep: Sweep,
+    asked: Sequence[Applicability],
+    *,
+    budget: float,
+    seed: int,
+) -> tuple[Countermeasure, ...]:
+    """A row for the update as it is and one for each setting of the `sweep`, in about `budget` seconds.
+
+    `asked` are the attacks as they apply to `release`, whose client has the records `truth`. Those of other clients are
+    taken from `held_out`.
+    """
+    end, chosen = perf_counter() + budget, settings(sweep)
+    clients = max(setting.clients for setting in chosen)
+    shared = _Sweep(
+        federation=Federation.of_clients(release, truth, held_out, clients, seed=derive_seed(seed, "federation")),
+        asked=asked,
+        steps=Steps(None),
+        seed=seed,
+    )
+    first, rounds = _baseline(shared, perf_counter() + budget / (1 + len(chosen)))
+    rows = [first]
+    for index, setting in enumerate(track(chosen, total=len(chosen), label="settings", after=1.0)):
+        allowed = (end - perf_counter()) / (len(chosen) - index)
+        rows.append(_defended(shared, setting, first, rounds, perf_counter() + allowed))
+        say(f"{setting.words}: {_found_words(rows[-1])}")
+    return tuple(rows)
+
+
+def _baseline(shared: _Sweep, end: float) -> tuple[Countermeasure, int]:
+    """The row of the update without a defense, and the rounds of federated training that there was time for."""
+    federation, start = shared.federation, perf_counter()
+    empty = Countermeasure(name="baseline", setting=_UNDEFENDED.words, status="refused")
+    try:
+        limit = _TRAINING * (end - start)
+        with time_limit(limit):
+            indices = track(range(MAX_ROUNDS), total=MAX_ROUNDS, label="rounds", after=limit, may_stop=True)
+            weights, rounds = federation.train((), indices)
+        row = _attacked(shared, _UNDEFENDED, end)
+    except Exception as fault:
+        status, reason = why(fault)
+        return replace(empty, status=status, reason=reason, seconds=perf_counter() - start), 0
+    before, size = federation.accuracy(federation.sent.at).value, len(federation.truth)
+    notes = [
+        describe(federation.sent.training),
+        f"accuracy: after {rounds} rounds of {federation.clients} clients with {size} records each, from {before:.0%}",
+        *simplified(federation.sent.model),
+        *filter(None, (row.reason,)),
+    ]
+    accuracy = federation.accuracy(weights)
+    return replace(row, accuracy=accuracy, reason="; ".join(notes), seconds=perf_counter() - start), rounds
+
+
+def _defended(shared: _Sweep, setting: Setting, first: Countermeasure, rounds: int, end: float) -> Countermeasure:
+    """The row of one setting, made before the time `end`."""
+    start = perf_counter()
+    try:
+        accuracy, reason = _trained(shared, setting, first, rounds, 3 * _TRAINING * (end - start))
+        row = _attacked(shared, setting, end)
+    except Exception as fault:
+        status, reason = why(fault)
+        row, accuracy = Countermeasure(name=setting.axis, setting=setting.words, status=status), None
+    reasons = "; ".join(filter(None, (row.reason, reason)))
+    return replace(row, value=setting.value, accuracy=accuracy, reason=reasons or None, seconds=perf_counter() - start)
+
+
+def _trained(
+    shared: _Sweep, setting: Setting, first: Countermeasure, rounds: int, seconds: float
+) -> tuple[Interval | None, str | None]:
+    """The accuracy after so many rounds in which every client has the defense, or why there is none."""
+    if not setting.defenses or not rounds:
+        return first.accuracy, None
+    try:
+        with time_limit(seconds):
+            indices = track(range(rounds), total=rounds, label="rounds", after=1.0)
+            weights, _ = shared.federation.train(setting.defenses, indices)
+    except Exception as fault:
+        return None, f"accuracy: {why(fault)[1]}"
+    return shared.federation.accuracy(weights), None
+
+
+def _attacked(shared: _Sweep, setting: Setting, end: float) -> Countermeasure:
+    """What the update of this setting shows before the time `end`: labels, membership, and records."""
+    federation = shared.federation
+    case = federation.update(setting.clients, setting.defenses)
+    labels, _ = labels_of(case.release, case.truth, federation.held_out, seed=derive_seed(shared.seed, "labels"))
+    tpr, auc = _membership(shared, case)
+    tried = list[Attempt]()
+    asked = applicable_again(
+        shared.asked, case.release, records=len(case.truth), times=len(case.truth) / len(federation.truth)
+    )
+    for index, one in enumerate(asked):
+        allowed = (end - perf_counter()) / (len(asked) - index)
+        tried.append(attempt_test(one, federation.truth, federation.held_out, allowed, shared.steps, shared.seed))
+    tests = [one.test for one in tried if one.test is not None]
+    rows = [replace(row, subject="stand-in") for row in count_found(tried)]
+    ran = [row for row in rows if row.status == "ran"]
+    return Countermeasure(
+        name=setting.axis,
+        setting=setting.words,
+        status="ran",
+        reason="; ".join(named(row) for row in rows if row.status != "ran") or None,
+        attack=max(ran, key=strength) if ran else _returned_nothing(rows, len(federation.truth)),
+        together=together(tests, seed=derive_seed(shared.seed, "together")),
+        labels=labels,
+        tpr=tpr,
+        auc=auc,
+    )
+
+
+def _returned_nothing(rows: Sequence[AttackRow], records: int) -> AttackRow | None:
+    """The row of an attack that had time to run, but refused what was sent: it found nothing. None where none had."""
+    refused = [row for row in rows if row.status == "refused" and row.call]
+    return replace(refused[0], records=records, found=0) if refused else None
+
+
+def _membership(shared: _Sweep, case: Case[LocalUpdate]) -> tuple[Evidence | None, Evidence | None]:
+    """Membership of the owner's records, by their gradients."""
+    truth, held_out, name = shared.federation.truth, shared.federation.held_out, "membership by gradient"
+    with suppress(BadInput):
+        scored = by_gradient(case.release, truth, held_out)
+        labels, seed = (truth.y.cpu(), held_out.y.cpu()), derive_seed(shared.seed, name)
+        [tpr, auc], _ = membership_rows(name, "membership", scored, *labels, seed=seed)
+        return tpr, auc
+    return None, None
+
+
+def _found_words(row: Countermeasure) -> str:
+    return row.status if row.attack is None else f"{row.attack.found} of {row.attack.records} found"
