@@ -1,7 +1,8 @@
 """What would help against the leak of an update: the settings of a sweep that hide the records, in a sentence.
 
 A setting hides the records where the attacks that ran find none and score private records no better than held-out ones
-(p above 1 %), and every stronger setting of the axis does too. That speaks of these attacks and this budget alone.
+(p above 1 %), and every stronger setting of the axis does too. That speaks of these attacks and this budget alone; a
+setting that no attack could read was not tested.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,15 +33,17 @@ def what_would_help(rows: Sequence[Countermeasure]) -> str | None:
         clauses = [f"{_undefended(first)}, so that the sweep does not say what would hide them", *_readable([first])]
     elif hiding:
         failing = [row for row in strongest if _leaks(row)]
+        untested = [row for row in strongest if row.together is None]
         clauses = [
             f"{_listed(hiding)} would hide the records: none is found by the attacks that ran at this budget, "
             f"{_count(first)} without",
             *([f"{_listed(failing)} would not"] if failing else []),
+            *([f"{_listed(untested)} could not be tested"] if untested else []),
             *_readable(hiding),
             *_accuracies(hiding, first),
         ]
     else:
-        found = ", ".join(f"{_count(row)} with {row.setting}" for row in strongest if row.attack is not None)
+        found = ", ".join(f"{_count(row)} with {row.setting}" for row in strongest)
         clauses = [
             f"no setting of the sweep hides the records ({_count(first)} found without, {found})",
             *_readable(strongest),
@@ -60,11 +63,8 @@ def _weakest_hiding(axis: Sequence[Countermeasure]) -> Countermeasure | None:
 
 
 def hides(row: Countermeasure) -> bool:
-    """Whether attacks ran, and none of them found anything beyond chance; one that refuses what was sent finds
-    nothing."""
-    if row.together is None:
-        return row.attack is not None and not row.attack.found
-    return not row.together.found and row.together.p > CHANCE
+    """Whether attacks ran, and none of them found anything beyond chance."""
+    return row.together is not None and not row.together.found and row.together.p > CHANCE
 
 
 def _leaks(row: Countermeasure) -> bool:
@@ -105,16 +105,19 @@ def _accuracies(rows: Sequence[Countermeasure], first: Countermeasure) -> list[s
     """The accuracy with each of the rows, in their order, and without."""
     if first.accuracy is None or any(row.accuracy is None for row in rows):
         return []
-    each = " and ".join(percent(row.accuracy.value) for row in rows if row.accuracy is not None)
+    each = _joined([percent(row.accuracy.value) for row in rows if row.accuracy is not None], "and")
     return [f"accuracy {each} in place of {percent(first.accuracy.value)}"]
 
 
 def _count(row: Countermeasure) -> str:
     if row.together is None:
-        return "none"
+        return "not tested"
     return f"{row.together.found} of {row.together.records}"
 
 
 def _listed(rows: Sequence[Countermeasure]) -> str:
-    words = [row.setting for row in rows]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+    return _joined([row.setting for row in rows], "or")
+
+
+def _joined(words: Sequence[str], last: str) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"

@@ -6,12 +6,11 @@ from typing import Final
 
 from remanence.auditing.answer.report import SEVERITIES, Answer, AttackRow, Countermeasure, Evidence, Severity
 from remanence.errors import printable
-from remanence.experiments.words import by_chance, number, percent, score
+from remanence.experiments.words import DASH, by_chance, number, percent, score
 
 WIDTH: Final = 100  # columns
 LINES: Final = 10
 _NAME = 18  # columns of the first word of a line
-_SETTING = 21  # columns of the setting of a sweep
 SCALE: Final[dict[Severity, str]] = {
     "inconclusive": "too little could be tested to say anything",
     "none-found": "nothing beyond chance was found by what was tested",
@@ -38,27 +37,33 @@ def lines_of(answer: Answer) -> list[str]:
 
 
 def _sweep_lines(answer: Answer) -> list[str]:
+    """A table of the settings of a sweep, and what would help."""
     if answer.what_would_help is None:
         return []
-    rows = [_line(row.setting, countermeasure_words(row), _SETTING) for row in answer.countermeasures]
-    return [*rows, *wrap(answer.what_would_help, WIDTH)]
+    cells = [("", "found", "p", "labels (chance)", "membership", "accuracy")]
+    cells += [setting_cells(row) for row in answer.countermeasures]
+    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in cells]
+    return [_fitting(line.rstrip(), WIDTH) for line in lines] + wrap(answer.what_would_help, WIDTH)
 
 
-def countermeasure_words(row: Countermeasure) -> str:
-    """What a stand-in of an update shows, beside chance, and its accuracy."""
+def setting_cells(row: Countermeasure) -> tuple[str, str, str, str, str, str]:
+    """What a stand-in of an update shows: records found, labels beside chance, the AUC of membership, the accuracy."""
     if row.status != "ran":
-        return f"{row.status}: {row.reason}"
-    tested = row.together
-    found = f"{tested.found} of {tested.records} found, p {number(tested.p)}" if tested else "no record was tested"
-    if tested is None and row.attack is not None:
-        found = f"{row.attack.found} of {row.attack.records} found ({row.attack.name} refuses it)"
-    parts = [found, *(evidence_words(each) for each in (row.labels, row.auc) if each is not None)]
-    parts = [each.removeprefix("membership by gradient: ") for each in parts]
-    return "; ".join([*parts, *([f"accuracy {percent(row.accuracy.value)}"] if row.accuracy else [])])
+        return row.setting, row.status, "", "", "", ""
+    tested, labels = row.together, row.labels
+    return (
+        row.setting,
+        f"{tested.found} of {tested.records}" if tested else "not tested",
+        number(tested.p) if tested else "",
+        f"{percent(labels.value)} ({percent(labels.chance)})" if labels and labels.value is not None else DASH,
+        score(row.auc.value) if row.auc else DASH,
+        percent(row.accuracy.value) if row.accuracy else DASH,
+    )
 
 
-def _line(name: str, text: str, width: int = _NAME) -> str:
-    start = f"{printable(name, WIDTH // 2):<{width - 1}} "  # a long name keeps its distance
+def _line(name: str, text: str) -> str:
+    start = f"{printable(name, WIDTH // 2):<{_NAME - 1}} "  # a long name keeps its distance
     return f"{start}{_fitting(text, WIDTH - len(start))}"
 
 

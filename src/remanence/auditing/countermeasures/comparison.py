@@ -7,7 +7,7 @@ stand-in. With differential privacy a bound holds for every attack: without a re
 probability of at most 1 %, so that under mu-GDP it is found with one of at most Phi(Phi^-1(0.01) + mu) with it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -15,13 +15,14 @@ from typing import Any, final
 
 from torch import nn
 
-from remanence.auditing.answer.report import AttackRow, Countermeasure, Evidence
+from remanence.auditing.answer.report import AttackRow, Countermeasure
 from remanence.auditing.answer.tradeoff import tradeoff
 from remanence.auditing.attempts.applicability import Applicability, applicable
 from remanence.auditing.attempts.resuming import Steps
 from remanence.auditing.attempts.running import Attempt, attempt_test, count_found, strength
 from remanence.auditing.checks.outputs import is_correct, logits_of
 from remanence.auditing.countermeasures.axes import DEFAULT, Sweep
+from remanence.auditing.countermeasures.membership import strongest_membership
 from remanence.auditing.countermeasures.reasons import named, simplified, why
 from remanence.auditing.countermeasures.retraining import (
     FITS,
@@ -34,21 +35,17 @@ from remanence.auditing.countermeasures.retraining import (
 )
 from remanence.auditing.countermeasures.sweep import sweep_update
 from remanence.auditing.countermeasures.variants import Variant, describe, variants
-from remanence.auditing.evidence.membership import Scored, by_loss, by_loss_drop, by_span, membership_rows
-from remanence.errors import BadInput
 from remanence.experiments.outcome import Figure
 from remanence.metrics.evaluation import FPR
 from remanence.metrics.statistics import binomial_proportion
 from remanence.progress import OutOfTime, say, time_limit, track
-from remanence.releases import KnowsFinal, KnowsTraining, LocalUpdate
-from remanence.seeds import derive_seed
+from remanence.releases import KnowsFinal, LocalUpdate
 from remanence.training import Training
 from remanence.training.dp import DELTA
 from remanence.training.guarantee import guarantee_of
 from remanence.types import Data, Params
 
 _BASELINE = 0.4  # of the budget, for the training and the attacks of the baseline
-_MAX_SCORED = 2000  # records of a membership test
 
 
 def countermeasures(
@@ -171,8 +168,8 @@ def _retrained(owner: Owner, variant: Variant, initial: Params, attacks: _Attack
             stand_in = train_stand_in(owner, variant, initial)
             row = _row(owner, stand_in, None)
     except Exception as fault:
-        status, reason = why(fault)
-        return replace(empty, status=status, reason=reason, seconds=perf_counter() - start)
+        status, fault_words = why(fault)
+        return replace(empty, status=status, reason=fault_words, seconds=perf_counter() - start)
     found, reason = _attacked_again(owner, stand_in, attacks, start + allowed)
     return replace(row, attack=found, reason=reason, seconds=perf_counter() - start)
 
@@ -196,7 +193,7 @@ def _row(owner: Owner, stand_in: StandIn, attack: AttackRow | None) -> Counterme
     """The accuracy, the membership tests and the guarantee of a stand-in, and what `attack` found."""
     release, training, data = stand_in.release, stand_in.variant.training, owner.held_out
     correct = is_correct(logits_of(release.model, release.final, data.x), data.y, training.loss)
-    tpr, auc = _membership(owner, release)
+    tpr, auc = strongest_membership(release, owner.truth, owner.held_out, seed=owner.seed)
     guarantee = guarantee_of(training)
     return Countermeasure(
         name=stand_in.variant.name,
@@ -211,24 +208,6 @@ def _row(owner: Owner, stand_in: StandIn, attack: AttackRow | None) -> Counterme
         bound=guarantee.tpr(FPR) if guarantee else None,
         seconds=stand_in.seconds,
     )
-
-
-def _membership(owner: Owner, release: Any) -> tuple[Evidence | None, Evidence | None]:
-    """The rows of the membership test with the largest AUC."""
-    truth, held_out = (data.take(slice(0, _MAX_SCORED)) for data in (owner.truth, owner.held_out))
-    tests: dict[str, Callable[[Any, Data, Data], Scored]] = {"membership by loss": by_loss, "span": by_span}
-    if isinstance(release, KnowsTraining):
-        tests["membership by loss drop"] = by_loss_drop
-    found = []
-    for name, test in tests.items():
-        try:
-            scored = test(release, truth, held_out)
-        except BadInput:
-            continue
-        labels = truth.y.cpu(), held_out.y.cpu()
-        [tpr, auc], _ = membership_rows(name, "membership", scored, *labels, seed=derive_seed(owner.seed, name))
-        found.append((tpr, auc))
-    return max(found, key=lambda rows: rows[1].value or 0.0, default=(None, None))
 
 
 def _notes(owner: Owner, baseline: StandIn, attacks: _Attacks, *, known: bool) -> str | None:

@@ -9,26 +9,25 @@ same mean; all other defenses are those of every client of the federation.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, final
 
-from remanence.auditing.answer.report import AttackRow, Countermeasure, Evidence
+from remanence.auditing.answer.report import Countermeasure
 from remanence.auditing.attempts.applicability import Applicability, applicable_again
 from remanence.auditing.attempts.resuming import Steps
 from remanence.auditing.attempts.running import Attempt, attempt_test, count_found, strength
 from remanence.auditing.countermeasures.axes import Setting, Sweep, settings
 from remanence.auditing.countermeasures.federation import Federation
+from remanence.auditing.countermeasures.membership import strongest_membership
 from remanence.auditing.countermeasures.reasons import named, simplified, why
 from remanence.auditing.countermeasures.variants import describe
 from remanence.auditing.evidence.labels import labels_of
-from remanence.auditing.evidence.membership import by_gradient, membership_rows
 from remanence.auditing.evidence.together import together
-from remanence.errors import BadInput, NotEnoughKnowledge
+from remanence.errors import NotEnoughKnowledge
 from remanence.metrics import Interval
 from remanence.progress import say, time_limit, track
-from remanence.releases import Case, LocalUpdate
+from remanence.releases import LocalUpdate
 from remanence.seeds import derive_seed
 from remanence.types import Data
 
@@ -145,17 +144,15 @@ def _trained(
 
 def _attacked(shared: _Sweep, setting: Setting, end: float) -> Countermeasure:
     """What the update of this setting shows before the time `end`: labels, membership, and records."""
-    federation = shared.federation
-    case = federation.update(setting.clients, setting.defenses)
-    labels, _ = labels_of(case.release, case.truth, federation.held_out, seed=derive_seed(shared.seed, "labels"))
-    tpr, auc = _membership(shared, case)
+    truth, held_out, seed = shared.federation.truth, shared.federation.held_out, shared.seed
+    case = shared.federation.update(setting.clients, setting.defenses)
+    labels, _ = labels_of(case.release, case.truth, held_out, seed=derive_seed(seed, "labels"))
+    tpr, auc = strongest_membership(case.release, truth, held_out, seed=derive_seed(seed, "membership"))
     tried = list[Attempt]()
-    asked = applicable_again(
-        shared.asked, case.release, records=len(case.truth), times=len(case.truth) / len(federation.truth)
-    )
+    asked = applicable_again(shared.asked, case.release, records=len(case.truth), times=setting.clients)
     for index, one in enumerate(asked):
         allowed = (end - perf_counter()) / (len(asked) - index)
-        tried.append(attempt_test(one, federation.truth, federation.held_out, allowed, shared.steps, shared.seed))
+        tried.append(attempt_test(one, truth, held_out, allowed, shared.steps, seed))
     tests = [one.test for one in tried if one.test is not None]
     rows = [replace(row, subject="stand-in") for row in count_found(tried)]
     ran = [row for row in rows if row.status == "ran"]
@@ -164,30 +161,13 @@ def _attacked(shared: _Sweep, setting: Setting, end: float) -> Countermeasure:
         setting=setting.words,
         status="ran",
         reason="; ".join(named(row) for row in rows if row.status != "ran") or None,
-        attack=max(ran, key=strength) if ran else _returned_nothing(rows, len(federation.truth)),
-        together=together(tests, seed=derive_seed(shared.seed, "together")),
+        attack=max(ran, key=strength) if ran else None,
+        together=together(tests, seed=derive_seed(seed, "together")),
         labels=labels,
         tpr=tpr,
         auc=auc,
     )
 
 
-def _returned_nothing(rows: Sequence[AttackRow], records: int) -> AttackRow | None:
-    """The row of an attack that had time to run, but refused what was sent: it found nothing. None where none had."""
-    refused = [row for row in rows if row.status == "refused" and row.call]
-    return replace(refused[0], records=records, found=0) if refused else None
-
-
-def _membership(shared: _Sweep, case: Case[LocalUpdate]) -> tuple[Evidence | None, Evidence | None]:
-    """Membership of the owner's records, by their gradients."""
-    truth, held_out, name = shared.federation.truth, shared.federation.held_out, "membership by gradient"
-    with suppress(BadInput):
-        scored = by_gradient(case.release, truth, held_out)
-        labels, seed = (truth.y.cpu(), held_out.y.cpu()), derive_seed(shared.seed, name)
-        [tpr, auc], _ = membership_rows(name, "membership", scored, *labels, seed=seed)
-        return tpr, auc
-    return None, None
-
-
 def _found_words(row: Countermeasure) -> str:
-    return row.status if row.attack is None else f"{row.attack.found} of {row.attack.records} found"
+    return "not tested" if row.together is None else f"{row.together.found} of {row.together.records} found"

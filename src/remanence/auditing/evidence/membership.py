@@ -148,7 +148,8 @@ def span_of(release: Any, private: Data) -> Span:
     if span.rank is not None:
         return span
     fixed = getattr(release, "fixed", None)
-    records = len(private) + (0 if fixed is None else len(fixed))
+    batch = getattr(release, "batch_size", None) or len(private)  # of several clients where they are averaged
+    records = batch + (0 if fixed is None else len(fixed))
     if records >= len(span.values):
         message = (
             f"{records} records are as many as the first layer has inputs or rows, {len(span.values)}: they span all "
