@@ -131,7 +131,7 @@ def audit(
             private,
             others,
             attacks=attacks,
-            asked=asked,
+            asked=[one for one in asked if findings.get(one.name) and any(findings[one.name].scores.found)] or asked,
             sweep=DEFAULT if sweep is None else sweep,
             budget=start + total - perf_counter(),
             seed=derive_seed(seed, "countermeasures"),

@@ -21,7 +21,7 @@ from remanence.auditing.inputs.updates import update_release
 from remanence.auditing.inputs.weights import load_release_weights
 from remanence.auditing.pipeline import BUDGET, audit
 from remanence.disk import read_text
-from remanence.errors import BadInput, unknown_name
+from remanence.errors import BadInput, NotEnoughKnowledge, unknown_name
 from remanence.experiments.experiment import device_of
 from remanence.models import normalized, normalized_params
 from remanence.progress import say
@@ -72,6 +72,9 @@ class Request:
                 raise BadInput(message, code="conflict", argument=name)
         if self.sweep is not None:
             parse_sweep(self.sweep)  # before files are read
+            if self.local is None:
+                message = "`sweep` makes the update of the client again, and needs how it trained: give `--local`"
+                raise NotEnoughKnowledge(message, argument="local")
 
 
 def run_request(request: Request, *, command: str, store: Path | None = None) -> Report:

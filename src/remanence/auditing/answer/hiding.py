@@ -102,11 +102,11 @@ def _p(evidence: Evidence | None) -> float:
 
 
 def _accuracies(rows: Sequence[Countermeasure], first: Countermeasure) -> list[str]:
-    """The accuracy with each of the rows, in their order, and without."""
-    if first.accuracy is None or any(row.accuracy is None for row in rows):
+    """The accuracy with each of the rows where it was measured, and without."""
+    each = [f"{percent(row.accuracy.value)} with {row.setting}" for row in rows if row.accuracy is not None]
+    if first.accuracy is None or not each:
         return []
-    each = _joined([percent(row.accuracy.value) for row in rows if row.accuracy is not None], "and")
-    return [f"accuracy {each} in place of {percent(first.accuracy.value)}"]
+    return [f"accuracy is {_joined(each, 'and')} in place of {percent(first.accuracy.value)}"]
 
 
 def _count(row: Countermeasure) -> str:

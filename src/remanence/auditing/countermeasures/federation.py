@@ -60,7 +60,7 @@ class Federation:
             weights = weights | {name: weights[name] + u for name, u in case.release.update.items()}
             done += 1
         if not all(bool(p.isfinite().all()) for p in weights.values()):
-            raise Diverged("the federated training diverged: lower the learning rate of `--local`", argument="local")
+            raise Diverged("the federated training diverges: lower the learning rate or the noise", argument="local")
         return weights, done
 
     def accuracy(self, weights: Params) -> Interval:

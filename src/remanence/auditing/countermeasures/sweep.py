@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, final
 
-from remanence.auditing.answer.report import Countermeasure
+from remanence.auditing.answer.report import AttackRow, Countermeasure
 from remanence.auditing.attempts.applicability import Applicability, applicable_again
 from remanence.auditing.attempts.resuming import Steps
 from remanence.auditing.attempts.running import Attempt, attempt_test, count_found, strength
@@ -31,8 +31,9 @@ from remanence.releases import LocalUpdate
 from remanence.seeds import derive_seed
 from remanence.types import Data
 
-MAX_ROUNDS = 300  # of the federated training
-_TRAINING = 0.15  # of the time of a setting that the federated training may take; with a defense, three times that
+MAX_ROUNDS = 200  # of the federated training
+_TRAINING = 0.1  # of the time of the baseline, for the federated training
+_MAX_TRAINING = 0.5  # of the time of a setting: defenses take time too
 _UNDEFENDED = Setting(axis="baseline", value=0.0, words="the update as it is")
 
 
@@ -118,7 +119,7 @@ def _defended(shared: _Sweep, setting: Setting, first: Countermeasure, rounds: i
     """The row of one setting, made before the time `end`."""
     start = perf_counter()
     try:
-        accuracy, reason = _trained(shared, setting, first, rounds, 3 * _TRAINING * (end - start))
+        accuracy, reason = _trained(shared, setting, first, rounds, _MAX_TRAINING * (end - start))
         row = _attacked(shared, setting, end)
     except Exception as fault:
         status, reason = why(fault)
@@ -160,13 +161,21 @@ def _attacked(shared: _Sweep, setting: Setting, end: float) -> Countermeasure:
         name=setting.axis,
         setting=setting.words,
         status="ran",
-        reason="; ".join(named(row) for row in rows if row.status != "ran") or None,
+        reason=_not_run(rows),
         attack=max(ran, key=strength) if ran else None,
         together=together(tests, seed=derive_seed(seed, "together")),
         labels=labels,
         tpr=tpr,
         auc=auc,
     )
+
+
+def _not_run(rows: Sequence[AttackRow]) -> str | None:
+    """Why attacks did not run, those that had no time in one clause."""
+    reasons = [named(row) for row in rows if row.status in ("refused", "failed")]
+    if skipped := [row.name for row in rows if row.status == "skipped"]:
+        reasons.append(f"no time for {', '.join(skipped)}: give more with `--budget`")
+    return "; ".join(reasons) or None
 
 
 def _found_words(row: Countermeasure) -> str:

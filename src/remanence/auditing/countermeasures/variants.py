@@ -108,6 +108,6 @@ def describe(training: Training) -> str:
     momentum = f", momentum {optimizer.momentum:g}" if isinstance(optimizer, SGD) and optimizer.momentum else ""
     privacy = f", {training.privacy}" if training.privacy else ""
     return (
-        f"{type(optimizer).__name__}, learning rate {optimizer.lr:g}{momentum}, {count(training.epochs, 'epoch')}, {batches}"
-        f"{decay}{privacy}"
+        f"{type(optimizer).__name__}, learning rate {optimizer.lr:g}{momentum}, {count(training.epochs, 'epoch')}, "
+        f"{batches}{decay}{privacy}"
     )
