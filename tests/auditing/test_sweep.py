@@ -59,7 +59,7 @@ def sent(training: Training, records: int = 8) -> LocalUpdate:
 
 
 def federation(training: Training, clients: int = 3, records: int = 8) -> Federation:
-    return Federation.of_clients(sent(training, records), part(0, records), part(100, 700), clients, seed=0)
+    return Federation.from_held_out(sent(training, records), part(0, records), part(100, 700), clients, seed=0)
 
 
 def by_torch(weights: Params, data: Data, training: Training) -> Params:
@@ -133,7 +133,7 @@ def test_top_k_bits_and_clipping_are_applied_to_what_each_client_sends() -> None
 def test_frozen_parameters_stay_frozen_in_every_update() -> None:
     release = sent(STEP)
     head = replace(release, update={name: u for name, u in release.update.items() if name.startswith("3")})
-    made = Federation.of_clients(head, part(0, 8), part(100, 700), 3, seed=0)
+    made = Federation.from_held_out(head, part(0, 8), part(100, 700), 3, seed=0)
     assert set(made.update(2, ()).release.update) == {"3.weight", "3.bias"}
     weights, _ = made.train((), range(2))
     assert torch.equal(weights["1.weight"], release.at["1.weight"])
@@ -146,7 +146,7 @@ def test_no_record_of_another_client_is_held_out_nor_another_of_its_subject() ->
     keys = [{row.tobytes() for row in data.x.flatten(1).numpy()} for data in (made.others, made.held_out)]
     assert not keys[0] & keys[1]
     few = replace(part(100, 700), groups=torch.arange(600) // 4)
-    grouped = Federation.of_clients(sent(STEP), part(0, 8), few, 20, seed=0)
+    grouped = Federation.from_held_out(sent(STEP), part(0, 8), few, 20, seed=0)
     assert grouped.others.groups is not None
     assert grouped.held_out.groups is not None
     assert not set(grouped.others.groups.tolist()) & set(grouped.held_out.groups.tolist())
@@ -383,10 +383,25 @@ def test_where_nothing_hides_or_nothing_was_found_it_says_so() -> None:
     nothing = what_would_help([FIRST, row("noise", 1, 7)]) or ""
     assert "8 of 8 found without, 7 of 8 with noise of 1" in nothing
     unfound = what_would_help([row("baseline", None, 0), row("noise", 1, 0)]) or ""
-    assert unfound.startswith("No record is found in the update as it is beyond chance, so that the sweep does not say")
+    assert unfound.startswith("No record is found beyond chance in the update as it is, at this budget, so that the")
     untested = what_would_help([replace(FIRST, together=None), row("noise", 1, 0)]) or ""
     assert untested.startswith("No attack ran")
     assert not any("safe" in each for each in (nothing, unfound, untested))
+
+
+def test_an_attack_that_ran_only_without_the_defense_is_named() -> None:
+    rows = [FIRST, row("noise", 1, 0, no_time=("SimuDy",))]
+    assert "not all attacks had time (SimuDy)" in (what_would_help(rows) or "")
+    rows = [replace(FIRST, no_time=("SimuDy",)), rows[1]]
+    assert "SimuDy" not in (what_would_help(rows) or "")
+
+
+def test_a_training_that_learns_nothing_measures_no_accuracy() -> None:
+    crawling = Training(optimizer=SGD(lr=1e-7), epochs=1)
+    asked = applicable(sent(crawling), records=8, attacks=("FirstLayer",))
+    rows = sweep_update(sent(crawling), part(0, 8), part(100, 900), {"noise": (1,)}, asked, budget=6, seed=0)
+    assert [row.accuracy for row in rows] == [None, None]
+    assert "learn nothing" in (rows[0].reason or "")
 
 
 def test_rows_of_models_have_no_sentence_of_a_sweep() -> None:

@@ -33,7 +33,7 @@ from remanence.auditing.answer.report import (
 )
 from remanence.auditing.answer.severity import severity, verdict
 from remanence.auditing.answer.threats import threats_not_asked
-from remanence.auditing.attempts.applicability import applicable, in_evaluation_mode
+from remanence.auditing.attempts.applicability import Applicability, applicable, in_evaluation_mode
 from remanence.auditing.attempts.resuming import Steps
 from remanence.auditing.attempts.running import attempt, count_found, minutes
 from remanence.auditing.attempts.stand_in import attack_stand_ins, awaits_stand_ins, shows_weights_alone
@@ -131,7 +131,7 @@ def audit(
             private,
             others,
             attacks=attacks,
-            asked=[one for one in asked if findings.get(one.name) and any(findings[one.name].scores.found)] or asked,
+            asked=_strongest_first(asked, rows),
             sweep=DEFAULT if sweep is None else sweep,
             budget=start + total - perf_counter(),
             seed=derive_seed(seed, "countermeasures"),
@@ -166,6 +166,13 @@ def audit(
         what_would_help=what_would_help(helps),
     )
     return Report(answer=answer, findings=findings, truth=private)
+
+
+def _strongest_first(asked: Sequence[Applicability], rows: Sequence[AttackRow]) -> list[Applicability]:
+    """The attacks that found records, the one that found the most first; all where none did."""
+    found = {row.name: row.found or 0 for row in rows}
+    finding = [one for one in asked if found.get(one.name)] or list(asked)
+    return sorted(finding, key=lambda one: -found.get(one.name, 0))
 
 
 def _correction(rows: Sequence[AttackRow]) -> str:

@@ -41,6 +41,7 @@ def what_would_help(rows: Sequence[Countermeasure]) -> str | None:
             *([f"{_listed(untested)} could not be tested"] if untested else []),
             *_readable(hiding),
             *_accuracies(hiding, first),
+            *_no_time(hiding, first),
         ]
     else:
         found = ", ".join(f"{_count(row)} with {row.setting}" for row in strongest)
@@ -74,7 +75,7 @@ def _leaks(row: Countermeasure) -> bool:
 def _undefended(row: Countermeasure) -> str:
     if row.together is None:
         return "no attack ran on the update as it is"
-    return f"{_count(row) if row.together.found else 'no record'} is found in the update as it is beyond chance"
+    return "no record is found beyond chance in the update as it is, at this budget"
 
 
 def _readable(rows: Sequence[Countermeasure]) -> list[str]:
@@ -107,6 +108,12 @@ def _accuracies(rows: Sequence[Countermeasure], first: Countermeasure) -> list[s
     if first.accuracy is None or not each:
         return []
     return [f"accuracy is {_joined(each, 'and')} in place of {percent(first.accuracy.value)}"]
+
+
+def _no_time(rows: Sequence[Countermeasure], first: Countermeasure) -> list[str]:
+    """The attacks that ran without a defense, and had no time where nothing was found."""
+    names = dict.fromkeys(name for row in rows for name in row.no_time if name not in first.no_time)
+    return [f"not all attacks had time ({', '.join(names)}), give more"] if names else []
 
 
 def _count(row: Countermeasure) -> str:

@@ -184,6 +184,7 @@ class Countermeasure:
     accuracy: Interval | None = None  # on held-out records
     attack: AttackRow | None = None  # of a model the strongest on the baseline, of an update the strongest on this one
     together: AuditTest | None = None  # all attacks on an update
+    no_time: tuple[str, ...] = ()  # attacks on an update that the budget did not suffice for
     labels: Evidence | None = None  # of an update
     tpr: Evidence | None = None  # of the membership test with the largest AUC
     auc: Evidence | None = None

@@ -31,7 +31,7 @@ class Federation:
     seed: int
 
     @classmethod
-    def of_clients(cls, sent: LocalUpdate, truth: Data, held_out: Data, clients: int, *, seed: int) -> "Federation":
+    def from_held_out(cls, sent: LocalUpdate, truth: Data, held_out: Data, clients: int, *, seed: int) -> "Federation":
         """A federation of so many `clients`, or of fewer where too few records are held out: records of others are
         sampled from these, and no longer held out, nor are further ones of the same subjects."""
         size = len(truth) * min(max(clients, CLIENTS) - 1, int(_MAX_OTHERS * len(held_out)) // len(truth))
@@ -68,6 +68,11 @@ class Federation:
         data = self.held_out
         correct = is_correct(logits_of(self.sent.model, weights, data.x), data.y, self.sent.loss)
         return binomial_proportion(int(correct.sum()), len(correct))
+
+    @property
+    def commonest(self) -> float:
+        """The accuracy of naming the commonest class."""
+        return float(self.held_out.y.bincount().max()) / len(self.held_out)
 
     def _round(self, at: Params, clients: int, defenses: tuple[Defense, ...], seed: int) -> Case[LocalUpdate]:
         if clients > self.clients:

@@ -3,9 +3,9 @@ federation trained for a few rounds.
 
     rows = sweep_update(release, truth, held_out, {"clients": (2, 5, 10), "noise": (0.1, 1)}, asked, budget=450, seed=0)
 
-Every attack that applies to the update as it is runs on each, the cheapest first and for about the same time: one that
-reads the plain update exactly may be the first that noise defeats. Sums cost no accuracy, as the server steps along the
-same mean; all other defenses are those of every client of the federation.
+All attacks run on each setting, as far as its part of the budget goes: one that reads the plain update exactly may be
+the first that noise defeats. Sums cost no accuracy, as the server steps along the same mean; all other defenses are
+those of every client of the federation.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, final
 
-from remanence.auditing.answer.report import AttackRow, Countermeasure
+from remanence.auditing.answer.report import Countermeasure
 from remanence.auditing.attempts.applicability import Applicability, applicable_again
 from remanence.auditing.attempts.resuming import Steps
 from remanence.auditing.attempts.running import Attempt, attempt_test, count_found, strength
@@ -71,13 +71,13 @@ def sweep_update(
 ) -> tuple[Countermeasure, ...]:
     """A row for the update as it is and one for each setting of the `sweep`, in about `budget` seconds.
 
-    `asked` are the attacks as they apply to `release`, whose client has the records `truth`. Those of other clients are
-    taken from `held_out`.
+    `asked` are the attacks as they apply to `release`, in the order in which they run. Its client has the records
+    `truth`; those of other clients are taken from `held_out`.
     """
     end, chosen = perf_counter() + budget, settings(sweep)
     clients = max(setting.clients for setting in chosen)
     shared = _Sweep(
-        federation=Federation.of_clients(release, truth, held_out, clients, seed=derive_seed(seed, "federation")),
+        federation=Federation.from_held_out(release, truth, held_out, clients, seed=derive_seed(seed, "federation")),
         asked=asked,
         steps=Steps(None),
         seed=seed,
@@ -92,27 +92,34 @@ def sweep_update(
 
 
 def _baseline(shared: _Sweep, end: float) -> tuple[Countermeasure, int]:
-    """The row of the update without a defense, and the rounds of federated training that there was time for."""
+    """The row of the update without a defense, and the rounds of federated training that there was time for; none
+    where they leave the model no better than naming the commonest class, so that a defense cannot make it worse."""
     federation, start = shared.federation, perf_counter()
     empty = Countermeasure(name="baseline", setting=_UNDEFENDED.words, status="refused")
     try:
         limit = _TRAINING * (end - start)
         with time_limit(limit):
-            indices = track(range(MAX_ROUNDS), total=MAX_ROUNDS, label="rounds", after=limit, may_stop=True)
+            indices = track(range(MAX_ROUNDS), total=MAX_ROUNDS, label="rounds", after=1.0, may_stop=True)
             weights, rounds = federation.train((), indices)
         row = _attacked(shared, _UNDEFENDED, end)
     except Exception as fault:
         status, reason = why(fault)
         return replace(empty, status=status, reason=reason, seconds=perf_counter() - start), 0
-    before, size = federation.accuracy(federation.sent.at).value, len(federation.truth)
+    accuracy, before, size = (
+        federation.accuracy(weights),
+        federation.accuracy(federation.sent.at),
+        len(federation.truth),
+    )
+    learnt = accuracy.low > federation.commonest
+    trained = f"{rounds} rounds of {federation.clients} clients with {size} records each"
     notes = [
         describe(federation.sent.training),
-        f"accuracy: after {rounds} rounds of {federation.clients} clients with {size} records each, from {before:.0%}",
+        f"accuracy: after {trained}, from {before.value:.0%}" if learnt else f"accuracy: {trained} learn nothing",
         *simplified(federation.sent.model),
         *filter(None, (row.reason,)),
     ]
-    accuracy = federation.accuracy(weights)
-    return replace(row, accuracy=accuracy, reason="; ".join(notes), seconds=perf_counter() - start), rounds
+    row = replace(row, accuracy=accuracy if learnt else None, reason="; ".join(notes), seconds=perf_counter() - start)
+    return row, rounds if learnt else 0
 
 
 def _defended(shared: _Sweep, setting: Setting, first: Countermeasure, rounds: int, end: float) -> Countermeasure:
@@ -133,7 +140,7 @@ def _trained(
 ) -> tuple[Interval | None, str | None]:
     """The accuracy after so many rounds in which every client has the defense, or why there is none."""
     if not setting.defenses or not rounds:
-        return first.accuracy, None
+        return first.accuracy, None  # a sum is that of the same updates
     try:
         with time_limit(seconds):
             indices = track(range(rounds), total=rounds, label="rounds", after=1.0)
@@ -161,21 +168,14 @@ def _attacked(shared: _Sweep, setting: Setting, end: float) -> Countermeasure:
         name=setting.axis,
         setting=setting.words,
         status="ran",
-        reason=_not_run(rows),
+        reason="; ".join(named(row) for row in rows if row.status in ("refused", "failed")) or None,
         attack=max(ran, key=strength) if ran else None,
         together=together(tests, seed=derive_seed(seed, "together")),
+        no_time=tuple(row.name for row in rows if row.status == "skipped"),
         labels=labels,
         tpr=tpr,
         auc=auc,
     )
-
-
-def _not_run(rows: Sequence[AttackRow]) -> str | None:
-    """Why attacks did not run, those that had no time in one clause."""
-    reasons = [named(row) for row in rows if row.status in ("refused", "failed")]
-    if skipped := [row.name for row in rows if row.status == "skipped"]:
-        reasons.append(f"no time for {', '.join(skipped)}: give more with `--budget`")
-    return "; ".join(reasons) or None
 
 
 def _found_words(row: Countermeasure) -> str:
