@@ -397,9 +397,10 @@ def test_an_attack_that_ran_only_without_the_defense_is_named() -> None:
 
 
 def test_a_training_that_learns_nothing_measures_no_accuracy() -> None:
-    crawling = Training(optimizer=SGD(lr=1e-7), epochs=1)
-    asked = applicable(sent(crawling), records=8, attacks=("FirstLayer",))
-    rows = sweep_update(sent(crawling), part(0, 8), part(100, 900), {"noise": (1,)}, asked, budget=6, seed=0)
+    held_out = part(100, 900)
+    unlearnable = replace(held_out, y=held_out.y[torch.randperm(800, generator=torch.Generator().manual_seed(1))])
+    asked = applicable(sent(STEP), records=8, attacks=("FirstLayer",))
+    rows = sweep_update(sent(STEP), part(0, 8), unlearnable, {"noise": (1,)}, asked, budget=6, seed=0)
     assert [row.accuracy for row in rows] == [None, None]
     assert "learn nothing" in (rows[0].reason or "")
 
