@@ -95,10 +95,8 @@ def with_command(arguments: Sequence[str]) -> list[str]:
     as one word, though they are typed as several."""
     given = list[str]()
     for each in arguments:
-        if given[-2:-1] == ["--sweep"] and "=" in each and not each.startswith("-"):
-            given[-1] += f" {each}"
-        else:
-            given.append(each)
+        joins = given[-2:-1] == ["--sweep"] and "=" in each and not each.startswith("-")
+        given = [*given[:-1], f"{given[-1]} {each}"] if joins else [*given, each]
     if len(given) > 1 and given[0] == "audit" and given[1].endswith(".toml"):
         given.insert(1, "file")
     return given
