@@ -217,7 +217,9 @@ def test_attacks_apply_again_as_if_they_were_asked() -> None:
 def swept() -> tuple[Countermeasure, ...]:
     asked = applicable(sent(STEP), records=8, attacks=("FirstLayer",))
     sweep = {"clients": (2, 1000), "noise": (0.1, 100)}
-    return sweep_update(sent(STEP), part(0, 8), part(100, 900), sweep, asked, budget=40, seed=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("remanence.auditing.countermeasures.sweep.MAX_ROUNDS", 40)  # in time on a busy machine too
+        return sweep_update(sent(STEP), part(0, 8), part(100, 900), sweep, asked, budget=60, seed=0)
 
 
 def found(row: Countermeasure) -> int:
