@@ -3,6 +3,9 @@
     python federated_client.py
     remanence audit update federated_client:Net --before before.pt --after after.pt \
         --local "sgd lr=0.1 epochs=1 batch=full" --data batch.npz --held-out others.npz --budget 30s --out client-audit
+    remanence audit update federated_client:Net --before before.pt --after after.pt \
+        --local "sgd lr=0.1 epochs=1 batch=full" --data batch.npz --held-out others.npz --out client-sweep \
+        --attack FirstLayer --attack GradientMatching --budget 60s --sweep clients=1,2,5,10 noise=0,0.1,1,10
 
 `dump_update` is a mod for Flower: `@app.train(mods=[dump_update])`. Its five lines are all the glue there is. Flower is
 not needed here: `main` plays the server, and `Message` and `Arrays` have the little of Flower's that a mod touches.

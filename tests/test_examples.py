@@ -25,7 +25,11 @@ from remanence.progress import set_mode
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "examples"
 SCRIPTS = {path.stem: path for path in FOLDER.glob("*.py")}
-FASTER = {"update": "--budget 60s --attack FirstLayer", "model": "--budget 3s"}  # what the assertions need of them
+FASTER = {  # what the assertions need of them
+    "update": "--budget 60s --attack FirstLayer",
+    "sweep": "--budget 60s",
+    "model": "--budget 3s",
+}
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,8 @@ def called(command: str, folder: Path) -> Ran:
     """Run a command in this process, an audit with a smaller budget."""
     program, *arguments = shlex.split(command)
     if program == "remanence":
-        arguments = shlex.split(re.sub(r"--budget \w+", FASTER[arguments[1]], shlex.join(arguments)))
+        budget = FASTER["sweep" if "--sweep" in arguments else arguments[1]]
+        arguments = shlex.split(re.sub(r"--budget \w+", budget, shlex.join(arguments)))
     out, code = io.StringIO(), 0
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(io.StringIO()):
         patch.chdir(folder)
@@ -140,13 +145,25 @@ def test_every_row_of_a_table_is_found_in_an_update(example: Examples) -> None:
 
 @pytest.mark.slow
 def test_every_record_of_a_client_is_found_in_what_five_lines_dump(example: Examples) -> None:
-    *_, audited = example("federated_client")
+    _, audited, _ = example("federated_client")
     answer = audited.answer("client-audit")
     assert [(row["found"], row["records"]) for row in answer["attacks"]] == [(16, 16)]
     source = SCRIPTS["federated_client"].read_text(encoding="utf-8")
     mod = re.search(r"^def dump_update\(msg, ctxt, call_next\):\n((?:    .+\n)+)", source, flags=re.MULTILINE)
     assert mod
     assert len(mod[1].splitlines()) <= 5
+
+
+@pytest.mark.slow
+def test_a_sweep_says_what_would_hide_the_records_of_a_client(example: Examples) -> None:
+    *_, swept = example("federated_client")
+    rows = {row["setting"]: row for row in swept.answer("client-sweep")["countermeasures"]}
+    found = {setting: row["together"] and row["together"]["found"] for setting, row in rows.items()}
+    assert len(rows) == 7
+    assert found["the update as it is"] == 16
+    assert found["sums of 2 clients"] >= 8
+    assert not found["noise of 10"]  # None where a slow machine had no time
+    assert "  labels (chance)  " in swept.out
 
 
 @pytest.mark.slow

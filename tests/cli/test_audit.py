@@ -117,6 +117,35 @@ def test_an_update_on_embeddings_is_audited_in_their_own_units(call: Call, files
     assert_refused(call(*UPDATE, *LOCAL, *FAST), "must be finite")
 
 
+def test_a_sweep_is_typed_as_several_words_and_answers_in_a_sentence(call: Call, files: Path) -> None:
+    sweep = ("--sweep", "clients=1,2", "noise=0,100")
+    said = call(*UPDATE, *LOCAL, "--attack", "FirstLayer", "--budget", "20s", *sweep, "--out", "run", "--json")
+    assert said.code == 0
+    answer = json.loads(said.out)
+    jsonschema.validate(answer, schema())
+    rows = answer["countermeasures"]
+    assert [(row["name"], row["value"]) for row in rows] == [("baseline", None), ("clients", 2), ("noise", 100)]
+    assert [row["together"]["found"] for row in rows] == [8, 8, 0]
+    assert answer["what_would_help"].startswith("Noise of 100 would hide the records")
+    assert answer["what_would_help"] in (files / "run" / "report.html").read_text()
+
+
+def test_what_is_no_sweep_is_refused_before_anything_runs(call: Call, files: Path) -> None:
+    assert_refused(call(*UPDATE, *LOCAL, "--sweep", "client=2"), "unknown axis of a sweep `client`", "`clients`")
+    assert_refused(call(*UPDATE, *LOCAL, "--sweep", "clients=2", "nois=1"), "`nois`", "`noise`")
+    assert_refused(call(*UPDATE, *LOCAL, "--sweep", "noise=-1"), "0 or more")
+    assert_refused(call(*UPDATE, "--sweep", "noise=1"), "--local")
+    model = ("audit", "model", "nets_of_mine:Net", "--weights", "after.pt", *SOURCES)
+    assert call(*model, "--sweep", "noise=1").code == 2
+    lines = ['kind = "update"', 'model = "nets_of_mine:Net"', 'data = "private.npz"', 'held_out = "others.npz"']
+    lines += ['before = "before.pt"', 'after = "after.pt"', 'local = "sgd lr=0.1 epochs=1 batch=full"']
+    (files / "audit.toml").write_text("\n".join([*lines, 'sweep = "noise=1 cilp=1"']))
+    assert_refused(call("audit", "audit.toml"), "`cilp`", "`clip`")
+    (files / "audit.toml").write_text("\n".join([*lines, "sweep = 3"]))
+    assert_refused(call("audit", "audit.toml"), "`sweep` must be a text")
+    assert not (files / "runs").exists()
+
+
 @pytest.mark.slow
 def test_a_second_audit_compares_with_the_first(call: Call, files: Path) -> None:
     null = [each.replace("after.pt", "null.pt") for each in UPDATE]

@@ -20,6 +20,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from remanence.auditing.answer.advice import advice
+from remanence.auditing.answer.hiding import what_would_help
 from remanence.auditing.answer.report import (
     SCHEMA,
     Answer,
@@ -32,12 +33,14 @@ from remanence.auditing.answer.report import (
 )
 from remanence.auditing.answer.severity import severity, verdict
 from remanence.auditing.answer.threats import threats_not_asked
-from remanence.auditing.attempts.applicability import applicable, in_evaluation_mode
+from remanence.auditing.attempts.applicability import Applicability, applicable, in_evaluation_mode
 from remanence.auditing.attempts.resuming import Steps
 from remanence.auditing.attempts.running import attempt, count_found, minutes
 from remanence.auditing.attempts.stand_in import attack_stand_ins, awaits_stand_ins, shows_weights_alone
 from remanence.auditing.checks.preflight import preflight
+from remanence.auditing.countermeasures.axes import DEFAULT, Sweep
 from remanence.auditing.countermeasures.comparison import countermeasures_for
+from remanence.auditing.countermeasures.sweep import check_sweep
 from remanence.auditing.evidence.columns import column_evidence, encoding_checks
 from remanence.auditing.evidence.membership import gather_evidence
 from remanence.auditing.evidence.together import together
@@ -73,15 +76,21 @@ def audit(
     store: Path | None = None,
     caveats: Sequence[Caveat] = (),
     defenses: bool = False,
+    sweep: Sweep | None = None,
 ) -> Report:
     """Run every attack that applies to `release` and say which of the `truth`, its private records, come back.
 
     `held_out` are records of the same kind that the model never saw; the more there are, the finer the levels of
     chance. `attacks` names the only ones to run. `budget` is in seconds. Searches that an interrupted audit left in
     `store` are resumed. `caveats` are added to those of the attacks. With `defenses` half of the budget goes to
-    stand-ins that are trained again with each countermeasure, see `remanence.auditing.countermeasures.comparison`.
+    stand-ins that are made again with each countermeasure: a model is trained (`countermeasures.comparison`), the
+    update of a client is sent with the settings of a `sweep` such as {"clients": (2, 5), "noise": (0.1, 1)}
+    (`countermeasures.sweep`), which may be given without `defenses`.
     """
     start, total = perf_counter(), budget
+    if sweep is not None:
+        check_sweep(sweep, release)
+    defenses = defenses or sweep is not None
     budget = budget / 2 if defenses else budget
     release = covering(in_evaluation_mode(release), truth, held_out)
     private, others = as_data(truth, release, "truth"), as_data(held_out, release, "held_out")
@@ -122,6 +131,8 @@ def audit(
             private,
             others,
             attacks=attacks,
+            asked=_strongest_first(asked, rows),
+            sweep=DEFAULT if sweep is None else sweep,
             budget=start + total - perf_counter(),
             seed=derive_seed(seed, "countermeasures"),
         )
@@ -152,8 +163,16 @@ def audit(
         records=len(private),
         held_out=len(others),
         countermeasures=helps,
+        what_would_help=what_would_help(helps),
     )
     return Report(answer=answer, findings=findings, truth=private)
+
+
+def _strongest_first(asked: Sequence[Applicability], rows: Sequence[AttackRow]) -> list[Applicability]:
+    """The attacks that found records, the one that found the most first; all where none did."""
+    found = {row.name: row.found or 0 for row in rows}
+    finding = [one for one in asked if found.get(one.name)] or list(asked)
+    return sorted(finding, key=lambda one: -found.get(one.name, 0))
 
 
 def _correction(rows: Sequence[AttackRow]) -> str:

@@ -11,6 +11,7 @@ from torch import nn
 
 from remanence.auditing.answer.report import Digests, Report
 from remanence.auditing.attempts.settings import outputs
+from remanence.auditing.countermeasures.axes import parse_sweep
 from remanence.auditing.inputs.digests import digest_data, digest_file
 from remanence.auditing.inputs.models import load_model
 from remanence.auditing.inputs.recipe import load_recipe
@@ -20,7 +21,7 @@ from remanence.auditing.inputs.updates import update_release
 from remanence.auditing.inputs.weights import load_release_weights
 from remanence.auditing.pipeline import BUDGET, audit
 from remanence.disk import read_text
-from remanence.errors import BadInput, unknown_name
+from remanence.errors import BadInput, NotEnoughKnowledge, unknown_name
 from remanence.experiments.experiment import device_of
 from remanence.models import normalized, normalized_params
 from remanence.progress import say
@@ -53,13 +54,15 @@ class Request:
     local: str | None = None
     attacks: tuple[str, ...] | None = None
     defenses: bool = False
+    sweep: str | None = None
     budget: float = BUDGET
     seed: int = 0
     device: str = "cpu"
 
     def __post_init__(self) -> None:
         needed = ("weights",) if self.kind == "model" else ("before", "after")
-        foreign = ("before", "after", "local") if self.kind == "model" else ("weights", "base", "fixed", "recipe")
+        of_updates, of_models = ("before", "after", "local", "sweep"), ("weights", "base", "fixed", "recipe")
+        foreign = of_updates if self.kind == "model" else of_models
         for name in needed:
             if getattr(self, name) is None:
                 raise BadInput(f"an audit of a {self.kind} needs `{name}`: give it", code="empty", argument=name)
@@ -67,6 +70,11 @@ class Request:
             if getattr(self, name) is not None:
                 message = f"`{name}` has no meaning in an audit of a {self.kind}: leave it out"
                 raise BadInput(message, code="conflict", argument=name)
+        if self.sweep is not None:
+            parse_sweep(self.sweep)  # before files are read
+            if self.local is None:
+                message = "`sweep` makes the update of the client again, and needs how it trained: give `--local`"
+                raise NotEnoughKnowledge(message, argument="local")
 
 
 def run_request(request: Request, *, command: str, store: Path | None = None) -> Report:
@@ -88,6 +96,7 @@ def run_request(request: Request, *, command: str, store: Path | None = None) ->
         store=store,
         caveats=caveats,
         defenses=request.defenses,
+        sweep=None if request.sweep is None else parse_sweep(request.sweep),
     )
 
 
@@ -338,10 +347,11 @@ held_out = "others.npz"         # records of the same kind that it never saw; so
 # before = "round7.pt"
 # after = "client3.pt"
 # local = "sgd lr=0.1 epochs=1 batch=full"
+# sweep = "clients=1,2,5,10 noise=0,0.1,1"   # what would hide the records: also topk, bits, clip
 
 budget = "15m"
 # attacks = ["Stationarity"]    # only these
-# defenses = true               # what would help: stand-ins trained with DP, weight decay, early stopping, ...
+# defenses = true               # what would help: stand-ins made with DP, weight decay, ...; updates with noise, ...
 # seed = 0
 # device = "cpu"
 

@@ -73,7 +73,7 @@ Normalize = Annotated[
 ]
 Budget = Annotated[str, typer.Option("--budget", metavar="TIME", help="How long it may take: 90s, 15m, 1h.")]
 Defenses = Annotated[
-    bool, typer.Option("--defenses", help="Train stand-ins with defenses: what each saves, and what it costs.")
+    bool, typer.Option("--defenses", help="Make stand-ins with defenses: what each saves, and what it costs.")
 ]
 FailIf = Annotated[
     list[str] | None,
@@ -91,8 +91,12 @@ Summary = Annotated[Path | None, typer.Option("--summary", metavar="FILE", help=
 
 
 def with_command(arguments: Sequence[str]) -> list[str]:
-    """The arguments with `file` between `audit` and a file that is given in place of a command."""
-    given = list(arguments)
+    """The arguments with `file` between `audit` and a file that is given in place of a command, and the axes of a sweep
+    as one word, though they are typed as several."""
+    given = list[str]()
+    for each in arguments:
+        joins = given[-2:-1] == ["--sweep"] and "=" in each and not each.startswith("-")
+        given = [*given[:-1], f"{given[-1]} {each}"] if joins else [*given, each]
     if len(given) > 1 and given[0] == "audit" and given[1].endswith(".toml"):
         given.insert(1, "file")
     return given
@@ -166,6 +170,8 @@ def model(
 @app.command(
     epilog=examples(
         "remanence audit update client:make_net --before r7.pt --after c3.pt --data batch.npz --held-out others.npz",
+        "remanence audit update client:make_net --before r7.pt --after c3.pt --data batch.npz --held-out others.npz"
+        " --local 'sgd lr=0.1 epochs=1 batch=full' --sweep 'clients=1,2,5,10 noise=0,0.1,1'",
     )
 )
 def update(
@@ -183,6 +189,10 @@ def update(
     budget: Budget = "15m",
     attack: Attacks = None,
     defenses: Defenses = False,
+    sweep: Annotated[
+        str | None,
+        typer.Option("--sweep", metavar="AXES", help="What would hide the records: clients=1,2,5 noise=0,0.1,1."),
+    ] = None,
     fail_if: FailIf = None,
     compare: Compare = None,
     junit: JUnit = None,
@@ -211,6 +221,7 @@ def update(
         local=local,
         label=label,
         defenses=defenses,
+        sweep=sweep,
         seed=seed,
         device=device,
         **_parsed(normalize, attack, budget),

@@ -3,7 +3,7 @@
 A `Case` holds both; only `evaluate` opens the truth.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Generic, Literal, TypeAlias, TypedDict, TypeVar, final
@@ -190,12 +190,18 @@ def _digest(batch: Data) -> str:
 
 
 def local_update(
-    victim: Victim, *, clients: int = 1, defenses: tuple[Defense, ...] = (), seed: int = 0
+    victim: Victim,
+    *,
+    clients: int = 1,
+    names: Sequence[str] | None = None,
+    defenses: tuple[Defense, ...] = (),
+    seed: int = 0,
 ) -> Case[LocalUpdate]:
     """Release a round of federated averaging: clients train on equal parts of the private batch, from the initial
-    weights, apply their defenses, and the mean of their updates is released. `seed` shuffles mini-batches."""
-    batch, training = victim.private, victim.training
-    names, size = [name for name, _ in victim.model.named_parameters()], len(batch) // clients
+    weights, apply their defenses, and the mean of their updates is released. `names` are the parameters that they
+    train, all by default. `seed` shuffles mini-batches."""
+    batch, training, size = victim.private, victim.training, len(victim.private) // clients
+    names = [name for name, _ in victim.model.named_parameters()] if names is None else names
     updates = list[Params]()
     for client in range(clients):
         part = batch.take(slice(client * size, (client + 1) * size))

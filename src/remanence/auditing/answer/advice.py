@@ -40,7 +40,8 @@ def _against_reconstruction(kind: str, update: bool) -> tuple[str, ...]:
     if update:
         return (
             "Do not send such updates one by one: let the server see only their sum over many clients.",
-            "Where single updates must be sent, clip them and add noise (differential privacy), and audit again.",
+            "Where single updates must be sent, clip them and add noise (differential privacy), and audit again; "
+            "`--sweep` tries how much noise, and sums of how many clients, hide the records.",
             "Larger batches and more local steps hide single records less reliably than noise does.",
         )
     base = ("If the base model need not be public, withhold it: the attacks that found records compare with it.",)

@@ -147,6 +147,8 @@ def to_summary(answer: Answer, *, failed: Sequence[str] = (), worse: Sequence[st
             lines.append(f"| {_markdown(row.name)} | {value} | {between(row.low, row.high)} | {score(row.chance)} |")
     if answer.advice:
         lines += ["", "**What to do**", "", *(f"- {_markdown(each)}" for each in answer.advice)]
+    if answer.what_would_help:
+        lines += ["", "**What would help**", "", _markdown(answer.what_would_help)]
     threats, model, data = threats_not_asked(answer.release.kind), answer.digests.model, answer.digests.data
     lines += ["", f"Not tested: {'; '.join(threats)}; {_markdown(not_run(answer.attacks))}."]
     lines += ["", f"{answer.date[:10]}, SHA-256 of the model `{model[:16]}…`, of the data `{data[:16]}…`"]

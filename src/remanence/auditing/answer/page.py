@@ -14,7 +14,7 @@ from remanence.auditing.answer.documentation import REFERENCES, questions
 from remanence.auditing.answer.examples import Examples
 from remanence.auditing.answer.report import SEVERITIES, Answer, AttackRow, Countermeasure, Evidence, Report, Severity
 from remanence.auditing.answer.threats import threats_asked, threats_not_asked
-from remanence.auditing.answer.tradeoff import tradeoff
+from remanence.auditing.answer.tradeoff import along_sweep, tradeoff
 from remanence.auditing.answer.words import (
     SCALE,
     count,
@@ -138,6 +138,7 @@ def render_report(report: Report) -> str:
             figures=[rendered(figure) for figure in answer.figures],
             details=[_detail(row, shown.pop(row.name, None)) for row in ranked(answer.attacks)],
             helps=answer.countermeasures,
+            swept=any(row.value is not None for row in answer.countermeasures),
             tradeoffs=_tradeoffs(answer.countermeasures),
             questions=questions(answer),
             interval_words=interval_words,
@@ -171,8 +172,10 @@ def _numbers(answer: Answer, worst: AttackRow | None) -> list[tuple[str, str, st
 
 
 def _tradeoffs(rows: Sequence[Countermeasure]) -> list[Rendered]:
-    """Leakage against accuracy, by each measure of leakage that there is; the table beside them has the values."""
-    figures = [tradeoff(rows, by=by) for by in ("found", "membership")]
+    """Leakage against accuracy, by each measure of leakage that there is, or both along a sweep; the table beside them
+    has the values."""
+    swept = along_sweep(rows)
+    figures = [swept] if swept.series else [tradeoff(rows, by=by) for by in ("found", "membership")]
     return [replace(rendered(figure), rows=[]) for figure in figures if figure.series]
 
 

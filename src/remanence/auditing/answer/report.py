@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from remanence.auditing.answer.examples import Examples
     from remanence.types import Data
 
-SCHEMA = 2
+SCHEMA = 3
 Status: TypeAlias = Literal["ran", "refused", "failed", "skipped"]
 Severity: TypeAlias = Literal["inconclusive", "none-found", "membership", "some-records", "many-records"]
 SEVERITIES: tuple[Severity, ...] = ("inconclusive", "none-found", "membership", "some-records", "many-records")
@@ -168,18 +168,24 @@ class Digests:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Countermeasure:
-    """A stand-in that was trained with one countermeasure: how accurate it is and what leaks from it.
+    """A stand-in that was made with one countermeasure: how accurate it is and what leaks from it.
 
-    The first of a list is the baseline, without any. Where differential privacy applies, no attack finds a larger
-    fraction of the records than `bound`, nor does a membership test at a false-positive rate of 1 %.
+    The first of a list is the baseline, without any. A stand-in of a model is trained again; one of a federated update
+    is sent again, with a `value` on the axis `name` of a sweep, its accuracy being that after a short federated
+    training. Where differential privacy applies, no attack finds a larger fraction of the records than `bound`, nor
+    does a membership test at a false-positive rate of 1 %.
     """
 
     name: str
     setting: str
     status: Status
     reason: str | None = None  # why it did not run, or what limits it
-    accuracy: Interval | None = None  # on the held-out records
-    attack: AttackRow | None = None  # the one that was strongest on the baseline, of those that apply
+    value: float | None = None
+    accuracy: Interval | None = None  # on held-out records
+    attack: AttackRow | None = None  # of a model the strongest on the baseline, of an update the strongest on this one
+    together: AuditTest | None = None  # all attacks on an update
+    no_time: tuple[str, ...] = ()  # attacks on an update that the budget did not suffice for
+    labels: Evidence | None = None  # of an update
     tpr: Evidence | None = None  # of the membership test with the largest AUC
     auc: Evidence | None = None
     epsilon: float | None = None
@@ -216,6 +222,7 @@ class Answer:
     records: int
     held_out: int
     countermeasures: tuple[Countermeasure, ...] = ()  # on request
+    what_would_help: str | None = None  # of a sweep, in a sentence
 
 
 @final

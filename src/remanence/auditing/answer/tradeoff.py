@@ -1,12 +1,13 @@
-"""Leakage against accuracy: one point for each stand-in that was trained with a countermeasure."""
+"""Leakage against accuracy: one point for each stand-in that was made with a countermeasure; and both of a sweep."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
-from remanence.auditing.answer.report import Countermeasure
+from remanence.auditing.answer.report import Countermeasure, Evidence
 from remanence.experiments.outcome import Figure, Series
 from remanence.metrics import Interval
 from remanence.metrics.evaluation import FPR
+from remanence.metrics.statistics import binomial_proportion
 
 Leakage: TypeAlias = Literal["found", "membership"]
 _LABELS: dict[Leakage, str] = {
@@ -43,15 +44,47 @@ def _series(name: str, rows: Sequence[Countermeasure], by: Leakage) -> Series | 
 def leakage(row: Countermeasure, by: Leakage) -> Interval | None:
     """What leaks from a stand-in, as a fraction of its records or an AUC; None where it was not measured."""
     if by == "membership":
-        shown = row.auc
-        if shown is None or shown.value is None or shown.low is None or shown.high is None:
-            return None
-        return Interval(value=shown.value, low=shown.low, high=shown.high)
+        return _interval(row.auc)
     attack = row.attack
+    if row.together is not None:
+        return binomial_proportion(row.together.found, row.together.records)
     if attack is None or not attack.records or attack.found is None or attack.low is None or attack.high is None:
         return None
     value, low, high = (each / attack.records for each in (attack.found, attack.low, attack.high))
     return Interval(value=value, low=low, high=high)
+
+
+def along_sweep(rows: Sequence[Countermeasure]) -> Figure:
+    """The records found, the labels inferred and the accuracy, as fractions, for each setting of a sweep; none where
+    the rows are not of one."""
+    shown = [row for row in rows if row.status == "ran"] if any(row.value is not None for row in rows) else []
+    measured: dict[str, Callable[[Countermeasure], Interval | None]] = {
+        "records found": lambda row: leakage(row, "found"),
+        "labels inferred": lambda row: _interval(row.labels),
+        "accuracy": lambda row: row.accuracy,
+    }
+    series = list[Series]()
+    for name, value in measured.items():
+        there = [(row.setting, each) for row in shown if (each := value(row)) is not None]
+        if there:
+            series.append(Series.from_intervals(name, tuple(x for x, _ in there), [each for _, each in there]))
+    by_chance = [(row.setting, row.labels.chance) for row in shown if row.labels and row.labels.chance is not None]
+    if by_chance:
+        x, y = tuple(x for x, _ in by_chance), tuple(chance for _, chance in by_chance)
+        series.append(Series(name="labels by chance", x=x, y=y, role="chance"))
+    return Figure(
+        title="What each defense hides, and what it costs",
+        x_label="setting",
+        y_label="fraction",
+        series=tuple(series),
+        kind="bars",
+    )
+
+
+def _interval(shown: Evidence | None) -> Interval | None:
+    if shown is None or shown.value is None or shown.low is None or shown.high is None:
+        return None
+    return Interval(value=shown.value, low=shown.low, high=shown.high)
 
 
 def _levels(rows: Sequence[Countermeasure], by: Leakage) -> list[Series]:

@@ -1,12 +1,12 @@
-"""An answer in plain text: the ten lines that `print(report)` shows, and what the page says in the same words."""
+"""An answer in plain text: the lines that `print(report)` shows, and what the page says in the same words."""
 
 from collections.abc import Sequence
 from textwrap import shorten, wrap
 from typing import Final
 
-from remanence.auditing.answer.report import SEVERITIES, Answer, AttackRow, Evidence, Severity
+from remanence.auditing.answer.report import SEVERITIES, Answer, AttackRow, Countermeasure, Evidence, Severity
 from remanence.errors import printable
-from remanence.experiments.words import by_chance, number, percent, score
+from remanence.experiments.words import DASH, by_chance, number, percent, score
 
 WIDTH: Final = 100  # columns
 LINES: Final = 10
@@ -22,7 +22,8 @@ STATUS: Final = {"ran": "ran", "refused": "refused", "failed": "failed", "skippe
 
 
 def lines_of(answer: Answer) -> list[str]:
-    """The answer in at most ten lines of at most a hundred columns."""
+    """The answer in at most ten lines of at most a hundred columns; after a sweep one for each of its settings, and
+    what would help."""
     verdict = wrap(answer.verdict, WIDTH, max_lines=2, placeholder=" …")
     after = [
         _line("not run", not_run(answer.attacks)),
@@ -31,7 +32,34 @@ def lines_of(answer: Answer) -> list[str]:
     ]
     room = LINES - len(verdict) - 1 - len(after)
     attacks = _attack_lines(answer.attacks, room)
-    return [printable(each) for each in (*verdict, _line("severity", _scale_line(answer.severity)), *attacks, *after)]
+    lines = (*verdict, _line("severity", _scale_line(answer.severity)), *attacks, *after, *_sweep_lines(answer))
+    return [printable(each) for each in lines]
+
+
+def _sweep_lines(answer: Answer) -> list[str]:
+    """A table of the settings of a sweep, and what would help."""
+    if answer.what_would_help is None:
+        return []
+    cells = [("", "found", "p", "labels (chance)", "membership", "accuracy")]
+    cells += [setting_cells(row) for row in answer.countermeasures]
+    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in cells]
+    return [_fitting(line.rstrip(), WIDTH) for line in lines] + wrap(answer.what_would_help, WIDTH)
+
+
+def setting_cells(row: Countermeasure) -> tuple[str, str, str, str, str, str]:
+    """What a stand-in of an update shows: records found, labels beside chance, the AUC of membership, the accuracy."""
+    if row.status != "ran":
+        return row.setting, row.status, "", "", "", ""
+    tested, labels = row.together, row.labels
+    return (
+        row.setting,
+        f"{tested.found} of {tested.records}" if tested else "not tested",
+        number(tested.p) if tested else "",
+        f"{percent(labels.value)} ({percent(labels.chance)})" if labels and labels.value is not None else DASH,
+        score(row.auc.value) if row.auc else DASH,
+        percent(row.accuracy.value) if row.accuracy else DASH,
+    )
 
 
 def _line(name: str, text: str) -> str:

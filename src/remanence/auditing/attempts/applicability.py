@@ -141,18 +141,41 @@ def applicable(
     return tuple(sorted(found, key=cheapest))
 
 
+def applicable_again(
+    asked: Sequence[Applicability], release: Any, *, records: int, times: float = 1.0
+) -> tuple[Applicability, ...]:
+    """The attacks that apply to a release of the same kind, as they were `asked`, for this one, which withholds so many
+    `records`; each is expected to take so many `times` as long as there, and none is probed again."""
+    kinds = {kind.attack.__name__: kind for kind in _KINDS}
+    made = [(one, _prepared(kinds[one.name], release, records)) for one in asked if one.status != "refused"]
+    return tuple(replace(each, seconds=None if one.seconds is None else times * one.seconds) for one, each in made)
+
+
 def _asked(kind: _Kind, release: Any, n: int, seed: int) -> Applicability:
-    name, shown, weaker = kind.attack.__name__, release, None
-    refused = Applicability(name=name, status="refused", reason=None, knowledge=kind.knowledge)
+    made = _prepared(kind, release, n)
+    if made.status == "refused" or isinstance(made.attack, ShadowAttack):
+        return made
+    try:
+        seconds, found = _probe(made.attack, made.release, seed)
+    except BadInput as refusal:
+        return _refused(kind, refusal_words(made.name, refusal, made.release), made.knowledge)
+    except Exception as fault:
+        return _refused(kind, _fault(fault), made.knowledge)
+    return replace(made, seconds=seconds, reconstruction=found)
+
+
+def _prepared(kind: _Kind, release: Any, n: int) -> Applicability:
+    """Whether the attack applies, as far as that can be said without running it, what would run and on what."""
+    name, shown, weaker, knowledge = kind.attack.__name__, release, None, kind.knowledge
     if kind.needs is KnowsGradient and isinstance(release, LocalUpdate):
         shown, weaker = _as_gradient(release), _taken_for_a_gradient(release)
     if kind.needs is KnowsTraining and isinstance(release, LocalUpdate):
-        refused = replace(refused, knowledge=UPDATE)
+        knowledge = UPDATE
         if release.clients > 1:
-            return replace(refused, reason="the mean over several clients is not the end of one training")
+            return _refused(kind, "the mean over several clients is not the end of one training", knowledge)
         shown = release.fine_tuned(max(2, outputs(release)))
     if (missing := missing_knowledge(shown, kind.needs)) is not None:
-        return replace(refused, reason=missing)
+        return _refused(kind, missing, knowledge)
     if kind.attack in _SIMULATING:
         shown, weaker = _in_evaluation(shown)
         if getattr(release, "defenses", ()):
@@ -160,22 +183,24 @@ def _asked(kind: _Kind, release: Any, n: int, seed: int) -> Applicability:
     try:
         require(shown, kind.needs, by=name)
         if n * prod(release.shape) > _MAX_UNKNOWNS:
-            return replace(refused, reason=f"{n} records are too many to be searched for at once")
+            return _refused(kind, f"{n} records are too many to be searched for at once", knowledge)
         attack = kind.settings(release, n)
-        seconds, found = (None, None) if isinstance(attack, ShadowAttack) else _probe(attack, shown, seed)
     except BadInput as refusal:
-        return replace(refused, reason=refusal_words(name, refusal, shown))
+        return _refused(kind, refusal_words(name, refusal, shown), knowledge)
     except Exception as fault:
-        return replace(refused, reason=f"it failed: {type(fault).__name__}: {str(fault).partition(chr(10))[0]}")
-    return replace(
-        refused,
-        status="weaker" if weaker else "runs",
-        reason=weaker,
-        attack=attack,
-        release=shown,
-        seconds=seconds,
-        reconstruction=found,
+        return _refused(kind, _fault(fault), knowledge)
+    status: Literal["runs", "weaker"] = "weaker" if weaker else "runs"
+    return Applicability(
+        name=name, status=status, reason=weaker, knowledge=knowledge, attack=attack, release=shown, seconds=None
     )
+
+
+def _refused(kind: _Kind, reason: str | None, knowledge: str) -> Applicability:
+    return Applicability(name=kind.attack.__name__, status="refused", reason=reason, knowledge=knowledge)
+
+
+def _fault(fault: Exception) -> str:
+    return f"it failed: {type(fault).__name__}: {str(fault).partition(chr(10))[0]}"
 
 
 def _probe(attack: Any, release: Any, seed: int) -> tuple[float | None, Reconstruction | None]:

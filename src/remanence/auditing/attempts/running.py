@@ -1,10 +1,10 @@
 """One attack of an audit, run within the time it is allowed and scored. An attack that is refused or fails is a
 row."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from remanence.errors import BadInput
 from remanence.experiments.finding import Finding, attack_cases, reconstruct
 from remanence.experiments.summary import number
 from remanence.metrics import hungarian, identity
+from remanence.metrics.leakage import LeakTest, leak_test
 from remanence.progress import OutOfTime, time_limit
 from remanence.releases import Case
 from remanence.seeds import derive_seed
@@ -34,14 +35,66 @@ _MAX_NULL = 2000  # held-out records that reconstructions are compared with
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Attempt:
-    """A row without its counts, and what the attack reconstructed."""
+    """A row without its counts; of an attack that ran, it with the steps that it took, and the test of what it
+    reconstructed."""
 
     row: AttackRow
-    finding: Finding | None = None
+    attack: Any = None
+    test: LeakTest | None = None
+    finding: Finding | None = None  # None where only the test was asked for
+
+
+_Scored: TypeAlias = tuple[LeakTest, Finding | None]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Reconstructed:
+    """What an attack reconstructed, the records it owned, and those that are left to compare with."""
+
+    reconstruction: Reconstruction
+    public: Data
+    unrelated: Data
+    seconds: float
 
 
 def attempt(one: Applicability, private: Data, others: Data, allowed: float, steps: Steps, seed: int) -> Attempt:
-    """`one` attack, run in at most the seconds `allowed`: a row in any case."""
+    """`one` attack, run in at most the seconds `allowed` and scored, which may take longer: a row in any case."""
+
+    def scored(attack: Any, found: _Reconstructed) -> _Scored:
+        finding = attack_cases(
+            [Case(release=one.release, truth=_scored(private, seed))],
+            _Ready(reconstruction=found.reconstruction),
+            public=found.public,
+            unrelated=found.unrelated,
+            matching=identity if len(private) == len(found.reconstruction.x) == 1 else hungarian,
+            seed=seed,
+        )
+        finding = replace(finding, attack=attack, seconds=found.seconds)
+        return finding.scores.test, finding
+
+    return _attempted(one, others, allowed, steps, seed, scored)
+
+
+def attempt_test(one: Applicability, private: Data, others: Data, allowed: float, steps: Steps, seed: int) -> Attempt:
+    """`attempt` with the test of which records are found alone, several times faster than all scores and levels."""
+
+    def tested(attack: Any, found: _Reconstructed) -> _Scored:
+        x, truth = found.reconstruction.x.detach(), _scored(private, seed)
+        truth, unrelated = (data.to(x.device, x.dtype) for data in (truth, found.unrelated))
+        return leak_test(x, truth, unrelated, seed=seed), None
+
+    return _attempted(one, others, allowed, steps, seed, tested)
+
+
+def _attempted(
+    one: Applicability,
+    others: Data,
+    allowed: float,
+    steps: Steps,
+    seed: int,
+    score: Callable[[Any, _Reconstructed], _Scored],
+) -> Attempt:
     row = AttackRow(name=one.name, status="refused", reason=one.reason, knowledge=one.knowledge)
     if one.status == "refused" or one.attack is None:
         return Attempt(row=row)
@@ -51,7 +104,7 @@ def attempt(one: Applicability, private: Data, others: Data, allowed: float, ste
     row = replace(row, reason=reason or one.reason, call=repr(attack))
     start = perf_counter()
     try:
-        finding = _found(one, attack, private, others, allowed, seed)
+        test, finding = score(attack, _reconstructed(one, attack, others, allowed, seed))
     except OutOfTime:
         text = "the budget ended before it did: give more with `--budget`"
         return Attempt(row=replace(row, status="skipped", reason=text, seconds=perf_counter() - start))
@@ -60,7 +113,8 @@ def attempt(one: Applicability, private: Data, others: Data, allowed: float, ste
     except Exception as fault:
         reason = f"{type(fault).__name__}: {str(fault).partition(chr(10))[0]}"
         return Attempt(row=replace(row, status="failed", reason=reason, seconds=perf_counter() - start))
-    return Attempt(row=replace(row, status="ran", seconds=perf_counter() - start), finding=finding)
+    row = replace(row, status="ran", seconds=perf_counter() - start)
+    return Attempt(row=row, attack=attack, test=test, finding=finding)
 
 
 def _within(one: Applicability, allowed: float, chosen: Steps) -> tuple[Any, str | None]:
@@ -80,8 +134,8 @@ def _within(one: Applicability, allowed: float, chosen: Steps) -> tuple[Any, str
     return with_search(attack, steps=steps, checkpoints=chosen.folder), reason
 
 
-def _found(one: Applicability, attack: Any, private: Data, others: Data, seconds: float, seed: int) -> Finding:
-    """What the attack reconstructs in at most so many `seconds`, scored, which may take longer."""
+def _reconstructed(one: Applicability, attack: Any, others: Data, seconds: float, seed: int) -> _Reconstructed:
+    """What the attack reconstructs in at most so many `seconds`."""
     public, unrelated = others.take(slice(0, 0)), others
     if len(others) > _MAX_NULL:
         unrelated = others.take(_sampled(len(others), _MAX_NULL, seed))
@@ -89,23 +143,18 @@ def _found(one: Applicability, attack: Any, private: Data, others: Data, seconds
         order = _sampled(len(others), len(others), seed)
         half = min(_MAX_SHADOWS, len(others) // 2)
         public, unrelated = others.take(order[:half]), others.take(order[half:][:_MAX_NULL])
-    truth = distinct(private)
-    truth = truth if len(truth) <= _MAX_SCORED else truth.take(_sampled(len(truth), _MAX_SCORED, seed))
     start, found = perf_counter(), one.reconstruction
     if found is None:
         with time_limit(seconds):
             bank = build_bank(one.release, public, seed=seed) if isinstance(attack, ShadowAttack) else None
             found = reconstruct([one.release], attack, bank=bank, seed=seed)
-    seconds = perf_counter() - start
-    finding = attack_cases(
-        [Case(release=one.release, truth=truth)],
-        _Ready(reconstruction=found),
-        public=public,
-        unrelated=unrelated,
-        matching=identity if len(private) == len(found.x) == 1 else hungarian,
-        seed=seed,
-    )
-    return replace(finding, attack=attack, seconds=seconds)
+    return _Reconstructed(reconstruction=found, public=public, unrelated=unrelated, seconds=perf_counter() - start)
+
+
+def _scored(private: Data, seed: int) -> Data:
+    """The records that are scored, each once."""
+    truth = distinct(private)
+    return truth if len(truth) <= _MAX_SCORED else truth.take(_sampled(len(truth), _MAX_SCORED, seed))
 
 
 @final
@@ -125,11 +174,10 @@ def _sampled(count: int, size: int, seed: int) -> Tensor:
 
 def count_found(tried: Sequence[Attempt]) -> list[AttackRow]:
     """The rows with what each attack that ran found by itself."""
-    return [_counted(one.row, one.finding) if one.finding else one.row for one in tried]
+    return [_counted(one.row, one.test) if one.test else one.row for one in tried]
 
 
-def _counted(row: AttackRow, finding: Finding) -> AttackRow:
-    test = finding.scores.test
+def _counted(row: AttackRow, test: LeakTest) -> AttackRow:
     records, ranks = len(test.p), test.identification
     return replace(
         row,
@@ -151,6 +199,11 @@ def _counted(row: AttackRow, finding: Finding) -> AttackRow:
             chance_first_five=number(ranks.chance_top5),
         ),
     )
+
+
+def strength(row: AttackRow) -> tuple[int, int, float]:
+    """By which of several attacks that ran the strongest is chosen."""
+    return row.found or 0, row.exact or 0, -(1.0 if row.p is None else row.p)
 
 
 def minutes(seconds: float) -> str:

@@ -7,7 +7,7 @@ stand-in. With differential privacy a bound holds for every attack: without a re
 probability of at most 1 %, so that under mu-GDP it is found with one of at most Phi(Phi^-1(0.01) + mu) with it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -15,12 +15,15 @@ from typing import Any, final
 
 from torch import nn
 
-from remanence.auditing.answer.report import AttackRow, Countermeasure, Evidence
+from remanence.auditing.answer.report import AttackRow, Countermeasure
 from remanence.auditing.answer.tradeoff import tradeoff
 from remanence.auditing.attempts.applicability import Applicability, applicable
 from remanence.auditing.attempts.resuming import Steps
-from remanence.auditing.attempts.running import Attempt, attempt, count_found
+from remanence.auditing.attempts.running import Attempt, attempt_test, count_found, strength
 from remanence.auditing.checks.outputs import is_correct, logits_of
+from remanence.auditing.countermeasures.axes import DEFAULT, Sweep
+from remanence.auditing.countermeasures.membership import strongest_membership
+from remanence.auditing.countermeasures.reasons import named, simplified, why
 from remanence.auditing.countermeasures.retraining import (
     FITS,
     Owner,
@@ -30,23 +33,19 @@ from remanence.auditing.countermeasures.retraining import (
     initial_weights,
     train_stand_in,
 )
+from remanence.auditing.countermeasures.sweep import sweep_update
 from remanence.auditing.countermeasures.variants import Variant, describe, variants
-from remanence.auditing.evidence.membership import Scored, by_loss, by_loss_drop, by_span, membership_rows
-from remanence.errors import BadInput
 from remanence.experiments.outcome import Figure
 from remanence.metrics.evaluation import FPR
 from remanence.metrics.statistics import binomial_proportion
 from remanence.progress import OutOfTime, say, time_limit, track
-from remanence.releases import KnowsFinal, KnowsTraining
-from remanence.seeds import derive_seed
+from remanence.releases import KnowsFinal, LocalUpdate
 from remanence.training import Training
 from remanence.training.dp import DELTA
 from remanence.training.guarantee import guarantee_of
 from remanence.types import Data, Params
 
 _BASELINE = 0.4  # of the budget, for the training and the attacks of the baseline
-_MAX_SCORED = 2000  # records of a membership test
-_NO_TIME = "the budget ended before it did: give more with `--budget`"
 
 
 def countermeasures(
@@ -76,7 +75,7 @@ def countermeasures(
             first = Variant(name="baseline", setting=describe(recipe), training=recipe)
             baseline = train_stand_in(owner, first, start)
     except Exception as fault:
-        status, reason = _why(fault)
+        status, reason = why(fault)
         row = Countermeasure(name="baseline", setting="the model as it is", status=status, reason=reason)
         return (row,), tradeoff((row,))
     trained = {name: start[name] for name, _ in model.named_parameters()}
@@ -92,12 +91,23 @@ def countermeasures(
 
 
 def countermeasures_for(
-    release: Any, truth: Data, held_out: Data, *, attacks: Sequence[str] | None = None, budget: float, seed: int
+    release: Any,
+    truth: Data,
+    held_out: Data,
+    *,
+    attacks: Sequence[str] | None = None,
+    asked: Sequence[Applicability] = (),
+    sweep: Sweep = DEFAULT,
+    budget: float,
+    seed: int,
 ) -> tuple[Countermeasure, ...]:
-    """The rows of `countermeasures` for the architecture, recipe, base and known records that `release` shows."""
+    """The rows of `countermeasures` for the architecture, recipe, base and known records that `release` shows; of a
+    client's update those of `sweep_update`, with the attacks as they were `asked`."""
+    if isinstance(release, LocalUpdate):
+        return sweep_update(release, truth, held_out, sweep, asked, budget=budget, seed=seed)
     if not isinstance(release, KnowsFinal):
-        why = "an update is not trained again: clip it, add noise or sum it over clients before it is sent"
-        return (Countermeasure(name="baseline", setting="the update as it is", status="refused", reason=why),)
+        needed = "an update is made again where it is known how the client trained: give `--local`"
+        return (Countermeasure(name="baseline", setting="the update as it is", status="refused", reason=needed),)
     model = deepcopy(release.model)
     model.load_state_dict(release.final, strict=False, assign=True)
     training, initial, fixed = (getattr(release, name, None) for name in ("training", "initial", "fixed"))
@@ -126,22 +136,17 @@ def _attacked(
     steps, tried = Steps(None), list[Attempt]()
     for index, each in enumerate(asked):
         allowed = min(max_seconds, (end - perf_counter()) / (len(asked) - index))
-        tried.append(attempt(each, owner.truth, owner.held_out, allowed, steps, owner.seed))
-    ran = [(each, one) for each, one in zip(asked, tried, strict=True) if one.finding is not None]
+        tried.append(attempt_test(each, owner.truth, owner.held_out, allowed, steps, owner.seed))
+    ran = [(each, one) for each, one in zip(asked, tried, strict=True) if one.test is not None]
     rows = count_found([one for _, one in ran])
-    found = sorted(zip(rows, ran, strict=True), key=lambda pair: _strength(pair[0]), reverse=True)
+    found = sorted(zip(rows, ran, strict=True), key=lambda pair: strength(pair[0]), reverse=True)
     return _Attacks(
         rows=tuple(replace(row, subject="stand-in") for row, _ in found),
         again=tuple(
-            replace(each, attack=_as_run(one), seconds=row.seconds, reconstruction=None) for row, (each, one) in found
+            replace(each, attack=one.attack, seconds=row.seconds, reconstruction=None) for row, (each, one) in found
         ),
-        reason=next((_named(one.row) for one in tried if one.row.reason), "none applies"),
+        reason=next((named(one.row) for one in tried if one.row.reason), "none applies"),
     )
-
-
-def _as_run(one: Attempt) -> Any:
-    """The attack with the steps that it took."""
-    return one.finding.attack if one.finding is not None else None
 
 
 def _asked(owner: Owner, baseline: StandIn, names: Sequence[str] | None, seconds: float) -> tuple[Applicability, ...]:
@@ -150,10 +155,6 @@ def _asked(owner: Owner, baseline: StandIn, names: Sequence[str] | None, seconds
             return applicable(baseline.release, records=len(owner.truth), attacks=names, seed=owner.seed)
     except OutOfTime:
         return ()
-
-
-def _strength(row: AttackRow) -> tuple[int, int, float]:
-    return row.found or 0, row.exact or 0, -(1.0 if row.p is None else row.p)
 
 
 def _retrained(owner: Owner, variant: Variant, initial: Params, attacks: _Attacks, allowed: float) -> Countermeasure:
@@ -167,8 +168,8 @@ def _retrained(owner: Owner, variant: Variant, initial: Params, attacks: _Attack
             stand_in = train_stand_in(owner, variant, initial)
             row = _row(owner, stand_in, None)
     except Exception as fault:
-        status, why = _why(fault)
-        return replace(empty, status=status, reason=why, seconds=perf_counter() - start)
+        status, fault_words = why(fault)
+        return replace(empty, status=status, reason=fault_words, seconds=perf_counter() - start)
     found, reason = _attacked_again(owner, stand_in, attacks, start + allowed)
     return replace(row, attack=found, reason=reason, seconds=perf_counter() - start)
 
@@ -180,11 +181,11 @@ def _attacked_again(
     reason = None
     for one in attacks.again:
         again = replace(one, release=stand_in.release)
-        tried = attempt(again, owner.truth, owner.held_out, end - perf_counter(), Steps(None), owner.seed)
-        if tried.finding is not None:
+        tried = attempt_test(again, owner.truth, owner.held_out, end - perf_counter(), Steps(None), owner.seed)
+        if tried.test is not None:
             [row] = count_found([tried])
             return replace(row, subject="stand-in"), reason
-        reason = reason or _named(tried.row)
+        reason = reason or named(tried.row)
     return None, reason
 
 
@@ -192,7 +193,7 @@ def _row(owner: Owner, stand_in: StandIn, attack: AttackRow | None) -> Counterme
     """The accuracy, the membership tests and the guarantee of a stand-in, and what `attack` found."""
     release, training, data = stand_in.release, stand_in.variant.training, owner.held_out
     correct = is_correct(logits_of(release.model, release.final, data.x), data.y, training.loss)
-    tpr, auc = _membership(owner, release)
+    tpr, auc = strongest_membership(release, owner.truth, owner.held_out, seed=owner.seed)
     guarantee = guarantee_of(training)
     return Countermeasure(
         name=stand_in.variant.name,
@@ -209,30 +210,6 @@ def _row(owner: Owner, stand_in: StandIn, attack: AttackRow | None) -> Counterme
     )
 
 
-def _named(row: AttackRow) -> str:
-    """The reason of an attack that did not run, beginning with its name."""
-    reason = row.reason or row.status
-    return reason if reason.startswith(row.name) else f"{row.name}: {reason}"
-
-
-def _membership(owner: Owner, release: Any) -> tuple[Evidence | None, Evidence | None]:
-    """The rows of the membership test with the largest AUC."""
-    truth, held_out = (data.take(slice(0, _MAX_SCORED)) for data in (owner.truth, owner.held_out))
-    tests: dict[str, Callable[[Any, Data, Data], Scored]] = {"membership by loss": by_loss, "span": by_span}
-    if isinstance(release, KnowsTraining):
-        tests["membership by loss drop"] = by_loss_drop
-    found = []
-    for name, test in tests.items():
-        try:
-            scored = test(release, truth, held_out)
-        except BadInput:
-            continue
-        labels = truth.y.cpu(), held_out.y.cpu()
-        [tpr, auc], _ = membership_rows(name, "membership", scored, *labels, seed=derive_seed(owner.seed, name))
-        found.append((tpr, auc))
-    return max(found, key=lambda rows: rows[1].value or 0.0, default=(None, None))
-
-
 def _notes(owner: Owner, baseline: StandIn, attacks: _Attacks, *, known: bool) -> str | None:
     """What sets the stand-in apart from the model that was released, and why nothing attacked it."""
     notes = [] if attacks.rows else [f"no attack ran on it ({attacks.reason})"]
@@ -241,18 +218,4 @@ def _notes(owner: Owner, baseline: StandIn, attacks: _Attacks, *, known: bool) -
     fits = accuracy_on(owner.model, baseline.release.final, owner.truth, baseline.variant.training)
     if fits < FITS:
         notes.append(f"it fits {fits:.0%} of the private records")
-    layers = list(owner.model.modules())
-    if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in layers):
-        notes.append("BatchNorm keeps the statistics that it begins with")
-    if any(isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p for layer in layers):
-        notes.append("it is trained without dropout")
-    return "; ".join(notes) or None
-
-
-def _why(fault: Exception) -> tuple[Any, str]:
-    """The status and the reason of a stand-in that could not be trained."""
-    if isinstance(fault, OutOfTime):
-        return "skipped", _NO_TIME
-    if isinstance(fault, BadInput):
-        return "refused", str(fault)
-    return "failed", f"{type(fault).__name__}: {str(fault).partition(chr(10))[0]}"
+    return "; ".join(notes + simplified(owner.model)) or None

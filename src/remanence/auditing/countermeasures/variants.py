@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import final
 
+from remanence.auditing.answer.words import count
 from remanence.training import DPGD, SGD, AdamW, Training
 from remanence.training.dp import DELTA
 from remanence.types import Params
@@ -107,6 +108,6 @@ def describe(training: Training) -> str:
     momentum = f", momentum {optimizer.momentum:g}" if isinstance(optimizer, SGD) and optimizer.momentum else ""
     privacy = f", {training.privacy}" if training.privacy else ""
     return (
-        f"{type(optimizer).__name__}, learning rate {optimizer.lr:g}{momentum}, {training.epochs} epochs, {batches}"
-        f"{decay}{privacy}"
+        f"{type(optimizer).__name__}, learning rate {optimizer.lr:g}{momentum}, {count(training.epochs, 'epoch')}, "
+        f"{batches}{decay}{privacy}"
     )

@@ -7,30 +7,29 @@ the one than among the other make no evidence.
 
 from collections.abc import Callable, Iterator
 from time import perf_counter
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from remanence.attacks import infer_labels
 from remanence.auditing.answer.report import Evidence
 from remanence.auditing.checks.outputs import endpoints, losses, losses_of, released_loss
 from remanence.auditing.checks.records import distinct
 from remanence.auditing.evidence.intervals import auc_of_few, identified_at_fpr
+from remanence.auditing.evidence.labels import Group, labels_of, without_value
 from remanence.auditing.evidence.likelihood_ratio import likelihood_ratios
 from remanence.diagnostics import Span, estimate_span
 from remanence.errors import BadInput
 from remanence.experiments.outcome import Figure, Series
 from remanence.metrics.evaluation import FPR
 from remanence.metrics.exchangeability import rank_sum_test
-from remanence.metrics.statistics import auc, binomial_proportion, bootstrap_statistic, roc
+from remanence.metrics.statistics import auc, bootstrap_statistic, roc
 from remanence.models import FirstLinear, apply, first_linear
 from remanence.progress import OutOfTime, time_limit
 from remanence.releases import FineTunedUnknownRecipe, KnowsFinal, KnowsInitial, KnowsUpdate, WeightsOnly
 from remanence.seeds import derive_seed
 from remanence.types import Data
 
-Group: TypeAlias = Literal["membership", "span", "labels", "other"]
 Gathered: TypeAlias = tuple[tuple[Evidence, ...], tuple[Figure, ...]]
 SECONDS = 60.0
 _MAX_HELD_OUT = 2000
@@ -78,8 +77,8 @@ def gather_evidence(release: Any, private: Data, held_out: Data, *, seed: int, s
         rows, curves = rows + more, curves + curve
     figures = [_roc_figure(curves)] if curves else []
     if isinstance(release, KnowsUpdate) and release.labels is None:
-        more, bars = _labels(release, batch, held_out)
-        rows, figures = rows + more, figures + bars
+        row, bars = labels_of(release, batch, held_out, seed=derive_seed(seed, "labels"))
+        rows, figures = [*rows, row], figures + bars
     return tuple(rows), tuple(figures)
 
 
@@ -149,7 +148,8 @@ def span_of(release: Any, private: Data) -> Span:
     if span.rank is not None:
         return span
     fixed = getattr(release, "fixed", None)
-    records = len(private) + (0 if fixed is None else len(fixed))
+    batch = getattr(release, "batch_size", None) or len(private)  # of several clients where they are averaged
+    records = batch + (0 if fixed is None else len(fixed))
     if records >= len(span.values):
         message = (
             f"{records} records are as many as the first layer has inputs or rows, {len(span.values)}: they span all "
@@ -203,7 +203,7 @@ def _attempt(
         reason = str(refusal)
     except Exception as fault:
         reason = f"it failed: {type(fault).__name__}: {str(fault).partition(chr(10))[0]}"
-    return [_without_value(f"{name}: tpr@1%", group, FPR, reason)], []
+    return [without_value(f"{name}: tpr@1%", group, FPR, reason)], []
 
 
 def membership_rows(
@@ -231,7 +231,7 @@ def membership_rows(
     )
     if len(theirs) < _FEWEST:
         reason = f"a false-positive rate of 1 % needs {_FEWEST} held-out records or more, got {len(theirs)}: give more"
-        identified = _without_value(identified.name, group, FPR, reason)
+        identified = without_value(identified.name, group, FPR, reason)
     area_row = Evidence(
         name=f"{name}: AUC",
         value=area.value,
@@ -246,34 +246,6 @@ def membership_rows(
     return [identified, area_row], [Series(name=name, x=curve.fpr, y=curve.tpr)]
 
 
-def _labels(release: KnowsUpdate, private: Data, held_out: Data) -> tuple[list[Evidence], list[Figure]]:
-    """How many labels of the batch are inferred, beside naming the class that is the commonest elsewhere."""
-    name, meaning = "labels", "fraction of the batch's labels that the update shows, order aside"
-    try:
-        inferred = infer_labels(release, held_out.x)
-    except BadInput as refusal:
-        return [_without_value(name, "labels", None, str(refusal))], []
-    except Exception as fault:
-        return [_without_value(name, "labels", None, f"it failed: {type(fault).__name__}")], []
-    classes = max(private.num_classes, int(inferred.max()) + 1, held_out.num_classes)
-    true, ours = (labels.cpu().bincount(minlength=classes) for labels in (private.y, inferred))
-    commonest = int(held_out.y.bincount().argmax())
-    found = binomial_proportion(int(torch.minimum(true, ours).sum()), len(private))
-    row = Evidence(
-        name=name,
-        value=found.value,
-        low=found.low,
-        high=found.high,
-        chance=float(true[commonest]) / len(private),
-        meaning=f"{meaning}; by chance: naming the commonest class of the held-out records every time",
-        group="labels",
-    )
-    names = tuple(map(str, range(classes)))
-    counts = {"inferred from the update": ours, "in the batch": true}
-    series = tuple(Series(name=each, x=names, y=tuple(map(float, count))) for each, count in counts.items())
-    return [row], [Figure(title="Labels of the batch", x_label="class", y_label="records", series=series, kind="bars")]
-
-
 def _roc_figure(curves: list[Series]) -> Figure:
     chance = Series(name="chance", x=curves[0].x, y=tuple(float(x) for x in curves[0].x), role="chance")
     return Figure(
@@ -283,10 +255,6 @@ def _roc_figure(curves: list[Series]) -> Figure:
         series=(*curves, chance),
         log_x=True,
     )
-
-
-def _without_value(name: str, group: Group, chance: float | None, reason: str) -> Evidence:
-    return Evidence(name=name, value=None, low=None, high=None, chance=chance, meaning=reason, group=group)
 
 
 def _sampled(data: Data, size: int, seed: int) -> Data:

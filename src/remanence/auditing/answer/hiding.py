@@ -1,0 +1,130 @@
+"""What would help against the leak of an update: the settings of a sweep that hide the records, in a sentence.
+
+A setting hides the records where the attacks that ran find none and score private records no better than held-out ones
+(p above 1 %), and every stronger setting of the axis does too. That speaks of these attacks and this budget alone; a
+setting that no attack could read was not tested.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from remanence.auditing.answer.report import Countermeasure, Evidence
+from remanence.auditing.answer.severity import leaks
+from remanence.experiments.words import percent
+
+CHANCE: Final = 0.01  # p above which scores are those of chance
+_KINDS: Final[dict[str, Callable[[Countermeasure], Evidence | None]]] = {
+    "labels": lambda row: row.labels,
+    "membership": lambda row: row.auc,
+}
+
+
+def what_would_help(rows: Sequence[Countermeasure]) -> str | None:
+    """The sentence of a sweep, whose rows of each axis go from the weakest to the strongest; None for other rows."""
+    axes = dict[str, list[Countermeasure]]()
+    for row in rows[1:]:
+        if row.value is not None and row.status == "ran":
+            axes.setdefault(row.name, []).append(row)
+    if not axes:
+        return None
+    first, strongest = rows[0], [axis[-1] for axis in axes.values()]
+    hiding = [weakest for axis in axes.values() if (weakest := _weakest_hiding(axis))]
+    if not _leaks(first):
+        clauses = [f"{_undefended(first)}, so that the sweep does not say what would hide them", *_readable([first])]
+    elif hiding:
+        failing = [row for row in strongest if _leaks(row)]
+        untested = [row for row in strongest if row.together is None]
+        clauses = [
+            f"{_listed(hiding)} would hide the records: none is found by the attacks that ran at this budget, "
+            f"{_count(first)} without",
+            *([f"{_listed(failing)} would not"] if failing else []),
+            *([f"{_listed(untested)} could not be tested"] if untested else []),
+            *_readable(hiding),
+            *_accuracies(hiding, first),
+            *_no_time(hiding, first),
+        ]
+    else:
+        found = ", ".join(f"{_count(row)} with {row.setting}" for row in strongest)
+        clauses = [
+            f"no setting of the sweep hides the records ({_count(first)} found without, {found})",
+            *_readable(strongest),
+        ]
+    sentence = "; ".join(clauses)
+    return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+def _weakest_hiding(axis: Sequence[Countermeasure]) -> Countermeasure | None:
+    """The first setting from which on all hide the records."""
+    weakest = None
+    for row in reversed(axis):
+        if not hides(row):
+            break
+        weakest = row
+    return weakest
+
+
+def hides(row: Countermeasure) -> bool:
+    """Whether attacks ran, and none of them found anything beyond chance."""
+    return row.together is not None and not row.together.found and row.together.p > CHANCE
+
+
+def _leaks(row: Countermeasure) -> bool:
+    return row.together is not None and leaks(row.together)
+
+
+def _undefended(row: Countermeasure) -> str:
+    if row.together is None:
+        return "no attack ran on the update as it is"
+    return "no record is found beyond chance in the update as it is, at this budget"
+
+
+def _readable(rows: Sequence[Countermeasure]) -> list[str]:
+    """What can be inferred from the updates of these rows beyond chance though records are not found."""
+    everywhere, clauses, nowhere = list[str](), list[str](), list[str]()
+    for name, evidence in _KINDS.items():
+        measured = [row for row in rows if (each := evidence(row)) is not None and each.p is not None]
+        shown = [row for row in measured if _p(evidence(row)) <= CHANCE]
+        if not measured:
+            continue
+        if len(shown) == len(measured):
+            everywhere.append(name)
+        elif shown:
+            clauses.append(f"{name} stay readable with {_listed(shown)}".replace("membership stay", "membership stays"))
+        else:
+            nowhere.append(name)
+    if everywhere:
+        verb = "stays" if everywhere == ["membership"] else "stay"
+        clauses.insert(0, f"{' and '.join(everywhere)} {verb} readable")
+    return clauses + ([f"{' and '.join(nowhere)} not beyond chance"] if nowhere else [])
+
+
+def _p(evidence: Evidence | None) -> float:
+    return 1.0 if evidence is None or evidence.p is None else evidence.p
+
+
+def _accuracies(rows: Sequence[Countermeasure], first: Countermeasure) -> list[str]:
+    """The accuracy with each of the rows where it was measured, and without."""
+    each = [f"{percent(row.accuracy.value)} with {row.setting}" for row in rows if row.accuracy is not None]
+    if first.accuracy is None or not each:
+        return []
+    return [f"accuracy is {_joined(each, 'and')} in place of {percent(first.accuracy.value)}"]
+
+
+def _no_time(rows: Sequence[Countermeasure], first: Countermeasure) -> list[str]:
+    """The attacks that ran without a defense, and had no time where nothing was found."""
+    names = dict.fromkeys(name for row in rows for name in row.no_time if name not in first.no_time)
+    return [f"not all attacks had time ({', '.join(names)}), give more"] if names else []
+
+
+def _count(row: Countermeasure) -> str:
+    if row.together is None:
+        return "not tested"
+    return f"{row.together.found} of {row.together.records}"
+
+
+def _listed(rows: Sequence[Countermeasure]) -> str:
+    return _joined([row.setting for row in rows], "or")
+
+
+def _joined(words: Sequence[str], last: str) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"

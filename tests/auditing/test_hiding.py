@@ -1,0 +1,87 @@
+"""What would help, in a sentence: which settings of a sweep hide the records, what stays readable, what it costs."""
+
+from dataclasses import replace
+from typing import Any
+
+from made_report import AUC, RAN, TOGETHER
+
+from remanence.auditing.answer.hiding import what_would_help
+from remanence.auditing.answer.report import Countermeasure, Evidence
+from remanence.auditing.countermeasures.axes import AXES
+from remanence.metrics import Interval
+
+LABELS = Evidence(name="labels", value=1.0, low=0.6, high=1.0, chance=0.4, meaning="labels", p=0.001, group="labels")
+
+
+def row(name: str, value: float | None, count: int, *, p: float | None = None, **changes: Any) -> Countermeasure:
+    words = AXES[name].words.format(value) if value is not None else "the update as it is"
+    test = replace(TOGETHER, records=8, found=count, copies=0, p=p or (1e-4 if count else 0.5))
+    accuracy = Interval(value=0.5, low=0.4, high=0.6)
+    made = Countermeasure(
+        name=name,
+        setting=words,
+        status="ran",
+        value=value,
+        accuracy=accuracy,
+        attack=RAN,
+        together=test,
+        labels=LABELS,
+        auc=replace(AUC, p=0.2),
+    )
+    return replace(made, **changes)
+
+
+FIRST = row("baseline", None, 8)
+
+
+def test_the_weakest_setting_from_which_on_all_hide_is_named() -> None:
+    rows = [FIRST, row("clients", 2, 0), row("clients", 5, 3), row("clients", 10, 0), row("clients", 20, 0)]
+    said = what_would_help(rows) or ""
+    assert said.startswith("Sums of 10 clients would hide the records")
+    assert "8 of 8 without" in said
+    assert "at this budget" in said
+    assert "labels stay readable" in said
+    assert "membership not beyond chance" in said
+    assert "accuracy is 50\N{NO-BREAK SPACE}% with sums of 10 clients in place of 50\N{NO-BREAK SPACE}%" in said
+
+
+def test_several_axes_are_one_sentence_and_those_that_do_not_hide_are_named() -> None:
+    quiet = replace(LABELS, p=0.4)
+    rows = [
+        *(FIRST, row("clients", 5, 0), row("noise", 0.1, 8), row("noise", 1, 0, labels=quiet)),
+        *(row("clip", 1, 8), row("bits", 2, 0, together=None)),
+    ]
+    said = what_would_help(rows) or ""
+    assert said.startswith("Sums of 5 clients or noise of 1 would hide the records")
+    assert "clipping to 1 would not" in said
+    assert "2-bit entries could not be tested" in said
+    assert "labels stay readable with sums of 5 clients;" in said
+    assert said.count(". ") == 0
+
+
+def test_traces_without_a_list_do_not_count_as_hidden() -> None:
+    assert "no setting of the sweep hides" in (what_would_help([FIRST, row("noise", 1, 0, p=0.005)]) or "").lower()
+    assert "would hide" in (what_would_help([FIRST, row("noise", 1, 0, p=0.02)]) or "")
+
+
+def test_where_nothing_hides_or_nothing_was_found_it_says_so() -> None:
+    nothing = what_would_help([FIRST, row("noise", 1, 7)]) or ""
+    assert "8 of 8 found without, 7 of 8 with noise of 1" in nothing
+    unfound = what_would_help([row("baseline", None, 0), row("noise", 1, 0)]) or ""
+    assert unfound.startswith("No record is found beyond chance in the update as it is, at this budget, so that the")
+    untested = what_would_help([replace(FIRST, together=None), row("noise", 1, 0)]) or ""
+    assert untested.startswith("No attack ran")
+    assert not any("safe" in each for each in (nothing, unfound, untested))
+
+
+def test_an_attack_that_ran_only_without_the_defense_is_named() -> None:
+    rows = [FIRST, row("noise", 1, 0, no_time=("SimuDy",))]
+    assert "not all attacks had time (SimuDy)" in (what_would_help(rows) or "")
+    rows = [replace(FIRST, no_time=("SimuDy",)), rows[1]]
+    assert "SimuDy" not in (what_would_help(rows) or "")
+
+
+def test_rows_of_models_have_no_sentence_of_a_sweep() -> None:
+    assert what_would_help([]) is None
+    assert what_would_help([replace(FIRST, name="weight decay")] * 2) is None
+    assert what_would_help([FIRST, row("noise", 1, 0, status="refused")]) is None

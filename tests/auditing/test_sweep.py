@@ -1,0 +1,342 @@
+"""The sweep of a federated client's defenses: updates made again, attacked, a federation trained, one sentence."""
+
+from copy import deepcopy
+from dataclasses import replace
+from functools import cache
+from math import inf
+from time import perf_counter
+
+import pytest
+import torch
+from made_report import made_answer
+from refusals import refused
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from remanence.auditing import Report, applicable, audit
+from remanence.auditing.answer.hiding import what_would_help
+from remanence.auditing.answer.report import Countermeasure
+from remanence.auditing.answer.saved import dump_answer, parse_answer
+from remanence.auditing.answer.tradeoff import along_sweep
+from remanence.auditing.attempts.applicability import applicable_again
+from remanence.auditing.countermeasures.axes import AXES, DEFAULT, parse_sweep, settings
+from remanence.auditing.countermeasures.comparison import countermeasures_for
+from remanence.auditing.countermeasures.federation import Federation
+from remanence.auditing.countermeasures.sweep import sweep_update
+from remanence.auditing.evidence.labels import labels_of
+from remanence.data import load
+from remanence.releases import Gradient, LocalUpdate, Victim, local_update
+from remanence.training import SGD, Adam, CrossEntropy, Training
+from remanence.types import Data, Params, concat
+
+STEP = Training(optimizer=SGD(lr=0.1), epochs=1)
+SEVERAL = Training(optimizer=SGD(lr=0.05, momentum=0.9), epochs=3, weight_decay=0.01)
+
+
+@cache
+def digits() -> Data:
+    data = load("digits")
+    return data.take(torch.randperm(len(data), generator=torch.Generator().manual_seed(0)))
+
+
+@cache
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10)).eval()
+
+
+def part(start: int, stop: int) -> Data:
+    return digits().take(slice(start, stop))
+
+
+def sent(training: Training, records: int = 8) -> LocalUpdate:
+    """What a client with the first digits sends."""
+    at, batch = dict(net().state_dict()), part(0, records)
+    victim = Victim(model=net(), training=training, initial=at, final=at, fixed=batch.take([]), private=batch)
+    return local_update(victim).release
+
+
+def federation(training: Training, clients: int = 3, records: int = 8) -> Federation:
+    return Federation.from_held_out(sent(training, records), part(0, records), part(100, 700), clients, seed=0)
+
+
+def by_torch(weights: Params, data: Data, training: Training) -> Params:
+    """The update of a client, by torch's own optimizer on full batches."""
+    model = deepcopy(net())
+    model.load_state_dict(weights)
+    assert isinstance(training.optimizer, SGD)
+    lr, momentum = training.optimizer.lr, training.optimizer.momentum
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=training.weight_decay)
+    for _ in range(training.epochs):
+        optimizer.zero_grad()
+        cross_entropy(model(data.x), data.y).backward()
+        optimizer.step()
+    return {name: p.detach() - weights[name] for name, p in model.named_parameters()}
+
+
+def parts_of(made: Federation, clients: int) -> list[Data]:
+    size = len(made.truth)
+    return [made.truth, *(made.others.take(slice(k * size, (k + 1) * size)) for k in range(clients - 1))]
+
+
+def mean(updates: list[Params]) -> Params:
+    return {name: torch.stack([each[name] for each in updates]).mean(0) for name in updates[0]}
+
+
+@pytest.mark.parametrize("training", [STEP, SEVERAL], ids=["one step", "momentum and decay"])
+def test_what_the_server_sees_is_the_mean_of_updates_by_plain_torch(training: Training) -> None:
+    made = federation(training)
+    for clients in (1, 3):
+        shown = made.update(clients, ())
+        expected = mean([by_torch(made.sent.at, data, training) for data in parts_of(made, clients)])
+        assert (shown.release.clients, len(shown.truth)) == (clients, 8 * clients)
+        assert all(torch.allclose(shown.release.update[name], u, atol=1e-6) for name, u in expected.items())
+
+
+def test_the_federation_is_trained_as_federated_averaging_by_plain_torch() -> None:
+    made = federation(SEVERAL)
+    weights, rounds = made.train((), range(2))
+    expected = made.sent.at
+    for _ in range(2):
+        update = mean([by_torch(expected, data, SEVERAL) for data in parts_of(made, made.clients)])
+        expected = expected | {name: expected[name] + u for name, u in update.items()}
+    assert rounds == 2
+    assert all(torch.allclose(weights[name], p, atol=1e-5) for name, p in expected.items())
+
+
+def test_noise_is_relative_to_the_root_mean_square_of_each_tensor() -> None:
+    made = federation(STEP)
+    plain = made.update(1, ()).release.update
+    for level in (0.1, 3.0):
+        noisy = made.update(1, AXES["noise"].setting("noise", level).defenses).release.update
+        for name in ("1.weight", "3.weight"):
+            ratio = (noisy[name] - plain[name]).std() / plain[name].square().mean().sqrt()
+            assert float(ratio) == pytest.approx(level, rel=0.1)
+
+
+def test_top_k_bits_and_clipping_are_applied_to_what_each_client_sends() -> None:
+    made = federation(STEP)
+    plain = torch.cat([u.flatten() for u in made.update(1, ()).release.update.values()])
+
+    def flat(axis: str, value: float) -> torch.Tensor:
+        shown = made.update(1, AXES[axis].setting(axis, value).defenses).release
+        return torch.cat([u.flatten() for u in shown.update.values()])
+
+    assert int((flat("topk", 0.01) != 0).sum()) == -(-len(plain) // 100)
+    assert len(flat("bits", 1).unique()) == 8  # two levels in each of four tensors
+    assert float(flat("clip", 0.01).norm()) == pytest.approx(0.01, rel=1e-4)
+    assert float(plain.norm()) > 0.01
+
+
+def test_frozen_parameters_stay_frozen_in_every_update() -> None:
+    release = sent(STEP)
+    head = replace(release, update={name: u for name, u in release.update.items() if name.startswith("3")})
+    made = Federation.from_held_out(head, part(0, 8), part(100, 700), 3, seed=0)
+    assert set(made.update(2, ()).release.update) == {"3.weight", "3.bias"}
+    weights, _ = made.train((), range(2))
+    assert torch.equal(weights["1.weight"], release.at["1.weight"])
+    assert not torch.equal(weights["3.weight"], release.at["3.weight"])
+
+
+def test_no_record_of_another_client_is_held_out_nor_another_of_its_subject() -> None:
+    made = federation(STEP, clients=20)
+    assert (made.clients, len(made.others), len(made.held_out)) == (20, 19 * 8, 600 - 19 * 8)
+    keys = [{row.tobytes() for row in data.x.flatten(1).numpy()} for data in (made.others, made.held_out)]
+    assert not keys[0] & keys[1]
+    few = replace(part(100, 700), groups=torch.arange(600) // 4)
+    grouped = Federation.from_held_out(sent(STEP), part(0, 8), few, 20, seed=0)
+    assert grouped.others.groups is not None
+    assert grouped.held_out.groups is not None
+    assert not set(grouped.others.groups.tolist()) & set(grouped.held_out.groups.tolist())
+
+
+def test_sums_of_more_clients_than_records_are_held_out_for_are_refused() -> None:
+    made = federation(STEP, clients=100)
+    assert made.clients == 38  # half of 600 records
+    with refused("out-of-range", "clients"):
+        made.update(39, ())
+
+
+def test_a_sweep_is_parsed_and_its_settings_go_from_weak_to_strong() -> None:
+    parsed = parse_sweep("clients=10,1,2 noise=1,0,0.1 topk=0.01,0.1 bits=32,2,8 clip=1,10")
+    made = settings(parsed)
+    assert [(each.axis, each.value) for each in made] == [
+        *(("clients", 2), ("clients", 10), ("noise", 0.1), ("noise", 1), ("topk", 0.1), ("topk", 0.01)),
+        *(("bits", 8), ("bits", 2), ("clip", 10), ("clip", 1)),
+    ]
+    assert [each.clients for each in made] == [2, 10] + [1] * 8
+    assert [each.words for each in made[:3]] == ["sums of 2 clients", "sums of 10 clients", "noise of 0.1"]
+    assert settings(DEFAULT)
+    assert settings({"clip": (inf, 1)})[0].value == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("client=1,2", "unknown-name", "did you mean one of `clients`?"),
+        ("noize=1", "unknown-name", "noise"),
+        ("noise=-1", "out-of-range", "0 or more"),
+        ("clients=2.5", "out-of-range", "whole numbers"),
+        ("topk=0", "out-of-range", "above 0 and at most 1"),
+        ("topk=2", "out-of-range", "at most 1"),
+        ("bits=20", "out-of-range", "at most 16"),
+        ("noise=nan", "out-of-range", "got nan"),
+        ("noise=a", "wrong-type", "commas"),
+        ("noise", "wrong-type", "clients=1,2,5"),
+        ("noise=1 noise=2", "conflict", "twice"),
+        ("noise=0", "empty", "got 0"),
+        ("", "empty", "from 1"),
+        ("noise=" + ",".join(map(str, range(1, 60))), "out-of-range", "got 59"),
+    ],
+)
+def test_what_is_no_sweep_is_refused_with_the_nearest_name(text: str, code: str, words: str) -> None:
+    with refused(code, "sweep") as caught:
+        parse_sweep(text)
+    assert words.replace("one of `clients`", "`clients`") in str(caught.value)
+
+
+def test_attacks_apply_again_as_if_they_were_asked() -> None:
+    asked = applicable(sent(STEP), records=8, attacks=("FirstLayer", "GradientMatching", "SimuDy"))
+    made = federation(STEP).update(3, AXES["noise"].setting("noise", 0.1).defenses).release
+    again = {one.name: one for one in applicable_again(asked, made, records=24, times=3)}
+    fresh = {one.name: one for one in applicable(made, records=24, attacks=tuple(again))}
+    for name, one in again.items():
+        assert (one.status, one.reason, one.knowledge) == (
+            fresh[name].status,
+            fresh[name].reason,
+            fresh[name].knowledge,
+        )
+        assert (repr(one.attack), type(one.release)) == (repr(fresh[name].attack), type(fresh[name].release))
+        assert one.reconstruction is None
+    assert again["SimuDy"].status == "refused"
+    [estimate] = [one.seconds for one in asked if one.name == "GradientMatching"]
+    assert again["GradientMatching"].seconds == pytest.approx(3 * (estimate or 0.0))
+
+
+@pytest.fixture(scope="module")
+def swept() -> tuple[Countermeasure, ...]:
+    asked = applicable(sent(STEP), records=8, attacks=("FirstLayer",))
+    sweep = {"clients": (2, 1000), "noise": (0.1, 100)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("remanence.auditing.countermeasures.sweep.MAX_ROUNDS", 40)  # in time on a busy machine too
+        return sweep_update(sent(STEP), part(0, 8), part(100, 900), sweep, asked, budget=60, seed=0)
+
+
+def found(row: Countermeasure) -> int:
+    assert row.together is not None
+    return row.together.found
+
+
+def test_noise_hides_records_and_labels_and_costs_accuracy(swept: tuple[Countermeasure, ...]) -> None:
+    first, two, many, little, much = swept
+    assert [row.value for row in swept] == [None, 2, 1000, 0.1, 100]
+    assert (found(first), found(two), found(much)) == (8, 8, 0)
+    assert first.labels is not None
+    assert much.labels is not None
+    assert (first.labels.value, first.labels.p) == (1.0, 0.001)
+    assert (much.labels.p or 0) > 0.01
+    for row in (first, two, little, much):
+        assert row.accuracy is not None
+        assert row.attack is None or row.attack.subject == "stand-in"
+    assert first.accuracy is not None
+    assert much.accuracy is not None
+    assert two.accuracy == first.accuracy
+    assert much.accuracy.high < first.accuracy.low
+    assert (many.status, many.accuracy) == ("refused", None)
+    assert "hold out" in (many.reason or "")
+    assert "rounds of" in (first.reason or "")
+
+
+def test_the_sentence_of_a_real_sweep_names_what_hides(swept: tuple[Countermeasure, ...]) -> None:
+    said = what_would_help(swept) or ""
+    assert "noise of 100 would hide the records" in said.lower()
+    assert "8 of 8 without" in said
+    assert "safe" not in said
+
+
+def test_a_sweep_is_saved_shown_and_printed(swept: tuple[Countermeasure, ...]) -> None:
+    sentence = what_would_help(swept)
+    answer = made_answer(countermeasures=swept, what_would_help=sentence)
+    assert parse_answer(dump_answer(answer), where="here") == answer
+    page = Report(answer=answer).to_html()
+    assert sentence
+    assert sentence in page
+    assert "federated training" in page
+    assert "bound" not in page.partition("What would help</h2>")[2].partition("For the record")[0].lower()
+    printed = str(Report(answer=answer)).splitlines()
+    [line] = [line for line in printed if line.startswith("noise of 100  ")]
+    assert "0 of 8" in line
+    assert all(len(line) <= 100 for line in printed)
+    figure = along_sweep(swept)
+    assert [series.name for series in figure.series] == [
+        "records found",
+        "labels inferred",
+        "accuracy",
+        "labels by chance",
+    ]
+    assert figure.series[0].x == ("the update as it is", "sums of 2 clients", "noise of 0.1", "noise of 100")
+
+
+def test_the_budget_of_a_sweep_is_kept() -> None:
+    asked = applicable(sent(STEP), records=8, attacks=("FirstLayer", "GradientMatching"))
+    start = perf_counter()
+    rows = sweep_update(sent(STEP), part(0, 8), part(100, 900), DEFAULT, asked, budget=1.0, seed=0)
+    assert perf_counter() - start < 15
+    assert len(rows) == 1 + sum(map(len, DEFAULT.values()))
+
+
+@pytest.mark.slow
+def test_an_audit_sweeps_on_request_by_mini_batches_of_adam() -> None:
+    training = Training(optimizer=Adam(lr=1e-3), epochs=2, batch_size=4)
+    truth, held_out = part(0, 8), part(100, 700)
+    report = audit(
+        sent(training), truth=truth, held_out=held_out, attacks=("FirstLayer",), budget=30, sweep={"noise": (1,)}
+    )
+    assert [row.setting for row in report.answer.countermeasures] == ["the update as it is", "noise of 1"]
+    assert report.answer.what_would_help
+    assert "Adam" in (report.answer.countermeasures[0].reason or "")
+
+
+def test_what_cannot_be_made_again_is_refused() -> None:
+    gradient = Gradient(
+        model=net(),
+        at=sent(STEP).at,
+        gradient=sent(STEP).sent,
+        labels=None,
+        batch_size=8,
+        shape=(1, 8, 8),
+        loss=CrossEntropy(),
+    )
+    with refused("not-enough-knowledge", "sweep"):
+        audit(gradient, truth=part(0, 8), held_out=part(100, 300), sweep={"noise": (1,)})
+    with refused("unknown-name", "sweep"):
+        audit(sent(STEP), truth=part(0, 8), held_out=part(100, 300), sweep={"nose": (1,)})
+    [row] = countermeasures_for(gradient, part(0, 8), part(100, 300), budget=10, seed=0)
+    assert "--local" in (row.reason or "")
+
+
+def test_labels_of_another_batch_are_not_inferred_beyond_chance() -> None:
+    release = sent(STEP, records=32)
+    ours, _ = labels_of(release, part(0, 32), part(100, 900), seed=0)
+    p_values = [labels_of(release, part(k, k + 32), part(100, 900), seed=0)[0].p or 0.0 for k in range(900, 1700, 32)]
+    assert (ours.value, ours.p) == (1.0, 0.001)
+    assert 0.5 < (ours.chance or 0) < 0.9  # of 32 labels of ten classes, any answer shares most
+    assert sum(p <= 0.05 for p in p_values) <= 5  # of 25
+    assert max(p_values) > 0.3
+
+
+def test_a_training_that_learns_nothing_measures_no_accuracy() -> None:
+    held_out = part(100, 900)
+    unlearnable = replace(held_out, y=held_out.y[torch.randperm(800, generator=torch.Generator().manual_seed(1))])
+    asked = applicable(sent(STEP), records=8, attacks=("FirstLayer",))
+    rows = sweep_update(sent(STEP), part(0, 8), unlearnable, {"noise": (1,)}, asked, budget=6, seed=0)
+    assert [row.accuracy for row in rows] == [None, None]
+    assert "learn nothing" in (rows[0].reason or "")
+
+
+def test_records_of_all_clients_are_in_the_sum() -> None:
+    made = federation(STEP)
+    case = made.update(2, ())
+    expected = concat(parts_of(made, 2))
+    assert torch.equal(case.truth.x, expected.x)
+    assert case.release.batch_size == 16
