@@ -77,7 +77,7 @@ def _tuned(trial: Trial) -> Outcome:
 
 def _exact(scale: Scale, setting: Setting, seed: int, device: torch.device) -> Outcome:
     attacks: dict[str, Attack[Gradient]] = {
-        "FirstLayer, peeling alone": FirstLayer(decoding=False),
+        "FirstLayer, peeling alone": FirstLayer(factorising=False),
         "FirstLayer": FirstLayer(),
     }
     if setting.records <= _SAMPLED:

@@ -75,5 +75,5 @@ def test_decoding_reads_a_noisy_batch_that_peeling_does_not_verify(digits: Data)
     release = dataclasses.replace(release, gradient=noisy)
     found = FirstLayer().run(release, seed=0)
     assert found.objective is not None
-    assert found.objective < 1e-2 < 0.5 < (FirstLayer(decoding=False).run(release, seed=0).objective or 0)
+    assert found.objective < 1e-2 < 0.5 < (FirstLayer(factorising=False).run(release, seed=0).objective or 0)
     assert error(found, batch) < 0.01
