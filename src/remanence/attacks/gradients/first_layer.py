@@ -22,7 +22,7 @@ from torch.func import grad, vmap
 from torch.nn.functional import one_hot
 
 from remanence.attacks.gradients.entry import entry_layer
-from remanence.attacks.gradients.sparse_columns import Factors, ReluLayer, factorise
+from remanence.attacks.gradients.sparse_columns import ReluLayer, factorise
 from remanence.bounds import clamp, width, within
 from remanence.errors import BadInput, NotEnoughKnowledge
 from remanence.models import apply
@@ -35,8 +35,8 @@ _ROUNDING = 100  # units in the last place: the error of a gradient relative to 
 _CLEAR = 1e-3  # a row whose relative rounding error is smaller can be tested
 _OUTSIDE = 0.01  # of the box of the records, by rounding
 _SAME = 1e-2  # relative distance of two estimates of one record
-_EXPLAINED = 0.02  # relative residual of a gradient, or of errors, that those which the weights give explain
-_REFITS = 3  # of records, by least squares, to the errors that the weights give
+_EXPLAINED = 0.02  # relative difference of the errors that zeros and the weights give
+_NOISY = 1e-4  # relative noise above which a quotient is not a record, though its error be verified
 _FAR = 0.3  # outside the box of the records: no starting point
 _MAX_ROWS, _CHUNK = 2048, 128  # tested, the clearest first; at once
 
@@ -54,7 +54,10 @@ class FirstLayer:
         require(release, KnowsGradient, by=type(self).__name__)
         layer = _Layer.from_release(release)
         total = residual = _Rows.from_release(release, layer)
-        certain: list[_Record] = []
+        certain = list[_Record]()
+        if self.factorising and total.noise(layer.batch_size) > _NOISY:  # what is verified by rounding is not exact
+            certain = _factorised(layer, total, layer.batch_size, seed)
+            residual = total.without(certain)
         while (remaining := layer.batch_size - len(certain)) > 0:
             found = _certain(layer, residual)
             if not found and self.factorising:
@@ -177,8 +180,15 @@ class _Rows:
     def norm(self) -> float:
         return float((self.weight.square().sum() + self.bias.square().sum()).sqrt())
 
+    def noise(self, records: int) -> float:
+        """The singular value after those of the records, relative to the last of them."""
+        values = torch.linalg.svdvals(self.weight)
+        return float(values[records] / values[records - 1].clamp_min(1e-300)) if len(values) > records else 0.0
+
     def without(self, records: Sequence[_Record]) -> "_Rows":
         """The residual after subtracting the gradients of these records."""
+        if not records:
+            return self
         x, errors = torch.stack([each.x for each in records]), torch.stack([each.errors for each in records])
         return replace(
             self,
@@ -248,37 +258,12 @@ def _factorised(layer: _Layer, residual: _Rows, remaining: int, seed: int) -> li
     factors = factorise(relu, gradient, records=remaining, seed=seed)
     if not len(factors.x):
         return []
-    if factors.whole and (refitted := _refitted(layer, residual, factors)):
-        return refitted
-    found = _with_errors(layer, factors.x, factors.errors)
+    x = layer.normalisation.inputs(layer.at, clamp(layer.records(factors.x), layer.release.bounds))
+    away, fits = ((layer.errors(x) - factors.errors[:, None]).norm(dim=2) / factors.errors.norm(dim=1, keepdim=True)).min(1)
     return [
-        each if (each.errors - errors).norm() < _EXPLAINED * errors.norm() else replace(each, errors=errors)
-        for each, errors in zip(found, factors.errors, strict=True)
-    ]
-
-
-def _refitted(layer: _Layer, residual: _Rows, factors: Factors) -> list[_Record]:
-    """All records by least squares with the errors that the weights give, if these explain the residual; else none.
-    Under noise they are nearer to the truth than the factors, after local steps they explain nothing."""
-    errors, best, lowest = factors.errors, list[_Record](), _EXPLAINED
-    for _ in range(_REFITS):
-        x = torch.linalg.pinv(errors.T) @ residual.weight  # lstsq differs from run to run
-        records = _with_errors(layer, x, errors)
-        if (left := residual.without(records).norm / residual.norm) < lowest:
-            best, lowest = records, left
-        errors = torch.stack([each.errors for each in records])
-    return best
-
-
-def _with_errors(layer: _Layer, x: Tensor, errors: Tensor) -> list[_Record]:
-    """The records in the box nearest to `x` (n, features), each of the class for which the errors that the weights give
-    are nearest to `errors` (n, neurons)."""
-    x = layer.normalisation.inputs(layer.at, clamp(layer.records(x), layer.release.bounds))
-    by_class = layer.errors(x)
-    fits = (by_class - errors[:, None]).norm(dim=2).argmin(1)
-    return [
-        _Record(x=each, label=layer.classes[fit], errors=given[fit])
-        for each, given, fit in zip(x, by_class, fits, strict=True)
+        _Record(x=x[i], label=layer.classes[fits[i]], errors=factors.errors[i])
+        for i in range(len(x))
+        if factors.whole or away[i] < _EXPLAINED
     ]
 
 

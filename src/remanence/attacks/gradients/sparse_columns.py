@@ -26,7 +26,7 @@ from remanence.progress import track
 
 _ROUNDS, _STARTS = 8, 160  # of starting points; in a round
 _MIXED = 40  # of the starting points of a round are mixtures of two others
-_WORK = 2e8  # multiplications of one reweighting, by which the starting points of large batches are fewer
+_WORK = 8e8  # multiplications of one reweighting, by which the starting points of large batches are fewer
 _CHUNK = 32  # starting points at once
 _ZERO = 1e-6  # of the largest error: a neuron that is off; or so many times the relative noise:
 _NOISE = 10
@@ -40,6 +40,8 @@ _FIT = 0.5  # least fraction of errors that they are near to
 _WORSE = 0.9  # the same as a fraction of that of the best record; it falls where no record is new
 _SAME = 0.98  # cosine of two estimates of one record's errors; of different records it was at most 0.954
 _DEPENDENT = 0.01  # distance from the combinations of errors that were found
+_PASSES = 4  # of gates, errors and records
+_NOISY = 6  # times the mean of errors where the record is off: a larger error says whether its gate is on
 _GATES = 0.85  # least fraction of gates of a record that agree with its errors
 _PATIENCE = 3  # rounds without a new record
 
@@ -62,7 +64,7 @@ class Factors:
 
     x: Tensor  # (n, features)
     errors: Tensor  # (n, neurons)
-    whole: bool  # all records of the batch were found
+    whole: bool  # these are all records; of a part of them, some can still be mixtures with the others
 
 
 def factorise(layer: ReluLayer, gradient: Tensor, *, records: int, seed: int) -> Factors:
@@ -85,7 +87,7 @@ def factorise(layer: ReluLayer, gradient: Tensor, *, records: int, seed: int) ->
         known = len(found)
         if len(off):
             q = torch.cat([_sparsest(rows, each, zero) for each in off.split(_CHUNK)])
-            explained = _explained(q @ rows.T, next_weight, zero)
+            explained = _explained(q @ rows.T, next_weight, zero)[0]
             best = float(torch.cat([fit, explained]).max())
             near = explained >= max(_FIT, worse * best)
             found, fit = _independent(torch.cat([found, q[near]]), torch.cat([fit, explained[near]]), records)
@@ -99,16 +101,16 @@ def factorise(layer: ReluLayer, gradient: Tensor, *, records: int, seed: int) ->
     if not len(found):
         return Factors(x=right.new_zeros(0, right.shape[1] - 1), errors=left.new_zeros(0, len(left)), whole=False)
 
-    coefficients, rest = _regression(rows, found)
-    explained_rows = int((rest.norm(dim=1) < max(1e-3, zero) * rows.norm(dim=1).mean()).sum())
-    inputs = coefficients @ right
-    x, errors = inputs[:, :-1] / inputs[:, -1:], inputs[:, -1:] * (found @ left.T)
+    z = None
+    for _ in range(_PASSES):
+        found = _denoised(rows, found, z, next_weight, zero)
+        inputs = _regression(rows, found)[0] @ right
+        x = inputs[:, :-1] / inputs[:, -1:]
+        z = x @ weight.T + bias
+    errors = inputs[:, -1:] * (found @ left.T)
     on = errors.abs() > zero * errors.abs().amax(1, keepdim=True)
-    gates = x @ layer.weight.T + layer.bias > 0
-    right_gates = (on == gates)[:, active].double().mean(1) >= _GATES
-    if len(found) < records and explained_rows < len(found) + _SPARE:
-        right_gates[:] = False  # too few to know the records by
-    return Factors(x=x[right_gates], errors=errors[right_gates], whole=int(right_gates.sum()) == records)
+    consistent = (on[:, active] == (z > 0)).double().mean(1) >= _GATES
+    return Factors(x=x[consistent], errors=errors[consistent], whole=int(consistent.sum()) == records)
 
 
 def _quotients(layer: ReluLayer, rows: Tensor) -> Tensor:
@@ -143,19 +145,51 @@ def _smallest(rows: Tensor, weights: Tensor, start: Tensor, *, steps: int) -> Te
     return vector[:, :, 0]
 
 
-def _explained(errors: Tensor, next_weight: Tensor, zero: float) -> Tensor:
+def _explained(errors: Tensor, next_weight: Tensor, zero: float) -> tuple[Tensor, Tensor]:
     """The fraction (n,) of nonzero errors that a combination of the next layer's weights is near to, by least absolute
-    deviations: all of them in one gradient, all at which the gate stays as it is over local steps."""
+    deviations, and the combinations (n, neurons): all of them in one gradient, after local steps those of gates that
+    did not change."""
     on = (errors.abs() > zero * errors.abs().amax(1, keepdim=True)).to(errors)
-    errors = on * errors / ((errors.abs() * on).sum(1, keepdim=True) / on.sum(1, keepdim=True))
-    weights, away = on, errors
+    mean = (errors.abs() * on).sum(1, keepdim=True) / on.sum(1, keepdim=True)
+    weights = on
     for _ in range(15):
         gram = (next_weight * weights[:, None]) @ next_weight.T
         gram = gram + 1e-9 * gram.diagonal(dim1=1, dim2=2).mean(1)[:, None, None] * torch.eye(len(next_weight)).to(gram)
-        combination = torch.linalg.solve(gram, ((weights * errors) @ next_weight.T)[:, :, None])[:, :, 0]
-        away = (errors - combination @ next_weight).abs()
+        e = torch.linalg.solve(gram, ((weights * errors) @ next_weight.T)[:, :, None])[:, :, 0]
+        away = (errors - e @ next_weight).abs() / mean
         weights = on / away.clamp_min(_NEAR / 10)
-    return ((away < _NEAR) * on).sum(1) / on.sum(1)
+    return ((away < _NEAR) * on).sum(1) / on.sum(1), e @ next_weight
+
+
+def _denoised(rows: Tensor, found: Tensor, z: Tensor | None, next_weight: Tensor, zero: float) -> Tensor:
+    """The directions (n, records) once more. Where their errors are  gate * (V^T e)  up to the noise, with the next
+    layer's weight V and some e, as in one gradient: from the e for which this comes nearest to the column space. Else
+    from all rows at which they are zero.
+
+    Gates of errors that are smaller than the noise are those of the record, once its preactivations `z` are known.
+    """
+    errors = found @ rows.T
+    full = _explained(errors, next_weight, zero)[1]
+    gates = errors / full > 0.5
+    if z is not None:
+        noise = (errors.abs() * (z < 0)).sum(1) / (z < 0).sum(1).clamp_min(1)
+        gates = torch.where(full.abs() > _NOISY * noise[:, None], gates, z > 0)
+    gates = gates.to(rows)
+    gated = gates[:, None] * next_weight
+    inside, total = gated @ rows, gated @ gated.mT
+    outside = total - inside @ inside.mT
+    ridge = 1e-13 * total.diagonal(dim1=1, dim2=2).mean(1).clamp_min(1e-300)[:, None, None]
+    factor = torch.linalg.cholesky(total + ridge * torch.eye(len(next_weight)).to(total))
+    half = torch.linalg.solve_triangular(factor, outside, upper=False)
+    whitened = torch.linalg.solve_triangular(factor, half.mT, upper=False)
+    vectors = torch.linalg.eigh((whitened + whitened.mT) / 2)[1][:, :, :1]
+    e = torch.linalg.solve_triangular(factor.mT, vectors, upper=True)
+    words = (gated * e).sum(1)
+    q = words @ rows
+    away = (words - q @ rows.T).norm(dim=1) / words.norm(dim=1)
+    off = (errors.abs() < zero * errors.abs().amax(1, keepdim=True)).to(rows)
+    sparse = _smallest(rows, off, found, steps=4)
+    return torch.where((away < zero)[:, None], q / q.norm(dim=1, keepdim=True), sparse)
 
 
 def _independent(q: Tensor, fit: Tensor, records: int) -> tuple[Tensor, Tensor]:
