@@ -35,8 +35,8 @@ _ROUNDING = 100  # units in the last place: the error of a gradient relative to 
 _CLEAR = 1e-3  # a row whose relative rounding error is smaller can be tested
 _OUTSIDE = 0.01  # of the box of the records, by rounding
 _SAME = 1e-2  # relative distance of two estimates of one record
-_EXPLAINED = 0.02  # relative difference of the errors that zeros and the weights give
-_NOISY = 1e-4  # relative noise above which a quotient is not a record, though its error be verified
+_EXPLAINED = 1e-3  # relative difference of the errors that zeros and the weights give
+_NOISY = 1e-6  # relative noise above which a quotient is not a record, though its error be verified
 _FAR = 0.3  # outside the box of the records: no starting point
 _MAX_ROWS, _CHUNK = 2048, 128  # tested, the clearest first; at once
 
@@ -56,7 +56,8 @@ class FirstLayer:
         total = residual = _Rows.from_release(release, layer)
         certain = list[_Record]()
         if self.factorising and total.noise(layer.batch_size) > _NOISY:  # what is verified by rounding is not exact
-            certain = _factorised(layer, total, layer.batch_size, seed)
+            whole = _factorised(layer, total, layer.batch_size, seed)
+            certain = whole if len(whole) == layer.batch_size else []
             residual = total.without(certain)
         while (remaining := layer.batch_size - len(certain)) > 0:
             found = _certain(layer, residual)
@@ -181,9 +182,9 @@ class _Rows:
         return float((self.weight.square().sum() + self.bias.square().sum()).sqrt())
 
     def noise(self, records: int) -> float:
-        """The singular value after those of the records, relative to the last of them."""
+        """The singular value after those of the records, relative to the first."""
         values = torch.linalg.svdvals(self.weight)
-        return float(values[records] / values[records - 1].clamp_min(1e-300)) if len(values) > records else 0.0
+        return float(values[records] / values[0]) if len(values) > records else 0.0
 
     def without(self, records: Sequence[_Record]) -> "_Rows":
         """The residual after subtracting the gradients of these records."""
@@ -263,7 +264,7 @@ def _factorised(layer: _Layer, residual: _Rows, remaining: int, seed: int) -> li
     return [
         _Record(x=x[i], label=layer.classes[fits[i]], errors=factors.errors[i])
         for i in range(len(x))
-        if factors.whole or away[i] < _EXPLAINED
+        if len(x) == remaining or away[i] < _EXPLAINED
     ]
 
 

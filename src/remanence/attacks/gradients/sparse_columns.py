@@ -24,20 +24,22 @@ from torch import Tensor
 
 from remanence.progress import track
 
-_ROUNDS, _STARTS = 8, 160  # of starting points; in a round
+_ROUNDS, _STARTS = 12, 160  # of starting points; in a round
 _MIXED = 40  # of the starting points of a round are mixtures of two others
 _WORK = 8e8  # multiplications of one reweighting, by which the starting points of large batches are fewer
 _CHUNK = 32  # starting points at once
 _ZERO = 1e-6  # of the largest error: a neuron that is off; or so many times the relative noise:
-_NOISE = 10
+_NOISE = 3
 _MAX_ZERO = 0.1
 _POWER = 0.5  # of the errors that are minimised
-_FIRST = 0.1  # what is added to errors before they are inverted; it is halved at each reweighting
+_FIRST, _SLOWLY = 0.3, 0.7  # what is added to errors before they are inverted; its factor at each reweighting
 _INACTIVE = 1e-6  # of the largest row: no record is on
-_SPARE = 8  # neurons that are off beyond one for each unknown; rows that only found records are on at
+_SPARE = 8  # neurons, or errors that are explained, beyond one for each unknown
 _NEAR = 0.1  # of the mean error: what combinations of the next layer's weights may be away from an error
-_FIT = 0.5  # least fraction of errors that they are near to
-_WORSE = 0.9  # the same as a fraction of that of the best record; it falls where no record is new
+_MISSING = 0.03  # fraction of a record's errors that may be unexplained; or so many times that of the best record:
+_WORSE = 3
+_MORE, _FEW = 1.5, 8  # times as many, where fewer than one in so many records that remain are new
+_WIDE = 4  # times the outputs of the next layer are more than the neurons: its weights say nothing of errors
 _SAME = 0.98  # cosine of two estimates of one record's errors; of different records it was at most 0.954
 _DEPENDENT = 0.01  # distance from the combinations of errors that were found
 _PASSES = 4  # of gates, errors and records
@@ -64,80 +66,120 @@ class Factors:
 
     x: Tensor  # (n, features)
     errors: Tensor  # (n, neurons)
-    whole: bool  # these are all records; of a part of them, some can still be mixtures with the others
+    kept: Tensor  # (found,), which of the errors that were found these are
 
 
 def factorise(layer: ReluLayer, gradient: Tensor, *, records: int, seed: int) -> Factors:
     """The records whose errors are found, `records` at most; `gradient` (neurons, features + 1) is of weight and bias."""
-    left, values, right = torch.linalg.svd(gradient, full_matrices=False)
-    left, right = left[:, :records], values[:records, None] * right[:records]
-    noise = float(values[records] / values[records - 1].clamp_min(1e-300)) if len(values) > records else 0.0
-    zero = min(max(_ZERO, _NOISE * noise), _MAX_ZERO)
-    norms = left.norm(dim=1)
-    active = norms > max(_INACTIVE, noise) * norms.max()
-    rows, weight, bias, next_weight = left[active], layer.weight[active], layer.bias[active], layer.next_weight[:, active]
-    generator = torch.Generator().manual_seed(seed)
-    count = max(_CHUNK, min(_STARTS, int(_WORK / (len(rows) * records**2))))
-
+    system = _System.from_gradient(layer, gradient, records)
+    rows, unknowns = system.rows, records + system.span.shape[1]
     found, fit = rows.new_zeros(0, records), rows.new_zeros(0)
-    points, worse, idle = _quotients(layer, rows @ right)[:count], _WORSE, 0
+    factors = system.solved(found)
+    count = max(_CHUNK, min(_STARTS, int(_WORK / (len(rows) * unknowns**2))))
+    generator = torch.Generator().manual_seed(seed)
+    points, slack, idle = system.points(rows)[:count], 1.0, 0
     for _ in track(range(_ROUNDS), total=_ROUNDS, label="sparse errors", after=1.0, may_stop=True):
-        off = (-(points @ weight.T + bias)).clamp_min(0)
-        off = off[(off > 0).sum(1) >= records + _SPARE]
-        known = len(found)
-        if len(off):
-            q = torch.cat([_sparsest(rows, each, zero) for each in off.split(_CHUNK)])
-            explained = _explained(q @ rows.T, next_weight, zero)[0]
-            best = float(torch.cat([fit, explained]).max())
-            near = explained >= max(_FIT, worse * best)
-            found, fit = _independent(torch.cat([found, q[near]]), torch.cat([fit, explained[near]]), records)
-        idle = 0 if len(found) > known else idle + 1
-        worse = worse - 0.1 * bool(idle)
-        if len(found) == records or idle == _PATIENCE:
+        if not len(points) or len(rows) < unknowns + _SPARE:
             break
-        others = _regression(rows, found)[1] @ right if len(found) else rows @ right
-        points = _quotients(layer, others)
+        z = points @ system.weight.T + system.bias
+        q = torch.cat([_sparsest(rows, each, system.span, system.zero) for each in z.split(_CHUNK)])
+        explained = _explained(q @ rows.T, system.span, system.zero)[0]
+        missing = 1 - float(torch.cat([fit, explained]).max())
+        least = max(1 - slack * max(_MISSING, _WORSE * missing), (unknowns + _SPARE) / len(rows))
+        near, known = explained >= least, len(found)
+        found, fit = _independent(torch.cat([found, q[near]]), torch.cat([fit, explained[near]]), records)
+        idle = 0 if len(found) > known else idle + 1
+        slack *= _MORE if _FEW * (len(found) - known) < records - known else 1
+        if len(found) == records:
+            factors = system.solved(found)
+            if len(factors.x) == records:
+                return factors
+            found, fit = found[factors.kept], fit[factors.kept]
+        if idle == _PATIENCE:
+            break
+        points = system.points(_regression(rows, found)[1] if len(found) else rows)
         points = torch.cat([points[: count - _MIXED], _mixed(points, _MIXED, generator)]) if len(points) else points
-    if not len(found):
-        return Factors(x=right.new_zeros(0, right.shape[1] - 1), errors=left.new_zeros(0, len(left)), whole=False)
-
-    z = None
-    for _ in range(_PASSES):
-        found = _denoised(rows, found, z, next_weight, zero)
-        inputs = _regression(rows, found)[0] @ right
-        x = inputs[:, :-1] / inputs[:, -1:]
-        z = x @ weight.T + bias
-    errors = inputs[:, -1:] * (found @ left.T)
-    on = errors.abs() > zero * errors.abs().amax(1, keepdim=True)
-    consistent = (on[:, active] == (z > 0)).double().mean(1) >= _GATES
-    return Factors(x=x[consistent], errors=errors[consistent], whole=int(consistent.sum()) == records)
+    return system.solved(found)
 
 
-def _quotients(layer: ReluLayer, rows: Tensor) -> Tensor:
-    """The points (n, features) that rows (m, features + 1) are multiples of, those near the box of the records."""
-    last = rows[:, -1:]
-    clear = last[:, 0].abs() > 1e-6 * rows.norm(dim=1)
-    return layer.near(rows[clear, :-1] / last[clear])
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _System:
+    """The gradient as L R, of which the rows of L and the neurons at which a record is on."""
+
+    layer: ReluLayer
+    left: Tensor  # (neurons, records)
+    right: Tensor  # (records, features + 1)
+    zero: float  # of the largest error: a neuron that is off
+    rows: Tensor  # (active, records), of `left`
+    weight: Tensor  # (active, features)
+    bias: Tensor  # (active,)
+    span: Tensor  # (active, outputs), orthonormal: what errors of one gradient are combinations of
+
+    @classmethod
+    def from_gradient(cls, layer: ReluLayer, gradient: Tensor, records: int) -> "_System":
+        left, values, right = torch.linalg.svd(gradient, full_matrices=False)
+        left, right = left[:, :records], values[:records, None] * right[:records]
+        noise = float(values[records] / values[records - 1].clamp_min(1e-300)) if len(values) > records else 0.0
+        norms = left.norm(dim=1)
+        active = norms > max(_INACTIVE, noise) * norms.max()
+        span = torch.linalg.qr(layer.next_weight[:, active].T)[0]
+        return cls(
+            layer=layer,
+            left=left,
+            right=right,
+            zero=min(max(_ZERO, _NOISE * noise), _MAX_ZERO),
+            rows=left[active],
+            weight=layer.weight[active],
+            bias=layer.bias[active],
+            span=span[:, : 0 if _WIDE * span.shape[1] > len(span) else None],
+        )
+
+    def points(self, rows: Tensor) -> Tensor:
+        """The points (n, features) that combinations (m, records) of the rows of R are multiples of, those near the box
+        of the records."""
+        inputs = rows @ self.right
+        clear = inputs[:, -1].abs() > 1e-6 * inputs.norm(dim=1)
+        return self.layer.near(inputs[clear, :-1] / inputs[clear, -1:])
+
+    def solved(self, found: Tensor) -> Factors:
+        """The records of the directions `found` (n, records) whose gates agree with their errors."""
+        if not len(found):
+            return Factors(x=self.right[:0, :-1], errors=self.left.T[:0], kept=found[:, 0] > 0)
+        z = None
+        for _ in range(_PASSES):
+            found, exact = _denoised(self.rows, found, z, self.span, self.zero)
+            inputs = _regression(self.rows, found)[0] @ self.right
+            x = inputs[:, :-1] / inputs[:, -1:]
+            z = x @ self.weight.T + self.bias
+        errors = found @ self.rows.T
+        on = errors.abs() > self.zero * errors.abs().amax(1, keepdim=True)
+        kept = (on == (z > 0)).double().mean(1) >= _GATES
+        if exact.double().mean() > 0.5:  # the others are mixtures, then
+            kept &= exact
+        return Factors(x=x[kept], errors=(inputs[:, -1:] * (found @ self.left.T))[kept], kept=kept)
 
 
-def _sparsest(rows: Tensor, weights: Tensor, zero: float) -> Tensor:
-    """Unit vectors q (n, records) for which sum_j weights_j |rows_j q|^p is least, near the one of p = 2."""
-    weights = weights / weights.amax(1, keepdim=True)
-    q = _smallest(rows, weights, torch.ones_like(rows[: len(weights), :1]).expand(len(weights), rows.shape[1]), steps=6)
+def _sparsest(rows: Tensor, z: Tensor, span: Tensor, zero: float) -> Tensor:
+    """Unit vectors q (n, records), each near to what the gates of the preactivations z (n, neurons) say: the rows of q
+    and e of  sum_j |z_j| |rows_j q + gate_j span_j e|^p  where this is least, beginning with p = 2."""
+    records = rows.shape[1]
+    system = torch.cat([rows.expand(len(z), -1, -1), (z > 0)[:, :, None] * span], 2)
+    trusted = z.abs() * ((z < 0) | bool(span.shape[1])) / z.abs().amax(1, keepdim=True)
+    v = _smallest(system, trusted, system.new_ones(len(z), system.shape[2]), steps=6)
     added = _FIRST
-    for _ in range(ceil(log(zero / _FIRST, 0.5)) + 3):
-        errors = q @ rows.T
-        errors = errors / errors.abs().amax(1, keepdim=True)
-        q = _smallest(rows, weights / (errors.square() + added**2) ** (1 - _POWER / 2), q, steps=2)
-        added = max(added / 2, zero)
-    return q
+    for _ in range(ceil(log(zero / _FIRST, _SLOWLY)) + 3):
+        away = (system @ v[:, :, None])[:, :, 0] / (v[:, :records] @ rows.T).abs().amax(1, keepdim=True)
+        v = _smallest(system, trusted / (away.square() + added**2) ** (1 - _POWER / 2), v, steps=2)
+        added = max(_SLOWLY * added, zero)
+    return v[:, :records] / v[:, :records].norm(dim=1, keepdim=True)
 
 
-def _smallest(rows: Tensor, weights: Tensor, start: Tensor, *, steps: int) -> Tensor:
-    """The eigenvectors (n, records) of the smallest eigenvalues of rows^T diag(weights_i) rows, by inverse iteration."""
-    gram = (rows.T * weights[:, None]) @ rows
+def _smallest(system: Tensor, weights: Tensor, start: Tensor, *, steps: int) -> Tensor:
+    """The eigenvectors of the smallest eigenvalues of system^T diag(weights) system, by inverse iteration."""
+    gram = (system.mT * weights[:, None]) @ system
     ridge = 1e-13 * gram.diagonal(dim1=1, dim2=2).mean(1)[:, None, None]
-    factor = torch.linalg.cholesky(gram + ridge * torch.eye(rows.shape[1]).to(rows))
+    factor = torch.linalg.cholesky(gram + ridge * torch.eye(system.shape[-1]).to(system))
     vector = start[:, :, None]
     for _ in range(steps):
         vector = torch.cholesky_solve(vector, factor)
@@ -145,51 +187,50 @@ def _smallest(rows: Tensor, weights: Tensor, start: Tensor, *, steps: int) -> Te
     return vector[:, :, 0]
 
 
-def _explained(errors: Tensor, next_weight: Tensor, zero: float) -> tuple[Tensor, Tensor]:
-    """The fraction (n,) of nonzero errors that a combination of the next layer's weights is near to, by least absolute
-    deviations, and the combinations (n, neurons): all of them in one gradient, after local steps those of gates that
-    did not change."""
+def _explained(errors: Tensor, span: Tensor, zero: float) -> tuple[Tensor, Tensor]:
+    """The fraction (n,) of errors that are zero or near to a combination of `span`, by least absolute deviations, and
+    the combinations (n, neurons). In one gradient it is one, after local steps gates that change are missing."""
     on = (errors.abs() > zero * errors.abs().amax(1, keepdim=True)).to(errors)
     mean = (errors.abs() * on).sum(1, keepdim=True) / on.sum(1, keepdim=True)
-    weights = on
-    for _ in range(15):
-        gram = (next_weight * weights[:, None]) @ next_weight.T
-        gram = gram + 1e-9 * gram.diagonal(dim1=1, dim2=2).mean(1)[:, None, None] * torch.eye(len(next_weight)).to(gram)
-        e = torch.linalg.solve(gram, ((weights * errors) @ next_weight.T)[:, :, None])[:, :, 0]
-        away = (errors - e @ next_weight).abs() / mean
-        weights = on / away.clamp_min(_NEAR / 10)
-    return ((away < _NEAR) * on).sum(1) / on.sum(1), e @ next_weight
+    combined, weights = torch.zeros_like(errors), on
+    for _ in range(15 if span.shape[1] else 0):
+        gram = (span.T * weights[:, None]) @ span
+        gram = gram + 1e-9 * gram.diagonal(dim1=1, dim2=2).mean(1)[:, None, None] * torch.eye(span.shape[1]).to(gram)
+        e = torch.linalg.solve(gram, ((weights * errors) @ span)[:, :, None])
+        combined = (span @ e)[:, :, 0]
+        weights = on / ((errors - combined).abs() / mean).clamp_min(_NEAR / 10)
+    near = (errors - combined).abs() < _NEAR * mean
+    return torch.where(on > 0, near, 1.0).mean(1), combined
 
 
-def _denoised(rows: Tensor, found: Tensor, z: Tensor | None, next_weight: Tensor, zero: float) -> Tensor:
-    """The directions (n, records) once more. Where their errors are  gate * (V^T e)  up to the noise, with the next
-    layer's weight V and some e, as in one gradient: from the e for which this comes nearest to the column space. Else
-    from all rows at which they are zero.
+def _denoised(rows: Tensor, found: Tensor, z: Tensor | None, span: Tensor, zero: float) -> tuple[Tensor, Tensor]:
+    """The directions (n, records) once more. Where their errors are  gate * (span e)  up to the noise, as in one
+    gradient: from the e for which this comes nearest to the column space. Else from all rows at which they are zero.
+    And which of them (n,) are the former.
 
     Gates of errors that are smaller than the noise are those of the record, once its preactivations `z` are known.
     """
     errors = found @ rows.T
-    full = _explained(errors, next_weight, zero)[1]
-    gates = errors / full > 0.5
+    off = (errors.abs() < zero * errors.abs().amax(1, keepdim=True)).to(rows)
+    sparse = _smallest(rows, off, found, steps=4)
+    if not span.shape[1]:
+        return sparse, torch.zeros_like(found[:, 0], dtype=torch.bool)
+    combined = _explained(errors, span, zero)[1]
+    gates = errors / combined > 0.5
     if z is not None:
         noise = (errors.abs() * (z < 0)).sum(1) / (z < 0).sum(1).clamp_min(1)
-        gates = torch.where(full.abs() > _NOISY * noise[:, None], gates, z > 0)
-    gates = gates.to(rows)
-    gated = gates[:, None] * next_weight
-    inside, total = gated @ rows, gated @ gated.mT
-    outside = total - inside @ inside.mT
-    ridge = 1e-13 * total.diagonal(dim1=1, dim2=2).mean(1).clamp_min(1e-300)[:, None, None]
-    factor = torch.linalg.cholesky(total + ridge * torch.eye(len(next_weight)).to(total))
+        gates = torch.where(combined.abs() > _NOISY * noise[:, None], gates, z > 0)
+    gated = gates[:, :, None] * span
+    inside, total = rows.T @ gated, gated.mT @ gated
+    outside = total - inside.mT @ inside
+    factor = torch.linalg.cholesky(total + 1e-13 * torch.eye(span.shape[1]).to(total))
     half = torch.linalg.solve_triangular(factor, outside, upper=False)
     whitened = torch.linalg.solve_triangular(factor, half.mT, upper=False)
     vectors = torch.linalg.eigh((whitened + whitened.mT) / 2)[1][:, :, :1]
-    e = torch.linalg.solve_triangular(factor.mT, vectors, upper=True)
-    words = (gated * e).sum(1)
+    words = (gated @ torch.linalg.solve_triangular(factor.mT, vectors, upper=True))[:, :, 0]
     q = words @ rows
     away = (words - q @ rows.T).norm(dim=1) / words.norm(dim=1)
-    off = (errors.abs() < zero * errors.abs().amax(1, keepdim=True)).to(rows)
-    sparse = _smallest(rows, off, found, steps=4)
-    return torch.where((away < zero)[:, None], q / q.norm(dim=1, keepdim=True), sparse)
+    return torch.where((away < zero)[:, None], q / q.norm(dim=1, keepdim=True), sparse), away < zero
 
 
 def _independent(q: Tensor, fit: Tensor, records: int) -> tuple[Tensor, Tensor]:
