@@ -38,14 +38,14 @@ _SPARE = 8  # neurons, or errors that are explained, beyond one for each unknown
 _NEAR = 0.1  # of the mean error: what combinations of the next layer's weights may be away from an error
 _MISSING = 0.03  # fraction of a record's errors that may be unexplained; or so many times that of the best record:
 _WORSE = 3
-_MORE, _FEW = 1.5, 8  # times as many, where fewer than one in so many records that remain are new
+_MORE, _FEW = 2, 8  # times as many, where fewer than one in so many records that remain are new
 _WIDE = 4  # times the outputs of the next layer are more than the neurons: its weights say nothing of errors
 _SAME = 0.98  # cosine of two estimates of one record's errors; of different records it was at most 0.954
 _DEPENDENT = 0.01  # distance from the combinations of errors that were found
 _PASSES = 4  # of gates, errors and records
 _NOISY = 6  # times the mean of errors where the record is off: a larger error says whether its gate is on
 _GATES = 0.85  # least fraction of gates of a record that agree with its errors
-_PATIENCE = 3  # rounds without a new record
+_PATIENCE = 4  # rounds without a new record
 
 
 @final
@@ -82,9 +82,12 @@ def factorise(layer: ReluLayer, gradient: Tensor, *, records: int, seed: int) ->
         if not len(points) or len(rows) < unknowns + _SPARE:
             break
         z = points @ system.weight.T + system.bias
-        q = torch.cat([_sparsest(rows, each, system.span, system.zero) for each in z.split(_CHUNK)])
-        explained = _explained(q @ rows.T, system.span, system.zero)[0]
+        q, explained = system.sparsest(z, system.span)
         missing = 1 - float(torch.cat([fit, explained]).max())
+        if missing > _MISSING:  # not one gradient: zeros are exact, the span is not
+            others, explained_too = system.sparsest(z, system.span[:, :0])
+            better = explained_too > explained
+            q, explained = torch.where(better[:, None], others, q), torch.maximum(explained_too, explained)
         least = max(1 - slack * max(_MISSING, _WORSE * missing), (unknowns + _SPARE) / len(rows))
         near, known = explained >= least, len(found)
         found, fit = _independent(torch.cat([found, q[near]]), torch.cat([fit, explained[near]]), records)
@@ -141,6 +144,11 @@ class _System:
         inputs = rows @ self.right
         clear = inputs[:, -1].abs() > 1e-6 * inputs.norm(dim=1)
         return self.layer.near(inputs[clear, :-1] / inputs[clear, -1:])
+
+    def sparsest(self, z: Tensor, span: Tensor) -> tuple[Tensor, Tensor]:
+        """Directions of sparse errors (n, records) near gates (n, active), and the fraction of errors explained."""
+        q = torch.cat([_sparsest(self.rows, each, span, self.zero) for each in z.split(_CHUNK)])
+        return q, _explained(q @ self.rows.T, self.span, self.zero)[0]
 
     def solved(self, found: Tensor) -> Factors:
         """The records of the directions `found` (n, records) whose gates agree with their errors."""
