@@ -260,7 +260,9 @@ def _factorised(layer: _Layer, residual: _Rows, remaining: int, seed: int) -> li
     if not len(factors.x):
         return []
     x = layer.normalisation.inputs(layer.at, clamp(layer.records(factors.x), layer.release.bounds))
-    away, fits = ((layer.errors(x) - factors.errors[:, None]).norm(dim=2) / factors.errors.norm(dim=1, keepdim=True)).min(1)
+    away, fits = (
+        (layer.errors(x) - factors.errors[:, None]).norm(dim=2) / factors.errors.norm(dim=1, keepdim=True)
+    ).min(1)
     return [
         _Record(x=x[i], label=layer.classes[fits[i]], errors=factors.errors[i])
         for i in range(len(x))

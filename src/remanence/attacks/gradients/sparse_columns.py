@@ -40,7 +40,7 @@ _MISSING = 0.03  # fraction of a record's errors that may be unexplained; or so 
 _WORSE = 3
 _MORE, _FEW = 2, 8  # times as many, where fewer than one in so many records that remain are new
 _WIDE = 4  # times the outputs of the next layer are more than the neurons: its weights say nothing of errors
-_SAME = 0.98  # cosine of two estimates of one record's errors; of different records it was at most 0.954
+_SAME = 0.99  # cosine of two estimates of one record's errors; of different records it was at most 0.982
 _DEPENDENT = 0.01  # distance from the combinations of errors that were found
 _PASSES = 4  # of gates, errors and records
 _NOISY = 6  # times the mean of errors where the record is off: a larger error says whether its gate is on
@@ -56,7 +56,8 @@ class ReluLayer:
     weight: Tensor  # (neurons, features)
     bias: Tensor  # (neurons,)
     next_weight: Tensor  # (outputs, neurons)
-    near: Callable[[Tensor], Tensor]  # inputs (n, features) -> those near the box of records, moved into it, nearest first
+    # inputs (n, features) -> those near the box of the records, moved into it, the nearest first
+    near: Callable[[Tensor], Tensor]
 
 
 @final
@@ -70,11 +71,11 @@ class Factors:
 
 
 def factorise(layer: ReluLayer, gradient: Tensor, *, records: int, seed: int) -> Factors:
-    """The records whose errors are found, `records` at most; `gradient` (neurons, features + 1) is of weight and bias."""
+    """Those of the `records` of a batch whose errors are found; `gradient` (neurons, features + 1) is that of weight
+    and bias."""
     system = _System.from_gradient(layer, gradient, records)
     rows, unknowns = system.rows, records + system.span.shape[1]
     found, fit = rows.new_zeros(0, records), rows.new_zeros(0)
-    factors = system.solved(found)
     count = max(_CHUNK, min(_STARTS, int(_WORK / (len(rows) * unknowns**2))))
     generator = torch.Generator().manual_seed(seed)
     points, slack, idle = system.points(rows)[:count], 1.0, 0
@@ -154,15 +155,15 @@ class _System:
         """The records of the directions `found` (n, records) whose gates agree with their errors."""
         if not len(found):
             return Factors(x=self.right[:0, :-1], errors=self.left.T[:0], kept=found[:, 0] > 0)
-        z = None
+        gates, z = None, self.bias
         for _ in range(_PASSES):
-            found, exact = _denoised(self.rows, found, z, self.span, self.zero)
+            found, exact = _denoised(self.rows, found, gates, self.span, self.zero)
             inputs = _regression(self.rows, found)[0] @ self.right
             x = inputs[:, :-1] / inputs[:, -1:]
-            z = x @ self.weight.T + self.bias
+            gates = z = x @ self.weight.T + self.bias
         errors = found @ self.rows.T
         on = errors.abs() > self.zero * errors.abs().amax(1, keepdim=True)
-        kept = (on == (z > 0)).double().mean(1) >= _GATES
+        kept = torch.eq(on, z > 0).double().mean(1) >= _GATES
         if exact.double().mean() > 0.5:  # the others are mixtures, then
             kept &= exact
         return Factors(x=x[kept], errors=(inputs[:, -1:] * (found @ self.left.T))[kept], kept=kept)
@@ -177,10 +178,12 @@ def _sparsest(rows: Tensor, z: Tensor, span: Tensor, zero: float) -> Tensor:
     v = _smallest(system, trusted, system.new_ones(len(z), system.shape[2]), steps=6)
     added = _FIRST
     for _ in range(ceil(log(zero / _FIRST, _SLOWLY)) + 3):
-        away = (system @ v[:, :, None])[:, :, 0] / (v[:, :records] @ rows.T).abs().amax(1, keepdim=True)
+        size = torch.cat([v[:, :records] @ rows.T, v[:, records:] @ span.T], 1).abs().amax(1, keepdim=True)
+        away = (system @ v[:, :, None])[:, :, 0] / size
         v = _smallest(system, trusted / (away.square() + added**2) ** (1 - _POWER / 2), v, steps=2)
         added = max(_SLOWLY * added, zero)
-    return v[:, :records] / v[:, :records].norm(dim=1, keepdim=True)
+    q: Tensor = v[:, :records] / v[:, :records].norm(dim=1, keepdim=True).clamp_min(1e-300)
+    return q
 
 
 def _smallest(system: Tensor, weights: Tensor, start: Tensor, *, steps: int) -> Tensor:
