@@ -3,8 +3,8 @@
     python docs/build.py            rewrite every region between `<!-- generated: NAME -->` and `<!-- end -->`
     python docs/build.py --check    change nothing; the exit code is 1 where a region is not current
 
-NAME is `fields MODULE.CLASS`, `recipes PAPER`, `results PAPER`, `claims`, `headlines`, `decisions` or `layers`. The
-pictures are made by `docs/plots.py`; `make docs` runs both.
+NAME is `fields MODULE.CLASS`, `recipes PAPER`, `results PAPER`, `measures PAPER/RECIPE`, `claims`, `headlines`,
+`decisions` or `layers`. The pictures are made by `docs/plots.py`; `make docs` runs both.
 """
 
 import argparse
@@ -22,11 +22,12 @@ from pathlib import Path
 
 from result_rows import DAGGER, RESULTS, Row, read_results, read_rows, row
 
+from remanence.experiments.results import Result
 from remanence_recipes import RECIPES
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), RESULTS / "README.md"])
-REGION = re.compile(r"(<!-- generated: ([\w. ]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+REGION = re.compile(r"(<!-- generated: ([\w./ -]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 POOLED = f"{DAGGER} counted before the rank test: beats two pooled null levels at 1 % each"
 HEADLINES = (  # released, told beforehand, the file, its experiment, the record count, the score; the README's table
     (
@@ -158,6 +159,21 @@ def results(paper: str) -> str:
     return table(header, (cells(row) for row in read_rows() if row.file.startswith(f"{paper}/")))
 
 
+def measures(file: str) -> str:
+    """The measures of every experiment of one file, a column for each."""
+    found = dict(read_results())[file]
+    names = list(dict.fromkeys(each.name for result in found for each in result.measures))
+
+    def cells(result: Result) -> tuple[str, ...]:
+        rows = {each.name: row(file, result, each.name) for each in result.measures}
+        shown = {
+            name: f"{each.quantity.ours}{f' ({each.interval})' * bool(each.interval)}" for name, each in rows.items()
+        }
+        return result.label, *(shown.get(name, "not run") for name in names)
+
+    return table(("experiment", *names), (cells(result) for result in found))
+
+
 def _numbers(row: Row) -> tuple[str, ...]:
     return row.quantity.name, row.printed, row.quantity.ours, row.interval, row.chance
 
@@ -224,6 +240,7 @@ def region(name: str) -> str:
         "fields": fields,
         "recipes": recipes,
         "results": results,
+        "measures": measures,
         "claims": claims,
         "decisions": decisions,
         "layers": layers,
