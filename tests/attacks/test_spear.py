@@ -87,6 +87,14 @@ def test_a_batch_that_peeling_leaves_comes_back_whole(digits: Data) -> None:
     assert_exact(found, batch, within=1e-6)
 
 
+def test_a_clipped_gradient_has_the_same_factors(digits: Data) -> None:
+    batch = some_digits(digits, 20, 16)
+    release = honest(batch, nn.ReLU, hidden=(150,), dtype=torch.float64)
+    clipped = {name: 0.01 * g for name, g in release.gradient.items()}
+    found = FirstLayer().run(dataclasses.replace(release, gradient=clipped), seed=0)
+    assert float(torch.cdist(batch.x.double().flatten(1), found.x.flatten(1)).min(1).values.max()) < 1e-6
+
+
 @pytest.mark.parametrize("steps", [2, 5])
 def test_local_steps_taken_for_one_gradient_are_read_by_their_zeros(digits: Data, steps: int) -> None:
     """The update after several steps, by torch's own SGD."""
