@@ -36,7 +36,7 @@ _CLEAR = 1e-3  # a row whose relative rounding error is smaller can be tested
 _OUTSIDE = 0.01  # of the box of the records, by rounding
 _SAME = 1e-2  # relative distance of two estimates of one record
 _EXPLAINED = 1e-3  # relative difference of the errors that zeros and the weights give
-_NOISY = 1e-6  # relative noise above which a quotient is not a record, though its error be verified
+_NOISY, _OVERSAMPLED = 2e-5, 8  # relative noise above which a verified quotient is not exact; to estimate it
 _FAR = 0.3  # outside the box of the records: no starting point
 _MAX_ROWS, _CHUNK = 2048, 128  # tested, the clearest first; at once
 
@@ -182,9 +182,12 @@ class _Rows:
         return float((self.weight.square().sum() + self.bias.square().sum()).sqrt())
 
     def noise(self, records: int) -> float:
-        """The singular value after those of the records, relative to the first."""
-        values = torch.linalg.svdvals(self.weight)
-        return float(values[records] / values[0]) if len(values) > records else 0.0
+        """What is left of the gradient outside a random subspace of its columns, of few more dimensions than records;
+        relative to its norm."""
+        generator = torch.Generator().manual_seed(0)
+        directions = torch.randn(self.weight.shape[1], records + _OVERSAMPLED, generator=generator).to(self.weight)
+        basis = torch.linalg.qr(self.weight @ directions)[0]
+        return float((self.weight - basis @ (basis.T @ self.weight)).norm() / self.weight.norm())
 
     def without(self, records: Sequence[_Record]) -> "_Rows":
         """The residual after subtracting the gradients of these records."""

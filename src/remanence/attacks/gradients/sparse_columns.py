@@ -3,13 +3,15 @@
 The gradient of weight and bias is  G = sum_i d_i p_i = L R,  d_i being the errors of record i at the neurons and p_i
 the record with a one behind it: d_i = L q_i, and it is zero where the record is off. SPEAR (Dimitrov et al., NeurIPS
 2024) samples rows until all of them are off for one record, and needs exponentially many samples. Ours: a point near a
-record, such as the quotient of a row, is off at nearly the same neurons, and its preactivations z say how surely. So
+record, such as the quotient of a row, has nearly the same gates, and its preactivations z say how surely. So
 
-    minimise  sum_j max(0, -z_j) |L_j q|^(1/2)   subject to  |q| = 1
+    minimise  sum_j |z_j| |L_j q - gate_j V_j e|^(1/2)   over q and e,
 
-by iteratively reweighted least squares (Chartrand and Yin, ICASSP 2008): gates that are wrong are outliers. Nothing is
-asked of the errors but their zeros. Hence sums of gradients over local steps are read like one gradient, as the records
-are the same in each and few gates change. With errors D_F that were found, the rows of G are  D_F P + those of the
+V being the next layer's weight and e the error behind it, by iteratively reweighted least squares (Chartrand and Yin,
+ICASSP 2008): gates that are wrong are outliers. Errors that are sums over local steps are not of this form, but still
+zero where the record is off at every step: there the sum is over neurons that are off alone.
+
+With errors D_F that were found, the rows of G are  D_F P + those of the
 other records: rows at which no other record is on give P, the records, by a regression that is robust in the same way;
 what it leaves of the others are quotients of fewer records, the next starting points.
 """
@@ -46,6 +48,7 @@ _PASSES = 4  # of gates, errors and records
 _NOISY = 6  # times the mean of errors where the record is off: a larger error says whether its gate is on
 _GATES = 0.85  # least fraction of gates of a record that agree with its errors
 _PATIENCE = 4  # rounds without a new record
+_TINY = 1e-20  # instead of zero, where it is divided by
 
 
 @final
@@ -170,8 +173,9 @@ class _System:
 
 
 def _sparsest(rows: Tensor, z: Tensor, span: Tensor, zero: float) -> Tensor:
-    """Unit vectors q (n, records), each near to what the gates of the preactivations z (n, neurons) say: the rows of q
-    and e of  sum_j |z_j| |rows_j q + gate_j span_j e|^p  where this is least, beginning with p = 2."""
+    """Unit vectors q (n, records) for which  sum_j |z_j| |rows_j q + gate_j span_j e|^p  is least with some e, the
+    gates being those of preactivations z (n, neurons); near the minimum of p = 2. Without a span, of neurons that are
+    off."""
     records = rows.shape[1]
     system = torch.cat([rows.expand(len(z), -1, -1), (z > 0)[:, :, None] * span], 2)
     trusted = z.abs() * ((z < 0) | bool(span.shape[1])) / z.abs().amax(1, keepdim=True)
@@ -189,7 +193,7 @@ def _sparsest(rows: Tensor, z: Tensor, span: Tensor, zero: float) -> Tensor:
 def _smallest(system: Tensor, weights: Tensor, start: Tensor, *, steps: int) -> Tensor:
     """The eigenvectors of the smallest eigenvalues of system^T diag(weights) system, by inverse iteration."""
     gram = (system.mT * weights[:, None]) @ system
-    ridge = 1e-13 * gram.diagonal(dim1=1, dim2=2).mean(1)[:, None, None]
+    ridge = 1e-13 * gram.diagonal(dim1=1, dim2=2).mean(1).clamp_min(_TINY)[:, None, None]
     factor = torch.linalg.cholesky(gram + ridge * torch.eye(system.shape[-1]).to(system))
     vector = start[:, :, None]
     for _ in range(steps):
@@ -202,11 +206,12 @@ def _explained(errors: Tensor, span: Tensor, zero: float) -> tuple[Tensor, Tenso
     """The fraction (n,) of errors that are zero or near to a combination of `span`, by least absolute deviations, and
     the combinations (n, neurons). In one gradient it is one, after local steps gates that change are missing."""
     on = (errors.abs() > zero * errors.abs().amax(1, keepdim=True)).to(errors)
-    mean = (errors.abs() * on).sum(1, keepdim=True) / on.sum(1, keepdim=True)
+    mean = (errors.abs() * on).sum(1, keepdim=True).clamp_min(_TINY) / on.sum(1, keepdim=True).clamp_min(1)
     combined, weights = torch.zeros_like(errors), on
     for _ in range(15 if span.shape[1] else 0):
         gram = (span.T * weights[:, None]) @ span
-        gram = gram + 1e-9 * gram.diagonal(dim1=1, dim2=2).mean(1)[:, None, None] * torch.eye(span.shape[1]).to(gram)
+        ridge = 1e-9 * gram.diagonal(dim1=1, dim2=2).mean(1).clamp_min(_TINY)[:, None, None]
+        gram = gram + ridge * torch.eye(span.shape[1]).to(gram)
         e = torch.linalg.solve(gram, ((weights * errors) @ span)[:, :, None])
         combined = (span @ e)[:, :, 0]
         weights = on / ((errors - combined).abs() / mean).clamp_min(_NEAR / 10)
