@@ -70,7 +70,7 @@ class Factors:
 
     x: Tensor  # (n, features)
     errors: Tensor  # (n, neurons)
-    kept: Tensor  # (found,), which of the errors that were found these are
+    accepted: Tensor  # (found,), which of the errors that were found these are
 
 
 def factorise(layer: ReluLayer, gradient: Tensor, *, records: int, seed: int) -> Factors:
@@ -101,7 +101,7 @@ def factorise(layer: ReluLayer, gradient: Tensor, *, records: int, seed: int) ->
             factors = system.solved(found)
             if len(factors.x) == records:
                 return factors
-            found, fit = found[factors.kept], fit[factors.kept]
+            found, fit = found[factors.accepted], fit[factors.accepted]
         if idle == _PATIENCE:
             break
         points = system.points(_regression(rows, found)[1] if len(found) else rows)
@@ -157,7 +157,7 @@ class _System:
     def solved(self, found: Tensor) -> Factors:
         """The records of the directions `found` (n, records) whose gates agree with their errors."""
         if not len(found):
-            return Factors(x=self.right[:0, :-1], errors=self.left.T[:0], kept=found[:, 0] > 0)
+            return Factors(x=self.right[:0, :-1], errors=self.left.T[:0], accepted=found[:, 0] > 0)
         gates, z = None, self.bias
         for _ in range(_PASSES):
             found, exact = _denoised(self.rows, found, gates, self.span, self.zero)
@@ -166,10 +166,10 @@ class _System:
             gates = z = x @ self.weight.T + self.bias
         errors = found @ self.rows.T
         on = errors.abs() > self.zero * errors.abs().amax(1, keepdim=True)
-        kept = torch.eq(on, z > 0).double().mean(1) >= _GATES
+        accepted = torch.eq(on, z > 0).double().mean(1) >= _GATES
         if exact.double().mean() > 0.5:  # the others are mixtures, then
-            kept &= exact
-        return Factors(x=x[kept], errors=(inputs[:, -1:] * (found @ self.left.T))[kept], kept=kept)
+            accepted &= exact
+        return Factors(x=x[accepted], errors=(inputs[:, -1:] * (found @ self.left.T))[accepted], accepted=accepted)
 
 
 def _sparsest(rows: Tensor, z: Tensor, span: Tensor, zero: float) -> Tensor:
