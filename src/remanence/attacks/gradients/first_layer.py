@@ -56,8 +56,8 @@ class FirstLayer:
         total = residual = _Rows.from_release(release, layer)
         certain = list[_Record]()
         if self.factorising and total.noise(layer.batch_size) > _NOISY:  # what is verified by rounding is not exact
-            whole = _factorised(layer, total, layer.batch_size, seed)
-            certain = whole if len(whole) == layer.batch_size else []
+            found = _factorised(layer, total, layer.batch_size, seed)
+            certain = found if len(found) == layer.batch_size else []
             residual = total.without(certain)
         while (remaining := layer.batch_size - len(certain)) > 0:
             found = _certain(layer, residual)

@@ -92,8 +92,8 @@ def factorise(layer: ReluLayer, gradient: Tensor, *, records: int, seed: int) ->
             others, explained_too = system.sparsest(z, system.span[:, :0])
             better = explained_too > explained
             q, explained = torch.where(better[:, None], others, q), torch.maximum(explained_too, explained)
-        least = max(1 - slack * max(_MISSING, _WORSE * missing), (unknowns + _SPARE) / len(rows))
-        near, known = explained >= least, len(found)
+        min_fit = max(1 - slack * max(_MISSING, _WORSE * missing), (unknowns + _SPARE) / len(rows))
+        near, known = explained >= min_fit, len(found)
         found, fit = _independent(torch.cat([found, q[near]]), torch.cat([fit, explained[near]]), records)
         idle = 0 if len(found) > known else idle + 1
         slack *= _MORE if _FEW * (len(found) - known) < records - known else 1
