@@ -3,7 +3,11 @@
     python docs/build.py            rewrite every region between `<!-- generated: NAME -->` and `<!-- end -->`
     python docs/build.py --check    change nothing; the exit code is 1 where a region is not current
 
+<<<<<<< HEAD
 NAME is `fields MODULE.CLASS`, `recipes PAPER`, `results PAPER`, `reproduction`, `contradictions`, `headlines`,
+=======
+NAME is `fields MODULE.CLASS`, `recipes PAPER`, `results PAPER`, `measures PAPER/RECIPE`, `claims`, `headlines`,
+>>>>>>> exact
 `decisions` or `layers`. The pictures are made by `docs/plots.py`; `make docs` runs both.
 """
 
@@ -24,6 +28,7 @@ from pathlib import Path
 
 from result_rows import DAGGER, RESULTS, Row, read_results, read_rows, row
 
+from remanence.experiments.results import Result
 from remanence.reproduction import STATUSES, Decided, decide, read_archive
 from remanence.reproduction import Row as PaperRow
 from remanence.reproduction.words import budget_words, contradiction_words, measured_words, number_words
@@ -32,7 +37,7 @@ from remanence_recipes.papers import PAPERS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), RESULTS / "README.md"])
-REGION = re.compile(r"(<!-- generated: ([\w. ]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+REGION = re.compile(r"(<!-- generated: ([\w./ -]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 POOLED = f"{DAGGER} counted before the rank test: beats two pooled null levels at 1 % each"
 HEADLINES = (  # released, told beforehand, the file, its experiment, the record count, the score; the README's table
     (
@@ -164,6 +169,21 @@ def results(paper: str) -> str:
     return table(header, (cells(row) for row in read_rows() if row.file.startswith(f"{paper}/")))
 
 
+def measures(file: str) -> str:
+    """The measures of every experiment of one file, a column for each."""
+    found = dict(read_results())[file]
+    names = list(dict.fromkeys(each.name for result in found for each in result.measures))
+
+    def cells(result: Result) -> tuple[str, ...]:
+        rows = {each.name: row(file, result, each.name) for each in result.measures}
+        shown = {
+            name: f"{each.quantity.ours}{f' ({each.interval})' * bool(each.interval)}" for name, each in rows.items()
+        }
+        return result.label, *(shown.get(name, "not run") for name in names)
+
+    return table(("experiment", *names), (cells(result) for result in found))
+
+
 def _numbers(row: Row) -> tuple[str, ...]:
     return row.quantity.name, row.printed, row.quantity.ours, row.interval, row.chance
 
@@ -273,6 +293,7 @@ def region(name: str) -> str:
         "results": results,
         "reproduction": reproduction,
         "contradictions": contradictions,
+        "measures": measures,
         "decisions": decisions,
         "layers": layers,
         "headlines": headlines,

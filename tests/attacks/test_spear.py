@@ -1,13 +1,15 @@
 import dataclasses
 
+import pytest
 import torch
-from gradients import error, honest, matched, release_of, some_digits
+from gradients import assert_exact, error, honest, matched, release_of, some_digits
 from refusals import refused
-from torch import nn
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from remanence import Data
 from remanence.attacks import SPEAR, FirstLayer
-from remanence.attacks.gradients.gate_decoding import ReluLayer, decode
+from remanence.attacks.gradients.sparse_columns import ReluLayer, factorise
 from remanence.models import initial_params, mlp
 from remanence.training.losses import CrossEntropy
 
@@ -41,30 +43,76 @@ def test_refuses_what_it_cannot_disaggregate(digits: Data) -> None:
         SPEAR(sparsity=1.0)
 
 
-def test_errors_of_planted_gates_are_decoded_from_their_span() -> None:
-    """Words gate * (V^T e) of known gates, mixed by random records: the points that start the decoding are records."""
+def planted(changed: float) -> tuple[ReluLayer, Tensor, Tensor, Tensor]:
+    """A layer, its gradient, and the records and errors gate * (V^T e) that it is made of; a fraction of the gates are
+    not those of the record, and their errors arbitrary, as after local steps."""
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(12, 20, dtype=torch.float64, generator=generator)
-    weight = torch.randn(150, 20, dtype=torch.float64, generator=generator)
-    bias = torch.zeros(150, dtype=torch.float64)
-    next_weight = torch.randn(3, 150, dtype=torch.float64, generator=generator)
-    e = torch.randn(12, 3, dtype=torch.float64, generator=generator)
-    errors = (x @ weight.T > 0) * (e @ next_weight)
-    near = x + 0.1 * torch.randn(12, 20, dtype=torch.float64, generator=generator)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+    x, weight, next_weight = normal(12, 30), normal(200, 30), normal(3, 200)
+    errors = (x @ weight.T > 0) * (normal(12, 3) @ next_weight)
+    errors = torch.where(torch.rand(12, 200, generator=generator) < changed, normal(12, 200), errors)
     layer = ReluLayer(
         weight=weight,
-        bias=bias,
+        bias=torch.zeros(200, dtype=torch.float64),
         next_weight=next_weight,
-        next_errors=lambda points: e[None].expand(len(points), -1, -1),
+        near=lambda points: points[points.norm(dim=1).argsort()],
     )
+    return layer, errors.T @ torch.cat([x, torch.ones(12, 1, dtype=torch.float64)], 1), x, errors
+
+
+@pytest.mark.parametrize("changed", [0.0, 0.05])
+def test_a_planted_gradient_is_factorised_into_records_and_errors(changed: float) -> None:
+    layer, gradient, x, errors = planted(changed)
+    found = factorise(layer, gradient, records=12, seed=0)
+    order = torch.cdist(x, found.x).argmin(1)
+    assert torch.allclose(found.x[order], x, atol=1e-6)
+    assert torch.allclose(found.errors[order], errors, atol=1e-6)
+
+
+def test_a_gradient_of_errors_without_zeros_is_not_factorised() -> None:
+    layer, _, x, _ = planted(0.0)
+    errors = torch.randn(12, 200, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     gradient = errors.T @ torch.cat([x, torch.ones(12, 1, dtype=torch.float64)], 1)
-    found = decode(layer, gradient, near, records=12, seed=0)
-    cosines = (found @ (errors / errors.norm(dim=1, keepdim=True)).T).abs()
-    assert len(found) == 12
-    assert torch.allclose(cosines.max(0).values, torch.ones(12, dtype=torch.float64))
+    assert not len(factorise(layer, gradient, records=12, seed=0).x)
 
 
-def test_decoding_reads_a_noisy_batch_that_peeling_does_not_verify(digits: Data) -> None:
+def test_a_batch_that_peeling_leaves_comes_back_whole(digits: Data) -> None:
+    batch = some_digits(digits, 20, 40)
+    release = honest(batch, nn.ReLU, hidden=(150,), dtype=torch.float64)
+    peeled, found = FirstLayer(factorising=False).run(release, seed=0), FirstLayer().run(release, seed=0)
+    assert (peeled.objective or 0) > 0.1
+    assert_exact(found, batch, within=1e-6)
+
+
+def test_a_clipped_gradient_has_the_same_factors(digits: Data) -> None:
+    batch = some_digits(digits, 20, 16)
+    release = honest(batch, nn.ReLU, hidden=(150,), dtype=torch.float64)
+    clipped = {name: 0.01 * g for name, g in release.gradient.items()}
+    found = FirstLayer().run(dataclasses.replace(release, gradient=clipped), seed=0)
+    assert float(torch.cdist(batch.x.double().flatten(1), found.x.flatten(1)).min(1).values.max()) < 1e-6
+
+
+@pytest.mark.parametrize("steps", [2, 5])
+def test_local_steps_taken_for_one_gradient_are_read_by_their_zeros(digits: Data, steps: int) -> None:
+    """The update after several steps, by torch's own SGD."""
+    batch = some_digits(digits, 20, 8)
+    release = honest(batch, nn.ReLU, hidden=(300,), dtype=torch.float64)
+    at = {name: p.clone().requires_grad_() for name, p in release.at.items()}
+    optimizer = torch.optim.SGD(at.values(), lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(functional_call(release.model, at, (batch.x.double(),)), batch.y).backward()
+        optimizer.step()
+    sent = {name: (release.at[name] - p.detach()) / (0.01 * steps) for name, p in at.items()}
+    found = FirstLayer().run(dataclasses.replace(release, gradient=sent), seed=0)
+    true = batch.x.double().flatten(1)
+    assert float(torch.cdist(true, found.x.flatten(1)).min(1).values.max()) < 1e-6
+
+
+def test_factorising_reads_a_noisy_batch_that_peeling_does_not_verify(digits: Data) -> None:
     batch = some_digits(digits, 20, 6)
     release = honest(batch, nn.ReLU)
     generator = torch.Generator().manual_seed(0)
@@ -75,5 +123,5 @@ def test_decoding_reads_a_noisy_batch_that_peeling_does_not_verify(digits: Data)
     release = dataclasses.replace(release, gradient=noisy)
     found = FirstLayer().run(release, seed=0)
     assert found.objective is not None
-    assert found.objective < 1e-2 < 0.5 < (FirstLayer(decoding=False).run(release, seed=0).objective or 0)
+    assert found.objective < 1e-2 < 0.5 < (FirstLayer(factorising=False).run(release, seed=0).objective or 0)
     assert error(found, batch) < 0.01

@@ -8,8 +8,8 @@ record only. Fowl et al., "Robbing the Fed" (ICLR 2022), and Boenisch et al., "W
 
 Ours: which quotients are records is decided without the truth. The weights give the error d_j(x) of a record x alone at
 neuron j for each class, and the gradient of the bias must be that number. The gradient of a record that was found is
-subtracted, and neurons that it shared with one other record give the other. Where that ends, the errors of the
-remaining records are decoded (`gate_decoding`); once there is one for each, least squares give the records.
+subtracted, and neurons that it shared with one other record give the other. Where that ends, the gradient of the
+remaining records is factorised into records and errors by the zeros of the errors (`sparse_columns`).
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ from torch.func import grad, vmap
 from torch.nn.functional import one_hot
 
 from remanence.attacks.gradients.entry import entry_layer
-from remanence.attacks.gradients.gate_decoding import ReluLayer, decode
-from remanence.bounds import clamp, within
+from remanence.attacks.gradients.sparse_columns import ReluLayer, factorise
+from remanence.bounds import clamp, width, within
 from remanence.errors import BadInput, NotEnoughKnowledge
 from remanence.models import apply
 from remanence.models.normalisation import InputNormalisation
@@ -35,9 +35,8 @@ _ROUNDING = 100  # units in the last place: the error of a gradient relative to 
 _CLEAR = 1e-3  # a row whose relative rounding error is smaller can be tested
 _OUTSIDE = 0.01  # of the box of the records, by rounding
 _SAME = 1e-2  # relative distance of two estimates of one record
-_EXPLAINED = 0.02  # relative residual of the layer's gradient after records that were decoded
-_SPARE = 16  # active neurons beyond one for each unknown of a decoded record
-_REFITS = 3  # of decoded records, by least squares
+_EXPLAINED = 1e-3  # relative difference of the errors that zeros and the weights give
+_NOISY, _OVERSAMPLED = 2e-5, 8  # relative noise above which a verified quotient is not exact; to estimate it
 _FAR = 0.3  # outside the box of the records: no starting point
 _MAX_ROWS, _CHUNK = 2048, 128  # tested, the clearest first; at once
 
@@ -48,20 +47,26 @@ class FirstLayer:
     """Exact records by division, without a search; the objective is the relative residual of the layer's gradient after
     the records that are certain."""
 
-    decoding: bool = True  # decode the gates of the records that no neuron has alone
+    factorising: bool = True  # find the records that no neuron has alone by the zeros of their errors
     guesses: bool = True  # complete the batch with the quotients that come nearest to being records
 
     def run(self, release: KnowsGradient, *, seed: int) -> Reconstruction:
         require(release, KnowsGradient, by=type(self).__name__)
         layer = _Layer.from_release(release)
         total = residual = _Rows.from_release(release, layer)
-        certain: list[_Record] = []
-        while len(certain) < layer.batch_size and (found := _certain(layer, residual)):
+        certain = list[_Record]()
+        if self.factorising and total.noise(layer.batch_size) > _NOISY:  # what is verified by rounding is not exact
+            found = _factorised(layer, total, layer.batch_size, seed)
+            certain = found if len(found) == layer.batch_size else []
+            residual = total.without(certain)
+        while (remaining := layer.batch_size - len(certain)) > 0:
+            found = _certain(layer, residual)
+            if not found and self.factorising:
+                found = _factorised(layer, residual, remaining, seed)
+            if not found:
+                break
             certain += found
-            residual = residual.without(found, layer)
-        if self.decoding and (decoded := _decoded(layer, residual, layer.batch_size - len(certain), seed)):
-            certain += decoded
-            residual = residual.without(decoded, layer)
+            residual = residual.without(found)
         records = certain + (_guesses(layer, residual, certain) if self.guesses else [])
         if not records:
             raise BadInput(
@@ -79,6 +84,7 @@ class FirstLayer:
 class _Record:
     x: Tensor  # as the layer takes it in: flat, and normalised where the network normalises records
     label: Tensor
+    errors: Tensor  # (neurons,)
 
     def looks_like(self, x: Tensor) -> bool:
         return bool((self.x - x).norm() < _SAME * x.norm())
@@ -144,6 +150,12 @@ class _Layer:
         error: Tensor = grad(loss)(self.at[f"{self.name}.bias"])
         return error
 
+    def errors(self, records: Tensor) -> Tensor:
+        """(n, classes, neurons): the errors of records for every possible class."""
+        by_class = vmap(self.error, in_dims=(None, 0))
+        errors: Tensor = vmap(by_class, in_dims=(0, None), chunk_size=_CHUNK)(records, self.classes)
+        return errors
+
     def errors_at(self, record: Tensor, neuron: Tensor) -> Tensor:
         """(classes,): the errors of the record at one neuron, given as a one-hot vector, for every possible class."""
         errors: Tensor = vmap(self.error, in_dims=(None, 0))(record, self.classes) @ neuron
@@ -169,10 +181,19 @@ class _Rows:
     def norm(self) -> float:
         return float((self.weight.square().sum() + self.bias.square().sum()).sqrt())
 
-    def without(self, records: Sequence[_Record], layer: _Layer) -> "_Rows":
+    def noise(self, records: int) -> float:
+        """What is left of the gradient outside a random subspace of its columns, of few more dimensions than records;
+        relative to its norm."""
+        generator = torch.Generator().manual_seed(0)
+        directions = torch.randn(self.weight.shape[1], records + _OVERSAMPLED, generator=generator).to(self.weight)
+        basis = torch.linalg.qr(self.weight @ directions)[0]
+        return float((self.weight - basis @ (basis.T @ self.weight)).norm() / self.weight.norm())
+
+    def without(self, records: Sequence[_Record]) -> "_Rows":
         """The residual after subtracting the gradients of these records."""
-        x, labels = torch.stack([each.x for each in records]), torch.stack([each.label for each in records])
-        errors = vmap(layer.error)(x, labels)
+        if not records:
+            return self
+        x, errors = torch.stack([each.x for each in records]), torch.stack([each.errors for each in records])
         return replace(
             self,
             weight=self.weight - errors.T @ x,
@@ -184,8 +205,9 @@ class _Rows:
         """The record, with its class, that explains these rows best."""
         bias = self.bias[rows]
         x = (bias @ self.weight[rows]) / bias.square().sum()
-        errors = vmap(layer.error, in_dims=(None, 0))(x, layer.classes)[:, rows]
-        return _Record(x=x, label=layer.classes[(errors - bias).norm(dim=1).argmin()])
+        errors = layer.errors(x[None])[0]
+        best = (errors[:, rows] - bias).norm(dim=1).argmin()
+        return _Record(x=x, label=layer.classes[best], errors=errors[best])
 
 
 @final
@@ -231,34 +253,24 @@ def _certain(layer: _Layer, residual: _Rows) -> list[_Record]:
     return records
 
 
-def _decoded(layer: _Layer, residual: _Rows, remaining: int, seed: int) -> list[_Record]:
-    """All `remaining` records, where the errors of each can be decoded and they explain the residual; else none."""
-    active = residual.bias.abs() > _ROUNDING * layer.precision * residual.scale
+def _factorised(layer: _Layer, residual: _Rows, remaining: int, seed: int) -> list[_Record]:
+    """Those of the `remaining` records that the zeros of their errors give."""
     relu = _relu_layer(layer)
-    if remaining < 2 or relu is None or int(active.sum()) < remaining + len(relu.next_weight) + _SPARE:
+    if remaining < 2 or relu is None:
         return []
-    quotients = residual.weight[active] / residual.bias[active, None]
-    near = within(layer.records(quotients).flatten(1), layer.release.bounds, tolerance=_FAR).all(1)
-    if not bool(near.any()):
-        return []
-    starts = torch.stack([layer.clamped(x) for x in quotients[near]])
     gradient = torch.cat([residual.weight, residual.bias[:, None]], 1)
-    errors = decode(relu, gradient, starts, records=remaining, seed=seed)
-    if len(errors) < remaining:
+    factors = factorise(relu, gradient, records=remaining, seed=seed)
+    if not len(factors.x):
         return []
-    scales = torch.linalg.pinv(errors.T) @ residual.bias[:, None]  # lstsq differs from run to run
-    errors = scales * errors
-    best, lowest = list[_Record](), _EXPLAINED
-    for _ in range(_REFITS):
-        x = torch.linalg.pinv(errors.T) @ residual.weight
-        x = layer.normalisation.inputs(layer.at, clamp(layer.records(x), layer.release.bounds))
-        by_class = vmap(vmap(layer.error, in_dims=(None, 0)), in_dims=(0, None), chunk_size=_CHUNK)(x, layer.classes)
-        fits = (by_class - errors[:, None]).norm(dim=2).argmin(1)
-        records = [_Record(x=each, label=layer.classes[fit]) for each, fit in zip(x, fits, strict=True)]
-        if (left := residual.without(records, layer).norm / residual.norm) < lowest:
-            best, lowest = records, left
-        errors = by_class[torch.arange(len(x)), fits]
-    return best
+    x = layer.normalisation.inputs(layer.at, clamp(layer.records(factors.x), layer.release.bounds))
+    away, fits = (
+        (layer.errors(x) - factors.errors[:, None]).norm(dim=2) / factors.errors.norm(dim=1, keepdim=True)
+    ).min(1)
+    return [
+        _Record(x=x[i], label=layer.classes[fits[i]], errors=factors.errors[i])
+        for i in range(len(x))
+        if len(x) == remaining or away[i] < _EXPLAINED
+    ]
 
 
 def _relu_layer(layer: _Layer) -> ReluLayer | None:
@@ -266,27 +278,21 @@ def _relu_layer(layer: _Layer) -> ReluLayer | None:
     structure = parse(layer.release.model, layer.release.shape)
     if not isinstance(structure, MLP) or len(structure.layers) < 2 or structure.norms[0] is not None:
         return None
-    second = structure.layers[1]
-    if not isinstance(structure.activations[0], nn.ReLU) or not second.has_bias:
+    if not isinstance(structure.activations[0], nn.ReLU):
         return None
 
-    def error(x: Tensor, label: Tensor) -> Tensor:
-        def loss(bias: Tensor) -> Tensor:
-            output = apply(layer.release.model, layer.at | {second.bias: bias}, layer.records(x[None]))
-            return layer.release.loss(output, label[None]) / layer.batch_size
-
-        found: Tensor = grad(loss)(layer.at[second.bias])
-        return found
-
-    def errors(x: Tensor) -> Tensor:
-        found: Tensor = vmap(vmap(error, in_dims=(None, 0)), in_dims=(0, None), chunk_size=_CHUNK)(x, layer.classes)
-        return found
+    def near(x: Tensor) -> Tensor:
+        records = layer.records(x[x.norm(dim=1).argsort(stable=True)])
+        inside = clamp(records, layer.release.bounds)
+        away = (records - inside).flatten(1).abs().amax(1)
+        nearest = away.argsort(stable=True)[: int((away < _FAR * width(layer.release.bounds)).sum())]
+        return layer.normalisation.inputs(layer.at, inside[nearest])
 
     return ReluLayer(
         weight=layer.at[f"{layer.name}.weight"],
         bias=layer.at[f"{layer.name}.bias"],
-        next_weight=layer.at[second.weight],
-        next_errors=errors,
+        next_weight=layer.at[structure.layers[1].weight],
+        near=near,
     )
 
 
@@ -298,7 +304,7 @@ def _guesses(layer: _Layer, residual: _Rows, certain: Sequence[_Record]) -> list
         return [residual.record(residual.bias.nonzero().flatten(), layer)]
     found, records = _Quotients.from_rows(layer, residual), list[_Record]()
     for i in found.misfit.argsort().tolist():
-        guess = _Record(x=layer.clamped(found.x[i]), label=found.labels[i])
+        guess = _Record(x=layer.clamped(found.x[i]), label=found.labels[i], errors=torch.zeros_like(residual.bias))
         if not any(guess.looks_like(record.x) for record in (*certain, *records)):
             records.append(guess)
     return records
