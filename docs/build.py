@@ -3,8 +3,8 @@
     python docs/build.py            rewrite every region between `<!-- generated: NAME -->` and `<!-- end -->`
     python docs/build.py --check    change nothing; the exit code is 1 where a region is not current
 
-NAME is `fields MODULE.CLASS`, `recipes PAPER`, `results PAPER`, `measures PAPER/RECIPE`, `reproduction`, `contradictions`,
-`headlines`, `decisions` or `layers`. The pictures are made by `docs/plots.py`; `make docs` runs both.
+NAME is `fields MODULE.CLASS`, `recipes PAPER`, `results PAPER`, `measures PAPER/RECIPE`, `reproduction`,
+`contradictions`, `headlines`, `decisions` or `layers`. The pictures are made by `docs/plots.py`; `make docs` runs both.
 """
 
 import argparse
