@@ -135,6 +135,7 @@ def test_what_is_no_sweep_is_refused_before_anything_runs(call: Call, files: Pat
     assert_refused(call(*UPDATE, *LOCAL, "--sweep", "clients=2", "nois=1"), "`nois`", "`noise`")
     assert_refused(call(*UPDATE, *LOCAL, "--sweep", "noise=-1"), "0 or more")
     assert_refused(call(*UPDATE, "--sweep", "noise=1"), "--local")
+    assert_refused(call(*UPDATE, "--local", "sgd lr=0.1", "--sweep", "noise=1"), "lacks epochs, batch_size")
     model = ("audit", "model", "nets_of_mine:Net", "--weights", "after.pt", *SOURCES)
     assert call(*model, "--sweep", "noise=1").code == 2
     lines = ['kind = "update"', 'model = "nets_of_mine:Net"', 'data = "private.npz"', 'held_out = "others.npz"']

@@ -75,6 +75,12 @@ class Request:
             if self.local is None:
                 message = "`sweep` makes the update of the client again, and needs how it trained: give `--local`"
                 raise NotEnoughKnowledge(message, argument="local")
+            if missing := load_recipe(self.local).missing:
+                message = (
+                    f"`sweep` makes the update of the client again, and `local` lacks {', '.join(missing)}: add them, as "
+                    "in `sgd lr=0.1 epochs=1 batch=full`"
+                )
+                raise NotEnoughKnowledge(message, argument="local")
 
 
 def run_request(request: Request, *, command: str, store: Path | None = None) -> Report:
