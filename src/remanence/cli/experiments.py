@@ -104,6 +104,7 @@ def run(
         redact=redact,
         backend=backend_from(backend, ray_address),
         store=store,
+        resume=True,
     )
     run_experiments([each for each in experiments if each.label in (experiment or labels)], job, as_json=as_json)
 
@@ -141,20 +142,24 @@ def run_experiments(experiments: "Sequence[Experiment]", job: "Job", *, as_json:
     """Run the experiments, print what each gave as soon as it is written, and end with the path of the page."""
     from remanence.disk import one_process
     from remanence.execution import Ray
+    from remanence.experiments.distributed import distributes, run_jobs
     from remanence.experiments.results import dump_results
-    from remanence.experiments.run import run_job
     from remanence.report import write_page
 
-    distributed = job.store or isinstance(job.backend, Ray)
-    if idle := [each.label for each in experiments if each.attack is None and distributed]:
-        print(f"note: `--store` and `--backend` do nothing without an attack ({', '.join(idle)})", file=sys.stderr)
+    jobs = [(experiments, job)]
+    idle = ["--store"] if job.store else []
+    idle += ["--backend"] if isinstance(job.backend, Ray) and not distributes(jobs) else []
+    if idle and (labels := [each.label for each in experiments if each.attack is None]):
+        does = "do" if len(idle) > 1 else "does"
+        options = " and ".join(f"`{each}`" for each in idle)
+        print(f"note: {options} {does} nothing without an attack ({', '.join(labels)})", file=sys.stderr)
     results: list[Result] = []
     out, total = sys.stdout, len(experiments)
     try:
         with one_process(job.folder), _stdout_of_others(dropped=isinstance(job.backend, Ray)):
-            for run, result in run_job(experiments, job):
+            for _, run, result in run_jobs(jobs):
                 write_page(job.page, run, redact=job.redact)
-                results.append(result)
+                results = run.results  # in the order of the experiments, whichever ended first
                 if not as_json:
                     print(_sentence(result), file=out, flush=True)
     except BadInput as error:

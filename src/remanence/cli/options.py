@@ -51,7 +51,7 @@ Backend = Annotated[
     typer.Option(
         "--backend",
         metavar="NAME",
-        help="Where shadow models are trained: local or ray.",
+        help="Where experiments run and shadow models are trained: local or ray.",
         autocompletion=one_of("local", "ray"),
     ),
 ]
@@ -75,11 +75,10 @@ Scale = Annotated[
 
 
 def recipes() -> "Mapping[str, Recipe]":
-    """The recipes by name: a package of its own, loaded when a command needs it."""
-    from importlib import import_module
+    """The recipes by name, loaded when a command needs them."""
+    from remanence.experiments import distributed
 
-    recipes: Mapping[str, Recipe] = import_module("remanence_recipes").RECIPES
-    return recipes
+    return distributed.recipes()
 
 
 def command_line() -> str:
