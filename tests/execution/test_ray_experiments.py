@@ -1,0 +1,148 @@
+"""Whole experiments on a cluster of two workers: the folders of a run in one process, though a worker is killed."""
+
+import gc
+import json
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import pytest
+import ray
+from distributed_recipes import FOLDER, RECIPES
+from files import contents
+from refusals import refused
+from tiny_experiments import Guess
+
+import remanence_recipes
+from remanence.execution import Ray
+from remanence.experiments import Experiment
+from remanence.experiments.distributed import run_jobs
+from remanence.experiments.folder import Run, read_run
+from remanence.experiments.run import Job, run_job
+
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def marks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where experiments note what they did, on whichever worker."""
+    return tmp_path_factory.mktemp("marks")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, marks: Path) -> Iterator[Ray]:
+    """Two workers, which import the recipes of these tests; here they are added to ours."""
+    package = tmp_path_factory.mktemp("package") / "remanence_recipes"
+    package.mkdir()
+    (package / "__init__.py").write_text("from distributed_recipes import RECIPES\n")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, recipe in RECIPES.items():
+            patch.setitem(remanence_recipes.RECIPES, name, recipe)
+        paths = [package.parent, TESTS, TESTS / "execution", os.environ.get("PYTHONPATH", "")]
+        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))
+        patch.setenv("RAY_AUTH_TOKEN", token_hex(32))
+        patch.setenv("RAY_worker_niceness", "0")
+        patch.setenv("REMANENCE_COMMIT", "0123456789ab")  # or a changed checkout resumes nothing
+        backend = Ray(workers=2)
+        patch.setenv(FOLDER, str(marks))
+        backend.connect()
+        patch.delenv(FOLDER)
+        yield backend
+        gc.collect()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            ray.shutdown()
+            gc.collect()
+
+
+def planned(recipe: str, folder: Path, **changes: Any) -> tuple[list[Experiment], Job]:
+    fields = {"recipe": recipe, "scale": "small", "seed": 0, "device": "cpu", "folder": folder, "command": "remanence"}
+    return list(RECIPES[recipe]("small")), Job(**(fields | changes))
+
+
+def stripped(folder: Path) -> dict[str, Any]:
+    """The files of a run, without seconds."""
+    made: dict[str, Any] = contents(folder)
+    made["results.json"] = [each | {"seconds": None} for each in json.loads(made["results.json"])]
+    return made
+
+
+def test_the_folder_and_the_store_are_those_of_one_process_though_a_worker_is_killed(
+    cluster: Ray, marks: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    list(run_job(*planned("several", tmp_path / "local", store=tmp_path / "local-store")))
+    assert not (marks / "died").exists()
+    job = planned("several", tmp_path / "ray", store=tmp_path / "ray-store", backend=cluster)
+    runs = [run for _, run, _ in run_jobs([job])]
+    assert (marks / "died").exists()
+    assert (marks / "attacked with seed 0").read_text() == "xx"
+    assert stripped(tmp_path / "ray") == stripped(tmp_path / "local")
+    stored = contents(tmp_path / "local-store")
+    assert {Path(name).parent for name in stored} == {Path("several/learning")}  # one bank for both that learn from it
+    assert contents(tmp_path / "ray-store") == stored
+    shards = list((tmp_path / "ray-store").rglob("shadows-*"))
+    assert len(shards) == 3
+    assert max(path.stat().st_mtime_ns for path in shards) < (marks / "died").stat().st_mtime_ns  # not trained again
+    order = [each.label for each in job[0]]
+    assert labels(runs[-1]) == order
+    assert all(labels(run) == [label for label in order if label in labels(run)] for run in runs)
+    assert "measured: half of it is done\n" in capfd.readouterr().err
+
+
+def labels(run: Run) -> list[str]:
+    return [each.label for each in run.results]
+
+
+def test_what_is_refused_comes_back_as_it_is_and_what_was_finished_is_not_run_again(
+    cluster: Ray, marks: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    list(run_job(*planned("refusing", tmp_path / "local")))
+    job = planned("refusing", tmp_path / "ray", backend=cluster, resume=True)
+    made = run_jobs([job])
+    assert next(made)[2].label == "counted"
+    (marks / "may be refused").touch()
+    with refused("out-of-range", "rate") as caught:
+        next(made)
+    assert str(caught.value) == "`rate` is wrong: give another"
+    assert labels(read_run(tmp_path / "ray")) == ["counted"]
+    assert [result.label for _, _, result in run_jobs([job])] == ["counted", "refusing"]
+    assert (marks / "counted").read_text() == "x"
+    assert "1 of 2 experiments were finished before" in capfd.readouterr().err
+    assert stripped(tmp_path / "ray") == stripped(tmp_path / "local")
+
+
+def test_jobs_of_several_recipes_and_seeds_are_distributed_together(cluster: Ray, tmp_path: Path) -> None:
+    names = [("greys", 0), ("greys", 1), ("refusing", 5)]
+    for recipe, seed in names:
+        list(run_job(*planned(recipe, tmp_path / f"local-{recipe}-{seed}", seed=seed)))
+    jobs = [planned(recipe, tmp_path / f"ray-{recipe}-{seed}", seed=seed, backend=cluster) for recipe, seed in names]
+    found = [(job.recipe, job.seed, result.label) for job, _, result in run_jobs(jobs)]
+    assert sorted(found) == sorted((job.recipe, job.seed, each.label) for made, job in jobs for each in made)
+    for recipe, seed in names:
+        assert stripped(tmp_path / f"ray-{recipe}-{seed}") == stripped(tmp_path / f"local-{recipe}-{seed}")
+
+
+def test_a_worker_with_another_version_of_the_recipe_is_refused(cluster: Ray, tmp_path: Path) -> None:
+    experiments, job = planned("greys", tmp_path / "out", backend=cluster)
+    other = [replace(experiments[0], attack=Guess(grey=0.1)), experiments[1]]
+    renamed = [replace(experiments[0], label="another"), experiments[1]]
+    for changed in (other, renamed):
+        with refused("conflict", "backend"):
+            list(run_jobs([(changed, job)]))
+
+
+def test_a_gpu_that_no_machine_has_is_refused_and_one_that_this_machine_lacks_is_not(
+    cluster: Ray, tmp_path: Path
+) -> None:
+    if ray.cluster_resources().get("GPU"):
+        pytest.skip("the cluster has a GPU")
+    with refused("not-enough-resources"):
+        list(run_jobs([planned("greys", tmp_path / "out", backend=cluster, device="cuda:1")]))
+    with refused("unknown-name", "device"):
+        list(run_jobs([planned("greys", tmp_path / "out", backend=cluster, device="tpu")]))
