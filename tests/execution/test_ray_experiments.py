@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,6 +20,7 @@ from tiny_experiments import Guess
 
 import remanence_recipes
 from remanence.execution import Ray
+from remanence.execution._cluster import connect
 from remanence.experiments import Experiment
 from remanence.experiments.distributed import run_jobs
 from remanence.experiments.folder import Run, read_run
@@ -49,11 +51,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, marks: Path) -> Iterator[R
         patch.setenv("RAY_AUTH_TOKEN", token_hex(32))
         patch.setenv("RAY_worker_niceness", "0")
         patch.setenv("REMANENCE_COMMIT", "0123456789ab")  # or a changed checkout resumes nothing
-        backend = Ray(workers=2)
         patch.setenv(FOLDER, str(marks))
-        backend.connect()
+        connect(address="local", num_cpus=2, num_gpus=2, include_dashboard=False)  # GPUs that are only counted
         patch.delenv(FOLDER)
-        yield backend
+        yield Ray()
         gc.collect()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
@@ -137,12 +138,26 @@ def test_a_worker_with_another_version_of_the_recipe_is_refused(cluster: Ray, tm
             list(run_jobs([(changed, job)]))
 
 
-def test_a_gpu_that_no_machine_has_is_refused_and_one_that_this_machine_lacks_is_not(
-    cluster: Ray, tmp_path: Path
+def test_each_item_has_a_gpu_of_its_own(cluster: Ray, tmp_path: Path) -> None:
+    def meet(item: int) -> str:
+        (tmp_path / str(item)).touch()
+        for _ in range(2000):
+            if (tmp_path / str(1 - item)).exists():
+                return os.environ["CUDA_VISIBLE_DEVICES"]
+            time.sleep(0.01)
+        raise TimeoutError("the other one did not come")
+
+    found = dict(cluster.as_finished(meet, [0, 1], titles=["one", "two"], cuda=True))
+    assert sorted(found) == [0, 1]
+    assert sorted(found.values()) == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "code"), [("cuda:1", 3.0, "not-enough-resources"), ("tpu", 1.0, "unknown-name")]
+)
+def test_devices_that_the_cluster_lacks_are_refused(
+    cluster: Ray, tmp_path: Path, device: str, gpus: float, code: str
 ) -> None:
-    if ray.cluster_resources().get("GPU"):
-        pytest.skip("the cluster has a GPU")
-    with refused("not-enough-resources"):
-        list(run_jobs([planned("greys", tmp_path / "out", backend=cluster, device="cuda:1")]))
-    with refused("unknown-name", "device"):
-        list(run_jobs([planned("greys", tmp_path / "out", backend=cluster, device="tpu")]))
+    job = planned("greys", tmp_path / "out", backend=replace(cluster, gpus=gpus), device=device)
+    with refused(code):
+        list(run_jobs([job]))
