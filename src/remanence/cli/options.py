@@ -35,6 +35,16 @@ Seed = Annotated[
     int,
     typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Every random choice follows from it."),
 ]
+Seeds = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--seed",
+        metavar="N",
+        min=0,
+        max=2**32 - 1,
+        help="Every random choice follows from it; of several each has a folder.  [default: 0]",
+    ),
+]
 Device = Annotated[
     str,
     typer.Option(

@@ -18,7 +18,7 @@ from remanence.experiments import SCALES, Experiment, Recipe, Scale
 from remanence.experiments.experiment import device_named
 from remanence.experiments.folder import Run
 from remanence.experiments.results import Result
-from remanence.experiments.run import Collected, Job, in_turn, run_job
+from remanence.experiments.run import Collected, Job, check_folder, in_turn, run_job
 
 
 def recipes() -> Mapping[str, Recipe]:
@@ -49,6 +49,8 @@ def run_jobs(jobs: Sequence[tuple[Sequence[Experiment], Job]]) -> Iterator[tuple
     learn from one bank of shadow models stay together, as it is trained once. A single task runs in this process and
     distributes its shadow models.
     """
+    for experiments, job in jobs:
+        check_folder(experiments, job)
     if not distributes(jobs):
         for experiments, job in jobs:
             yield from ((job, run, result) for run, result in run_job(experiments, job))

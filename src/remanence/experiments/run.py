@@ -133,7 +133,7 @@ class Collected:
     """
 
     def __init__(self, experiments: Sequence[Experiment], job: Job) -> None:
-        _check_folder(experiments, job)
+        check_folder(experiments, job)
         self._job, self._count, self._yielded = job, len(experiments), set[int]()
         self._parts = _finished(experiments, job)
 
@@ -191,7 +191,7 @@ def _finished(experiments: Sequence[Experiment], job: Job) -> dict[int, Run]:
     return same if len(same) < len(experiments) else {}
 
 
-def _check_folder(experiments: Sequence[Experiment], job: Job) -> None:
+def check_folder(experiments: Sequence[Experiment], job: Job) -> None:
     """Refuse, before any work, a folder that cannot be written or holds what these experiments do not make again."""
     check_writable(job.folder)
     if job.store:
