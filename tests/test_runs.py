@@ -19,6 +19,7 @@ import remanence.disk
 from remanence import SGD, Split, Training
 from remanence.errors import BadInput
 from remanence.experiments import Experiment, Outcome
+from remanence.experiments.distributed import run_jobs
 from remanence.experiments.folder import joined, read_run, write_run
 from remanence.experiments.results import Result, dump_results
 from remanence.experiments.run import Job, run_job
@@ -228,6 +229,25 @@ def test_a_run_that_was_interrupted_goes_on_after_its_finished_cells(
     calls.clear()
     done(counted_cells(calls), folder, resume=True)  # it is complete, so it is made again
     assert calls == ["one", "three"]
+
+
+def test_of_several_jobs_those_that_are_finished_are_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REMANENCE_COMMIT", "0123456789ab")
+    calls: list[str] = []
+    jobs = [(counted_cells(calls), job(tmp_path / str(seed), seed=seed, resume=True)) for seed in (0, 1)]
+    made = run_jobs(jobs)
+    for _ in range(4):
+        next(made)
+    assert calls == ["one", "three", "one"]
+    calls.clear()
+    found = [(each.seed, result.label) for each, _, result in run_jobs(jobs)]
+    assert calls == ["three"]
+    assert found == [(seed, label) for seed in (0, 1) for label in ("one", "two", "three")]
+    calls.clear()
+    list(run_jobs(jobs))
+    assert calls == ["one", "three"] * 2
 
 
 @pytest.mark.parametrize(

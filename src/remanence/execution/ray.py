@@ -1,8 +1,8 @@
 """The backend of a Ray cluster: one started here, or one that is running.
 
 Every task uses as many threads as this process, because the bits of a product may depend on their number, and asks Ray
-for as many CPUs. With `OMP_NUM_THREADS=1` there is one task for each core. Long work on a GPU asks for the GPU only: as
-many of them run on a machine as it has GPUs.
+for as many CPUs. With `OMP_NUM_THREADS=1` there is one task for each core. Long work on a GPU asks for one CPU only: a
+machine runs as much of it at once as it has GPUs.
 """
 
 import io

@@ -18,7 +18,7 @@ from remanence.experiments import SCALES, Experiment, Recipe, Scale
 from remanence.experiments.experiment import device_named
 from remanence.experiments.folder import Run
 from remanence.experiments.results import Result
-from remanence.experiments.run import Collected, Job, check_folder, in_turn, run_job
+from remanence.experiments.run import Job, collect, in_turn, run_missing
 
 
 def recipes() -> Mapping[str, Recipe]:
@@ -49,15 +49,13 @@ def run_jobs(jobs: Sequence[tuple[Sequence[Experiment], Job]]) -> Iterator[tuple
     learn from one bank of shadow models stay together, as it is trained once. A single task runs in this process and
     distributes its shadow models.
     """
-    for experiments, job in jobs:
-        check_folder(experiments, job)
+    collected = collect(jobs)
     if not distributes(jobs):
-        for experiments, job in jobs:
-            yield from ((job, run, result) for run, result in run_job(experiments, job))
+        for (experiments, job), each in zip(jobs, collected, strict=True):
+            yield from ((job, run, result) for run, result in run_missing(experiments, job, each))
         return
     backend = jobs[0][1].backend
     assert isinstance(backend, Ray)
-    collected = [Collected(experiments, job) for experiments, job in jobs]
     backend.connect()
     for (_, job), each in zip(jobs, collected, strict=True):
         yield from ((job, run, result) for run, result in each.resumed())
@@ -66,7 +64,7 @@ def run_jobs(jobs: Sequence[tuple[Sequence[Experiment], Job]]) -> Iterator[tuple
         for positions in _together(experiments, collected[number].missing):
             tasks.append(_task(experiments, job, positions))
             owners.append(number)
-    titles = [_title(each, name_recipe=len(jobs) > 1) for each in tasks]
+    titles = [_title(each, among_jobs=len(jobs) > 1) for each in tasks]
     cuda = any(device_named(job.device).type == "cuda" for _, job in jobs)
     for index, (parts, error) in backend.as_finished(run_task, tasks, titles=titles, cuda=cuda):
         number = owners[index]
@@ -137,8 +135,8 @@ def _task(experiments: Sequence[Experiment], job: Job, positions: tuple[int, ...
     )
 
 
-def _title(task: Task, *, name_recipe: bool) -> str:
+def _title(task: Task, *, among_jobs: bool) -> str:
     """What the lines of a worker are about."""
     first, more = task.labels[task.positions[0]], len(task.positions) - 1
     label = f"{first} and {more} more" if more else first
-    return f"{task.job.recipe}, {label}" if name_recipe else label
+    return f"{task.job.recipe}, seed {task.job.seed}, {label}" if among_jobs else label

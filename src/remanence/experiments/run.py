@@ -1,7 +1,7 @@
 """Run experiments one after the other and write the folder after each, so that an interruption loses only one."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -65,7 +65,12 @@ def run_job(experiments: Sequence[Experiment], job: Job) -> Iterator[tuple[Run, 
     A run that skips refused experiments writes nothing before one is finished; where all are refused the first refusal
     is raised. Victims that several experiments hold are prepared once, and dropped after the last of them.
     """
-    collected = Collected(experiments, job)
+    (collected,) = collect([(experiments, job)])
+    yield from run_missing(experiments, job, collected)
+
+
+def run_missing(experiments: Sequence[Experiment], job: Job, collected: "Collected") -> Iterator[tuple[Run, Result]]:
+    """What was finished before, then each experiment that is missing, run in this process."""
     if isinstance(job.backend, Ray) and job.backend.address:
         job.backend.connect()  # or a wrong address is noticed after the victims are trained
     yield from collected.resumed()
@@ -126,16 +131,10 @@ def _part(completed: Completed, job: Job) -> Run:
 
 @final
 class Collected:
-    """The folder of a job while its experiments are finished, in whatever order: it holds them in the job's order.
+    """The folder of a job while its experiments are finished, in whatever order: it holds them in the job's order."""
 
-    A job that goes on has those already that the same command and code finished before it was interrupted; a command
-    that was not interrupted is repeated from the start.
-    """
-
-    def __init__(self, experiments: Sequence[Experiment], job: Job) -> None:
-        check_folder(experiments, job)
-        self._job, self._count, self._yielded = job, len(experiments), set[int]()
-        self._parts = _finished(experiments, job)
+    def __init__(self, job: Job, count: int, finished: Mapping[int, Run]) -> None:
+        self._job, self._count, self._parts, self._yielded = job, count, dict(finished), set[int]()
 
     @property
     def missing(self) -> list[int]:
@@ -171,11 +170,24 @@ class Collected:
             yield run, self._parts[i].results[0]
 
 
+def collect(jobs: Sequence[tuple[Sequence[Experiment], Job]]) -> list[Collected]:
+    """The folder of each job, checked before any work.
+
+    Jobs that were interrupted have those experiments already that the same command and code finished; where nothing is
+    missing all are made again.
+    """
+    for experiments, job in jobs:
+        _check_folder(experiments, job)
+    finished = [_finished(experiments, job) if job.resume and not job.force else {} for experiments, job in jobs]
+    if all(len(found) == len(experiments) for found, (experiments, _) in zip(finished, jobs, strict=True)):
+        finished = [{} for _ in jobs]
+    return [Collected(job, len(experiments), found) for found, (experiments, job) in zip(finished, jobs, strict=True)]
+
+
 def _finished(experiments: Sequence[Experiment], job: Job) -> dict[int, Run]:
-    """What an interrupted run of the same command and code left in the folder, by position."""
+    """What the same command and code left in the folder, by position."""
     code = (commit(), version(), torch.__version__)
-    unknown = (code[0] or "").endswith("-dirty") or code[:2] == (None, UNKNOWN)
-    if not job.resume or job.force or unknown:
+    if (code[0] or "").endswith("-dirty") or code[:2] == (None, UNKNOWN):
         return {}
     try:
         found = {part.results[0].label: part for part in read_finished(job.folder)}
@@ -183,15 +195,15 @@ def _finished(experiments: Sequence[Experiment], job: Job) -> dict[int, Run]:
         return {}
     same = {}
     for i, experiment in enumerate(experiments):
-        if (part := found.get(experiment.label)) is not None and part.results[0].refusal is None:
+        if (part := found.get(experiment.label)) is not None:
             result = part.results[0]
             made_by = (result.commit, result.hardware.remanence, result.hardware.torch)
-            if (result.command, made_by) == (job.command, code):
+            if result.refusal is None and (result.command, made_by) == (job.command, code):
                 same[i] = part
-    return same if len(same) < len(experiments) else {}
+    return same
 
 
-def check_folder(experiments: Sequence[Experiment], job: Job) -> None:
+def _check_folder(experiments: Sequence[Experiment], job: Job) -> None:
     """Refuse, before any work, a folder that cannot be written or holds what these experiments do not make again."""
     check_writable(job.folder)
     if job.store:
