@@ -1,26 +1,20 @@
 """Whole experiments on a cluster of two workers: the folders of a run in one process, though a worker is killed."""
 
-import gc
 import json
 import os
 import time
-import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import pytest
-import ray
-from distributed_recipes import FOLDER, RECIPES
+from distributed_recipes import RECIPES
 from files import contents
 from refusals import refused
 from tiny_experiments import Guess
 
 import remanence_recipes
 from remanence.execution import Ray
-from remanence.execution._cluster import connect
 from remanence.experiments import Experiment
 from remanence.experiments.distributed import run_jobs
 from remanence.experiments.folder import Run, read_run
@@ -28,38 +22,13 @@ from remanence.experiments.run import Job, run_job
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
 
-TESTS = Path(__file__).parents[1]
 
-
-@pytest.fixture(scope="module")
-def marks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where experiments note what they did, on whichever worker."""
-    return tmp_path_factory.mktemp("marks")
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, marks: Path) -> Iterator[Ray]:
-    """Two workers, which import the recipes of these tests; here they are added to ours."""
-    package = tmp_path_factory.mktemp("package") / "remanence_recipes"
-    package.mkdir()
-    (package / "__init__.py").write_text("from distributed_recipes import RECIPES\n")
-    with pytest.MonkeyPatch.context() as patch:
-        for name, recipe in RECIPES.items():
-            patch.setitem(remanence_recipes.RECIPES, name, recipe)
-        paths = [package.parent, TESTS, TESTS / "execution", os.environ.get("PYTHONPATH", "")]
-        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))
-        patch.setenv("RAY_AUTH_TOKEN", token_hex(32))
-        patch.setenv("RAY_worker_niceness", "0")
-        patch.setenv("REMANENCE_COMMIT", "0123456789ab")  # or a changed checkout resumes nothing
-        patch.setenv(FOLDER, str(marks))
-        connect(address="local", num_cpus=2, num_gpus=2, include_dashboard=False)  # GPUs that are only counted
-        patch.delenv(FOLDER)
-        yield Ray()
-        gc.collect()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            ray.shutdown()
-            gc.collect()
+@pytest.fixture(autouse=True)
+def same_as_on_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their recipes, and their commit."""
+    for name, recipe in RECIPES.items():
+        monkeypatch.setitem(remanence_recipes.RECIPES, name, recipe)
+    monkeypatch.setenv("REMANENCE_COMMIT", "0123456789ab")
 
 
 def planned(recipe: str, folder: Path, **changes: Any) -> tuple[list[Experiment], Job]:
