@@ -21,7 +21,7 @@ from remanence.engine import train
 from remanence.engine.driver import train_full_batch
 from remanence.experiments import prepare
 from remanence.models import initial_params, mlp
-from remanence.progress import SOON, OutOfTime, time_limit, track
+from remanence.progress import SOON, OutOfTime, heard_by, say, time_limit, track
 from remanence.releases import train_victim
 from remanence.training import UntilStationary
 from remanence.types import Data
@@ -130,3 +130,12 @@ def test_an_inner_limit_does_not_outlast_the_outer_one() -> None:
     with time_limit(0.0) as outer, time_limit(60.0):
         assert len(list(track(range(5), total=5, label="search", may_stop=True))) == 1
     assert outer.reached
+
+
+def test_lines_can_be_heard_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    heard: list[str] = []
+    with heard_by(heard.append):
+        say("to \x1b another process")
+    say("to stderr")
+    assert heard == ["to \\x1b another process"]
+    assert capsys.readouterr().err == "to stderr\n"

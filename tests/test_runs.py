@@ -13,13 +13,14 @@ import torch
 from files import contents
 from refusals import refused
 from safetensors.torch import load_file
-from tiny_experiments import Guess, cut, made_data, tiny_experiment, tiny_measurement
+from tiny_experiments import Guess, cut, made_data, tiny_experiment, tiny_measurement, tiny_outcome
 
 import remanence.disk
 from remanence import SGD, Split, Training
 from remanence.errors import BadInput
 from remanence.experiments import Experiment, Outcome
-from remanence.experiments.folder import read_run
+from remanence.experiments.distributed import run_jobs
+from remanence.experiments.folder import joined, read_run, write_run
 from remanence.experiments.results import Result, dump_results
 from remanence.experiments.run import Job, run_job
 from remanence.metrics.leakage import retest
@@ -192,6 +193,94 @@ def test_the_same_run_may_be_repeated_and_completed(tmp_path: Path) -> None:
     done([tiny_experiment("one"), tiny_experiment("two")], tmp_path)
     done([tiny_experiment("one"), tiny_experiment("two")], tmp_path)
     assert [record.label for record in read_run(tmp_path).results] == ["one", "two"]
+
+
+def counted_cells(calls: list[str]) -> list[Experiment]:
+    def measure(label: str, seed: int, device: torch.device) -> Outcome:
+        calls.append(label)
+        return tiny_outcome(seed, device)
+
+    measured = [tiny_measurement(label, run=partial(measure, label)) for label in ("one", "three")]
+    return [measured[0], tiny_experiment("two"), measured[1]]
+
+
+def interrupted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run that ended after two of three cells."""
+    monkeypatch.setenv("REMANENCE_COMMIT", "0123456789ab")
+    run = run_job(counted_cells([]), job(folder, resume=True))
+    next(run)
+    next(run)
+    return folder
+
+
+def test_a_run_that_was_interrupted_goes_on_after_its_finished_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, calls = interrupted(tmp_path / "resumed", monkeypatch), list[str]()
+    results = done(counted_cells(calls), folder, resume=True)
+    assert calls == ["three"]
+    assert [result.label for result in results] == ["one", "two", "three"]
+    assert "note: 2 of 3 experiments were finished before" in capsys.readouterr().err
+    done(counted_cells(calls), tmp_path / "undisturbed", resume=True)
+    for name in ALL - {"results.json", "report.html"}:
+        assert (folder / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
+    undisturbed = read_run(tmp_path / "undisturbed").results
+    assert [replace(each, seconds=0.0) for each in results] == [replace(each, seconds=0.0) for each in undisturbed]
+    calls.clear()
+    done(counted_cells(calls), folder, resume=True)  # it is complete, so it is made again
+    assert calls == ["one", "three"]
+
+
+def test_of_several_jobs_those_that_are_finished_are_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REMANENCE_COMMIT", "0123456789ab")
+    calls: list[str] = []
+    jobs = [(counted_cells(calls), job(tmp_path / str(seed), seed=seed, resume=True)) for seed in (0, 1)]
+    made = run_jobs(jobs)
+    for _ in range(4):
+        next(made)
+    assert calls == ["one", "three", "one"]
+    calls.clear()
+    found = [(each.seed, result.label) for each, _, result in run_jobs(jobs)]
+    assert calls == ["three"]
+    assert found == [(seed, label) for seed in (0, 1) for label in ("one", "two", "three")]
+    calls.clear()
+    list(run_jobs(jobs))
+    assert calls == ["one", "three"] * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "commit"),
+    [
+        ({"resume": False}, "0123456789ab"),
+        ({"force": True}, "0123456789ab"),
+        ({"command": "another"}, "0123456789ab"),
+        ({}, "ba9876543210"),
+        ({}, "0123456789ab-dirty"),
+    ],
+)
+def test_what_another_command_or_code_finished_is_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], commit: str
+) -> None:
+    folder, calls = interrupted(tmp_path, monkeypatch), list[str]()
+    monkeypatch.setenv("REMANENCE_COMMIT", commit)
+    done(counted_cells(calls), folder, **({"resume": True} | changes))
+    assert calls == ["one", "three"]
+
+
+def test_files_of_two_moments_are_not_taken_for_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, calls = interrupted(tmp_path / "a", monkeypatch), list[str]()
+    other = tmp_path / "b"  # where the last cell was finished before the first
+    write_run(other, joined([read_run(folder).part(1)]))
+    assert read_run(other).results[0].label == "two"
+    (other / "images.safetensors").write_bytes((folder / "images.safetensors").read_bytes())
+    done(counted_cells(calls), other, resume=True)
+    assert calls == ["one", "three"]
+    assert read_run(other).images.keys() == {f"1/{part}" for part in ("truth", "reconstruction", "lookalike")} | {
+        "0/greys",
+        "2/greys",
+    }
 
 
 @pytest.mark.parametrize("name", sorted(ALL))

@@ -8,10 +8,11 @@ from typing import Any, final
 import torch
 
 from remanence import SGD, Data, Reconstruction, Split, Training, split
+from remanence.attacks import Fitting, RecoNN
 from remanence.experiments import Experiment, Figure, Measure, Measurement, Outcome, Reconstructed, Series, Victims
 from remanence.metrics import MSE, identity
 from remanence.models import mlp
-from remanence.releases import KnowsFinal, weights_only
+from remanence.releases import KnowsFinal, all_but_one, weights_only
 
 PARTS = {"private": 20, "fixed": 10, "public": 5, "test": 40}  # with fewer private records the nulls take longer
 
@@ -64,6 +65,12 @@ def tiny_experiment(label: str = "tiny", **changes: Any) -> Experiment:
         "evaluations": (Reconstructed(**scores),),
     }
     return Experiment(**(fields | changes))
+
+
+def tiny_shadow_experiment(label: str, **changes: Any) -> Experiment:
+    """One whose attack learns from shadow models."""
+    attack = RecoNN(hidden=(8,), fitting=Fitting(epochs=1))
+    return tiny_experiment(label, **({"reveal": all_but_one, "per_victim": 1, "attack": attack} | changes))
 
 
 def tiny_outcome(seed: int, device: torch.device) -> Outcome:

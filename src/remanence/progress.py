@@ -4,7 +4,7 @@ On a terminal and in a notebook it is a bar; elsewhere, as in the log of a CI jo
 """
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic
@@ -22,6 +22,7 @@ LINES = 30.0  # seconds between two lines where there is no terminal
 SOON = 1.0  # seconds: work of many short steps that is done by then needs no bar
 
 _limit: "ContextVar[Limit | None]" = ContextVar("limit", default=None)
+_listener: "ContextVar[Callable[[str], None] | None]" = ContextVar("listener", default=None)
 _mode: Mode = "normal"
 _shown: "list[Progress]" = []  # at most one: a loop inside another adds its bar below
 
@@ -118,10 +119,27 @@ def say(text: str) -> None:
     if _mode == "quiet":
         return
     text = printable(text, MAX_MESSAGE)
-    if _shown:
+    if listener := _listener.get():
+        listener(text)
+    elif _shown:
         _shown[0].console.print(text, markup=False, highlight=False)
     else:
         print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def heard_by(listener: Callable[[str], None]) -> Iterator[None]:
+    """Within it lines go to `listener`, which carries them to another process, and not to stderr."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def mode() -> Mode:
+    """How much is said on stderr."""
+    return _mode
 
 
 def set_mode(mode: Mode) -> None:

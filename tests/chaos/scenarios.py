@@ -170,5 +170,10 @@ SCENARIOS: Mapping[str, Scenario] = {
             command=("run", "bank", "--backend", "ray", *_RUN),
             kills=(*SIGNALS, "ray::_call", "ray::_call", "raylet"),
         ),
+        Scenario(
+            name="experiments over Ray",
+            command=("run", "tian2025.mlp_100", "--scale", "smoke", "--backend", "ray", *_RUN),
+            kills=(*SIGNALS, "ray::_call", "ray::_call", "raylet"),
+        ),
     )
 }

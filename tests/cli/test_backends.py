@@ -10,26 +10,21 @@ from secrets import token_hex
 import pytest
 from command_line import ROOT, Call, assert_refused
 from files import contents
-from tiny_experiments import tiny_experiment
+from tiny_experiments import tiny_experiment, tiny_shadow_experiment
 
-from remanence import Experiment
-from remanence.attacks import Fitting, RecoNN, SimuDy, with_search
+from remanence.attacks import SimuDy, with_search
 from remanence.execution import Local, Ray
+from remanence.experiments.folder import read_results
 from remanence.experiments.results import parse_results
 from remanence.experiments.run import Job
-from remanence.releases import all_but_one, fine_tuned
+from remanence.releases import fine_tuned
 from remanence.search import solver
 from remanence_recipes import RECIPES
 
 
-def shadow_cell(label: str) -> Experiment:
-    attack = RecoNN(hidden=(8,), fitting=Fitting(epochs=1))
-    return tiny_experiment(label, reveal=all_but_one, per_victim=1, attack=attack)
-
-
 @pytest.fixture
 def shadows(monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = [shadow_cell("ELU, sigma = 0.5"), tiny_experiment("no shadows")]
+    cells = [tiny_shadow_experiment("ELU, sigma = 0.5"), tiny_experiment("no shadows")]
     monkeypatch.setitem(RECIPES, "shadows", lambda scale: cells)
 
 
@@ -108,23 +103,20 @@ def test_the_backend_is_the_one_asked_for(
 ) -> None:
     jobs: list[Job] = []
 
-    def note(cells: object, job: Job) -> Iterator[object]:
-        jobs.append(job)
+    def note(asked: list[tuple[object, Job]]) -> Iterator[object]:
+        jobs.extend(job for _, job in asked)
         return iter(())
 
-    monkeypatch.setattr("remanence.experiments.run.run_job", note)
+    monkeypatch.setattr("remanence.experiments.distributed.run_jobs", note)
     for command in (["run", "shadows"], ["audit", "data", "--data", "digits"]):
         assert call(*command, *options).code == 0
     assert [job.backend for job in jobs] == [backend] * 2
 
 
-PROGRAM = """
-from remanence.cli import main
-from remanence_recipes import RECIPES
-from test_backends import shadow_cell
+RECIPES_OF_WORKERS = """
+from tiny_experiments import tiny_shadow_experiment
 
-RECIPES["shadows"] = lambda scale: [shadow_cell("one"), shadow_cell("two")]
-main()
+RECIPES = {"shadows": lambda scale: [tiny_shadow_experiment("one"), tiny_shadow_experiment("two")]}
 """
 
 
@@ -133,18 +125,24 @@ main()
 def test_ray_gives_the_result_of_local_and_keeps_the_streams_clean(
     call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    paths = os.pathsep.join([*(str(ROOT / "tests" / part) for part in ("", "cli")), os.environ.get("PYTHONPATH", "")])
+    package = tmp_path / "package" / "remanence_recipes"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(RECIPES_OF_WORKERS)
+    paths = os.pathsep.join([str(package.parent), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     token = {"RAY_AUTH_TOKEN": token_hex(32)}  # or Ray writes one into the home folder
-    monkeypatch.setitem(RECIPES, "shadows", lambda scale: [shadow_cell("one"), shadow_cell("two")])
+    monkeypatch.setitem(
+        RECIPES, "shadows", lambda scale: [tiny_shadow_experiment("one"), tiny_shadow_experiment("two")]
+    )
     local = call("run", "shadows", "--json", "--out", "local")
-    spread = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "run", "shadows", "--json", "--backend", "ray"],
+    distributed = subprocess.run(
+        [sys.executable, "-m", "remanence", "run", "shadows", "--json", "--backend", "ray", "--out", "ray"],
         cwd=tmp_path,
         env=os.environ | token | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert (spread.returncode, spread.stderr) == (local.code, local.err) == (0, "")
-    assert scores(spread.stdout) == scores(local.out)
+    assert (distributed.returncode, distributed.stderr) == (local.code, local.err) == (0, "")
+    assert scores(distributed.stdout) == scores(local.out)
     assert len(scores(local.out)) == 2
+    assert parse_results(distributed.stdout, where="stdout") == read_results(tmp_path / "ray")

@@ -34,6 +34,27 @@ def test_other_results_are_kept_unless_forced(call: Call, tiny: None, tmp_path: 
     assert {record.seed for record in read_run(tmp_path / "run").results} == {1}
 
 
+@pytest.mark.slow
+def test_each_of_several_seeds_has_a_folder_of_its_own(call: Call, tiny: None, tmp_path: Path) -> None:
+    said = call("run", "tiny", "--out", "run", "--seed", 2, "--seed", 1, "--seed", 2)
+    assert (said.code, said.err) == (0, "")
+    *sentences, first, second = said.out.splitlines()
+    assert [sentence.partition(":")[0] for sentence in sentences] == [
+        f"seed {seed}, {label}" for seed in (2, 1) for label in ("one", "two")
+    ]
+    assert (first, second) == ("run/seed-2/report.html", "run/seed-1/report.html")
+    assert call("run", "tiny", "--out", "alone", "--seed", 1).code == 0
+    alone, among = (read_run(tmp_path / folder) for folder in ("alone", "run/seed-1"))
+    assert [each.attack for each in among.results] == [each.attack for each in alone.results]
+    assert among.rows == alone.rows
+    before = contents(tmp_path)
+    (tmp_path / "run" / "seed-2" / "results.json").write_text("mine")
+    assert_refused(call("run", "tiny", "--out", "run", "--seed", 1, "--seed", 2), "`run/seed-2` holds other results")
+    assert contents(tmp_path / "run" / "seed-1") == {
+        name.removeprefix("run/seed-1/"): content for name, content in before.items() if "run/seed-1/" in name
+    }
+
+
 def test_an_audit_of_something_else_is_another_run(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(presets, "attack_experiments", lambda source, **_: [tiny_experiment()])
     assert call("audit", "data", "--data", "digits", "--out", "run").code == 0

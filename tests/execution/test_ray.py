@@ -1,16 +1,13 @@
-"""A cluster of two workers on this machine, started once for all of these tests."""
+"""The map over the workers of a cluster on this machine."""
 
-import gc
 import os
 import signal
 import socket
 import sys
 import time
-import warnings
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -29,20 +26,6 @@ from remanence.releases import AllButOne, all_but_one
 from remanence.shadow import Store, build_bank
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]  # one cluster, on one worker
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Ray]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_TOKEN", token_hex(32))  # or Ray writes one into the home folder
-        backend = Ray(workers=2)
-        assert list(backend.map(abs, [-1])) == [1]
-        yield backend
-        gc.collect()  # unfinished maps end while the cluster is there
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # Ray does not wait for all of its processes to end
-            ray.shutdown()
-            gc.collect()
 
 
 def test_results_come_in_order_and_tasks_only_as_they_are_needed(cluster: Ray) -> None:

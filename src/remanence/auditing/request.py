@@ -77,8 +77,8 @@ class Request:
                 raise NotEnoughKnowledge(message, argument="local")
             if missing := load_recipe(self.local).missing:
                 message = (
-                    f"`sweep` makes the update of the client again, and `local` lacks {', '.join(missing)}: add them, as "
-                    "in `sgd lr=0.1 epochs=1 batch=full`"
+                    f"`sweep` makes the update of the client again, and `local` lacks {', '.join(missing)}: add them, "
+                    "as in `sgd lr=0.1 epochs=1 batch=full`"
                 )
                 raise NotEnoughKnowledge(message, argument="local")
 

@@ -311,7 +311,7 @@ def data(
         backend=backend_from(backend, ray_address),
         store=store,
     )
-    run_experiments(chosen, job, as_json=as_json)
+    run_experiments([(chosen, job)], as_json=as_json)
 
 
 def _parsed(normalize: str | None, attack: list[str] | None, budget: str) -> dict[str, Any]:

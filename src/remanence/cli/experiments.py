@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +20,7 @@ from remanence.cli.options import (
     Redact,
     Scale,
     Seed,
+    Seeds,
     Store,
     backend_from,
     command_line,
@@ -48,7 +49,7 @@ def demo(out: Out = None, seed: Seed = 0, force: Force = False, redact: Redact =
         force=force,
         redact=redact,
     )
-    run_experiments(recipes()["demo.digits"]("small"), job, as_json=as_json)
+    run_experiments([(recipes()["demo.digits"]("small"), job)], as_json=as_json)
 
 
 def run(
@@ -59,7 +60,7 @@ def run(
         typer.Option("--experiment", metavar="LABEL", help="Only the experiment with this label (may be repeated)."),
     ] = None,
     out: Out = None,
-    seed: Seed = 0,
+    seed: Seeds = None,
     device: Device = "cpu",
     backend: Backend = "local",
     ray_address: RayAddress = None,
@@ -93,19 +94,26 @@ def run(
     for label in experiment or []:
         if label not in labels:
             raise unknown_name("experiment", label, labels)
-    job = Job(
-        recipe=recipe,
-        scale=scale,
-        seed=seed,
-        device=device,
-        folder=out or Path("runs") / f"{recipe}-{scale}",
-        command=command_line(),
-        force=force,
-        redact=redact,
-        backend=backend_from(backend, ray_address),
-        store=store,
-    )
-    run_experiments([each for each in experiments if each.label in (experiment or labels)], job, as_json=as_json)
+    chosen = [each for each in experiments if each.label in (experiment or labels)]
+    seeds, folder = list(dict.fromkeys(seed or [0])), out or Path("runs") / f"{recipe}-{scale}"
+    jobs = []
+    for each in seeds:
+        of_seed = f"seed-{each}" if len(seeds) > 1 else ""
+        job = Job(
+            recipe=recipe,
+            scale=scale,
+            seed=each,
+            device=device,
+            folder=folder / of_seed,
+            command=command_line(),
+            force=force,
+            redact=redact,
+            backend=backend_from(backend, ray_address),
+            store=store / of_seed if store else None,
+            resume=True,
+        )
+        jobs.append((chosen, job))
+    run_experiments(jobs, as_json=as_json)
 
 
 def report(
@@ -137,44 +145,66 @@ def report(
     print_path(page)
 
 
-def run_experiments(experiments: "Sequence[Experiment]", job: "Job", *, as_json: bool) -> None:
-    """Run the experiments, print what each gave as soon as it is written, and end with the path of the page."""
+def run_experiments(jobs: "Sequence[tuple[Sequence[Experiment], Job]]", *, as_json: bool) -> None:
+    """Run the experiments, print what each gave as soon as it is written, and end with the paths of the pages.
+
+    The jobs differ in their seeds and folders.
+    """
     from remanence.disk import one_process
     from remanence.execution import Ray
+    from remanence.experiments.distributed import run_jobs
     from remanence.experiments.results import dump_results
-    from remanence.experiments.run import run_job
     from remanence.report import write_page
 
-    distributed = job.store or isinstance(job.backend, Ray)
-    if idle := [each.label for each in experiments if each.attack is None and distributed]:
-        print(f"note: `--store` and `--backend` do nothing without an attack ({', '.join(idle)})", file=sys.stderr)
-    results: list[Result] = []
-    out, total = sys.stdout, len(experiments)
+    _note_idle(jobs)
+    runs: dict[Path, list[Result]] = {job.folder: [] for _, job in jobs}
+    out, total, backend = sys.stdout, sum(len(experiments) for experiments, _ in jobs), jobs[0][1].backend
     try:
-        with one_process(job.folder), _stdout_of_others(dropped=isinstance(job.backend, Ray)):
-            for run, result in run_job(experiments, job):
+        with ExitStack() as locks:
+            for _, job in jobs:
+                locks.enter_context(one_process(job.folder))
+            locks.enter_context(_stdout_of_others(dropped=isinstance(backend, Ray)))
+            for job, run, result in run_jobs(jobs):
                 write_page(job.page, run, redact=job.redact)
-                results.append(result)
+                runs[job.folder] = run.results  # in the order of the experiments, whichever ended first
                 if not as_json:
-                    print(sentence(result), file=out, flush=True)
+                    which = f"seed {job.seed}, " if len(jobs) > 1 else ""
+                    print(f"{which}{sentence(result)}", file=out, flush=True)
     except BadInput as error:
-        if not results:
-            raise
-        error.add_note(f"{len(results)} of {total} experiments were finished: `{job.page}`")
+        if any(runs.values()):
+            pages = ", ".join(f"`{job.page}`" for _, job in jobs if runs[job.folder])
+            error.add_note(f"{sum(map(len, runs.values()))} of {total} experiments were finished: {pages}")
         raise
     except KeyboardInterrupt:
-        where = f"; what is finished is in `{job.folder}`" if results else ""
-        print(f"interrupted after {len(results)} of {total} experiments{where}", file=sys.stderr)
-        if isinstance(job.backend, Ray):
-            job.backend.leave_at_once(exit_code())
+        where = ", ".join(f"`{folder}`" for folder, found in runs.items() if found)
+        finished = f"{sum(map(len, runs.values()))} of {total} experiments"
+        said = f"; what is finished is in {where}" if where else ""
+        print(f"interrupted after {finished}{said}", file=sys.stderr)
+        if isinstance(backend, Ray):
+            backend.leave_at_once(exit_code())
         raise SystemExit(exit_code()) from None
+    results = [result for found in runs.values() for result in found]
     if as_json:
         print(dump_results(results).rstrip())
     else:
-        print_path(job.page)
+        for _, job in jobs:
+            print_path(job.page)
     if refused := [result.label for result in results if result.refusal is not None]:
-        text = f"{len(refused)} of {total} experiments refused ({'; '.join(refused)}): `{job.page}` says why"
+        text = f"{len(refused)} of {total} experiments refused ({'; '.join(refused)}): `{jobs[0][1].page}` says why"
         raise BadInput(text, code="refused")
+
+
+def _note_idle(jobs: "Sequence[tuple[Sequence[Experiment], Job]]") -> None:
+    """Say which options change nothing for experiments without an attack."""
+    from remanence.execution import Ray
+    from remanence.experiments.distributed import distributes
+
+    experiments, job = jobs[0]
+    idle = ["`--store`"] if job.store else []
+    idle += ["`--backend`"] if isinstance(job.backend, Ray) and not distributes(jobs) else []
+    if idle and (labels := [each.label for each in experiments if each.attack is None]):
+        options = f"{' and '.join(idle)} {'do' if len(idle) > 1 else 'does'}"
+        print(f"note: {options} nothing without an attack ({', '.join(labels)})", file=sys.stderr)
 
 
 @contextmanager

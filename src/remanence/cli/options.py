@@ -36,6 +36,16 @@ Seed = Annotated[
     int,
     typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Every random choice follows from it."),
 ]
+Seeds = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--seed",
+        metavar="N",
+        min=0,
+        max=2**32 - 1,
+        help="Every random choice follows from it; of several each has a folder.  [default: 0]",
+    ),
+]
 Device = Annotated[
     str,
     typer.Option(
@@ -52,7 +62,7 @@ Backend = Annotated[
     typer.Option(
         "--backend",
         metavar="NAME",
-        help="Where shadow models are trained: local or ray.",
+        help="Where experiments run and shadow models are trained: local or ray.",
         autocompletion=one_of("local", "ray"),
     ),
 ]
@@ -76,11 +86,10 @@ Scale = Annotated[
 
 
 def recipes() -> "Mapping[str, Recipe]":
-    """The recipes by name: a package of its own, loaded when a command needs it."""
-    from importlib import import_module
+    """The recipes by name, loaded when a command needs them."""
+    from remanence.experiments import distributed
 
-    recipes: Mapping[str, Recipe] = import_module("remanence_recipes").RECIPES
-    return recipes
+    return distributed.recipes()
 
 
 def papers() -> "Sequence[Paper]":

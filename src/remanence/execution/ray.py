@@ -1,14 +1,15 @@
 """The backend of a Ray cluster: one started here, or one that is running.
 
 Every task uses as many threads as this process, because the bits of a product may depend on their number, and asks Ray
-for as many CPUs. With `OMP_NUM_THREADS=1` there is one task for each core.
+for as many CPUs. With `OMP_NUM_THREADS=1` there is one task for each core. Long work on a GPU asks for one CPU only: a
+machine runs as much of it at once as it has GPUs.
 """
 
 import io
 import os
 import pickle
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, TypeVar, final
@@ -18,6 +19,8 @@ from torch import Tensor
 
 from remanence.errors import BadInput
 from remanence.execution._cluster import Watch, check_reachable, connect, leave_at_once, lost, unreachable
+from remanence.execution._lines import Lines, heard
+from remanence.progress import Mode, mode, set_mode
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -73,6 +76,37 @@ class Ray:
         # Tasks that nobody waits for any more, two for each worker, are left to end: Ray aborts this process where one
         # ends while it is cancelled.
 
+    def as_finished(
+        self, fn: Callable[[A], B], items: Sequence[A], *, titles: Sequence[str], cuda: bool
+    ) -> Iterator[tuple[int, B]]:
+        """Yield the position of each item and `fn` of it, as soon as it is computed, in any order.
+
+        It is for work that takes minutes or hours. With `cuda` each item has a GPU of its own. What is said on a worker
+        is said here, after the title of the item.
+        """
+        import ray
+        from ray.exceptions import RayError
+
+        threads = torch.get_num_threads()
+        self.connect()
+        needs = {"CPU": 1.0, "GPU": self.gpus} if cuda else {"CPU": float(threads), "GPU": 0.0}
+        try:
+            window = 2 * _slots(needs)
+            task = ray.remote(_call_heard).options(
+                num_cpus=needs["CPU"], num_gpus=needs["GPU"], max_retries=self.retries
+            )
+            shared, watch, lines = ray.put(_pack(fn)[0]), Watch(), Lines(titles)
+            waiting, running = deque(enumerate(items)), dict[Any, int]()
+            while waiting or running:
+                while waiting and len(running) < window:
+                    position, item = waiting.popleft()
+                    sent = task.remote(shared, _pack(item)[0], threads, mode(), lines.to_here, position)
+                    running[sent] = position
+                ready = self._first(list(running), watch, lines)
+                yield running.pop(ready), self._value(ready)
+        except RayError:
+            raise lost() from None
+
     def connect(self) -> None:
         """Join the cluster, unless this process is in one; an address without an answer is refused within seconds."""
         import ray
@@ -99,15 +133,34 @@ class Ray:
         leave_at_once(code)
 
     def _result(self, tasks: deque[Any], watch: Watch) -> Any:
-        """Remove the first task from the queue and return its value; an exception of its function is raised here."""
+        """Remove the first task from the queue and return its value."""
+        self._first([tasks[0]], watch)
+        return self._value(tasks.popleft())
+
+    def _first(self, tasks: list[Any], watch: Watch, lines: Lines | None = None) -> Any:
+        """The task that ends first; meanwhile what workers say is said."""
+        import ray
+        from ray.exceptions import RayError
+
+        try:
+            watch.look()
+            while not (ready := ray.wait(tasks, timeout=1)[0]):
+                watch.look()
+                if lines:
+                    lines.say_new()
+            if lines:
+                lines.say_new()
+            return ready[0]
+        except RayError:
+            raise lost() from None
+
+    def _value(self, task: Any) -> Any:
+        """The value of a task that has ended; an exception of its function is raised here."""
         import ray
         from ray.exceptions import RayError, RayTaskError, WorkerCrashedError
 
         try:
-            watch.look()
-            while not ray.wait([tasks[0]], timeout=1)[0]:
-                watch.look()
-            packed = ray.get(tasks[0])
+            packed = ray.get(task)
         except RayTaskError as error:
             raise error.cause from error
         except WorkerCrashedError:
@@ -117,7 +170,6 @@ class Ray:
             ) from None
         except RayError:  # the raylet or another part of the cluster died
             raise lost() from None
-        tasks.popleft()
         return pickle.loads(packed)
 
 
@@ -125,6 +177,13 @@ def _call(function: bytes, item: bytes, threads: int) -> bytes:
     """Run a task on a worker. The bytes come from the process that submitted it, never from a file."""
     torch.set_num_threads(threads)
     return _pack(pickle.loads(function)(pickle.loads(item)))[0]
+
+
+def _call_heard(function: bytes, item: bytes, threads: int, said: Mode, lines: Any, position: int) -> bytes:
+    """Run a task of which the lines are said where it was submitted."""
+    set_mode(said)
+    with heard(lines, position):
+        return _call(function, item, threads)
 
 
 def _pack(thing: object) -> tuple[bytes, bool]:

@@ -284,14 +284,20 @@ def _over_repeats(outcomes: list[Outcome], seed: int) -> Outcome:
 
 def device_of(device: torch.device | str) -> torch.device:
     """The device of this name; one that is not here is refused."""
+    found = device_named(device)
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        message = f"`device` is `{found}`, but torch finds {torch.cuda.device_count()} CUDA devices here: use `cpu`"
+        raise BadInput(message, code="unknown-name", argument="device")
+    return found
+
+
+def device_named(device: torch.device | str) -> torch.device:
+    """The device of this name, here or on another machine."""
     try:
         found = torch.device(device)
     except RuntimeError:
         found = None
     if found is None or found.type not in ("cpu", "cuda"):
         message = f"`device` must be like `cpu`, `cuda` or `cuda:0`, got `{device}`"
-        raise BadInput(message, code="unknown-name", argument="device")
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        message = f"`device` is `{found}`, but torch finds {torch.cuda.device_count()} CUDA devices here: use `cpu`"
         raise BadInput(message, code="unknown-name", argument="device")
     return found

@@ -6,8 +6,9 @@ on reading, so that a page is never rendered from something else.
 """
 
 import csv
+import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -59,6 +60,29 @@ class Run:
         """The columns of all rows, in the order of the file."""
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
+    def part(self, index: int) -> "Run":
+        """The run of one of the results."""
+        result, start = self.results[index], f"{index}/"
+        images, evidence = (
+            {f"0/{name.removeprefix(start)}": x for name, x in arrays.items() if name.startswith(start)}
+            for arrays in (self.images, self.evidence)
+        )
+        return Run(results=[result], rows=self.rows_of(result.label), images=images, evidence=evidence)
+
+
+def joined(parts: Sequence[Run]) -> Run:
+    """Runs of one result each as one run, in their order."""
+    return Run(
+        results=[part.results[0] for part in parts],
+        rows=[row for part in parts for row in part.rows],
+        images=_numbered(part.images for part in parts),
+        evidence=_numbered(part.evidence for part in parts),
+    )
+
+
+def _numbered(arrays: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {f"{i}/{name.partition('/')[2]}": x for i, each in enumerate(arrays) for name, x in each.items()}
+
 
 def redacted(run: Run) -> Run:
     """The run without all that is about single records: rows, pictures, and figures with a point for each."""
@@ -78,6 +102,30 @@ def read_run(folder: Path) -> Run:
     with _reading(folder / EVIDENCE) as path:
         evidence = _read_arrays(path)
     return Run(results=results, rows=rows, images=images, evidence=evidence)
+
+
+def read_finished(folder: Path) -> list[Run]:
+    """The run of each result in `folder`; none where a kill came between the replacements of two of its files."""
+    run = read_run(folder)
+    labels = _labels(run)
+    for name in ("images.safetensors", EVIDENCE):
+        with _reading(folder / name) as path:
+            if path.exists() and _metadata(path) != labels:
+                return []
+    return [run.part(i) for i in range(len(run.results))]
+
+
+def _labels(run: Run) -> dict[str, str]:
+    """What the files of arrays say about the results that they belong to."""
+    return {"experiments": json.dumps([result.label for result in run.results])}
+
+
+def _metadata(path: Path) -> dict[str, str] | None:
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        found: dict[str, str] | None = file.metadata()
+    return found
 
 
 def read_results(folder: Path) -> list[Result]:
@@ -154,12 +202,12 @@ def write_run(folder: Path, run: Run) -> None:
     evidence = folder / EVIDENCE
     stored = {name: image.contiguous() for name, image in run.images.items()}
     arrays = {name: each.contiguous() for name, each in run.evidence.items()}
-    text = dump_results(run.results)
+    text, labels = dump_results(run.results), _labels(run)
     writes: dict[Path, Callable[[Path], object]] = {}
     if stored:
-        writes[images] = lambda path: path.write_bytes(save(stored))
+        writes[images] = lambda path: path.write_bytes(save(stored, labels))
     if arrays:
-        writes[evidence] = lambda path: path.write_bytes(save(arrays))
+        writes[evidence] = lambda path: path.write_bytes(save(arrays, labels))
     if run.rows:
         writes[scores] = lambda path: _write_rows(path, run.rows)
     writes[results] = lambda path: path.write_text(text, encoding="utf-8")

@@ -9,6 +9,8 @@ from typing import final
 
 import torch
 
+UNKNOWN = "source tree"  # the version where the package is not installed
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +43,7 @@ def version() -> str:
     try:
         return metadata.version("remanence")
     except metadata.PackageNotFoundError:  # run from a source tree that was not installed
-        return "source tree"
+        return UNKNOWN
 
 
 def commit() -> str | None:
