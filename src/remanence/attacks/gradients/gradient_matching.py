@@ -21,6 +21,7 @@ from remanence.bounds import sample
 from remanence.errors import NotEnoughKnowledge, check_min
 from remanence.releases import KnowsUpdate, require
 from remanence.search import (
+    L2,
     LBFGS,
     Adam,
     Cosine,
@@ -51,11 +52,12 @@ class GradientMatching:
     distance: Distance = Cosine()  # of the update that candidates cause from the one that was sent
     prior: Prior | None = TotalVariation(weight=1e-3)  # added to the distance: how images look
     search: Search = Search(optimizer=Adam(lr=0.1), steps=1000, restarts=2)
+    statistics: float = 0.1  # weight of the distance of BatchNorm's statistics, where the client sent them
     label_rounds: int = 2  # not in the papers: short searches that refine inferred labels, each a fifth of the steps
     start: Attack[Any] | None = None  # whose estimate the first restart is initialised with; others are random
 
     def __post_init__(self) -> None:
-        check_min(self, label_rounds=0)
+        check_min(self, label_rounds=0, statistics=0)
 
     @classmethod
     def paper(cls) -> "GradientMatching":
@@ -131,8 +133,19 @@ class _Matching:
         return replace(self, initial=self.initial[restarts], labels=labels)
 
     def _value(self, x: Tensor, labels: Tensor) -> Tensor:
-        value = self.attack.distance(self.target, _flat(self.release.simulate(x, labels), self.names))
+        simulated, statistics = self.release.simulate_with_statistics(x, labels)
+        value = self.attack.distance(self.target, _flat(simulated, self.names))
+        if self.release.statistics and self.attack.statistics:
+            value = value + self.attack.statistics * _of_statistics(self.release, statistics)
         return value if self.attack.prior is None else value + self.attack.prior(x)
+
+
+def _of_statistics(release: KnowsUpdate, ours: Params) -> Tensor:
+    """The distance of running statistics from those that were sent, a mean over layers and kinds. Only their changes
+    count: a batch's own statistics, times a factor that is the same for both."""
+    assert release.statistics is not None
+    at, sent = release.at, release.statistics
+    return torch.stack([L2()(sent[name] - at[name], ours[name] - at[name]) for name in sent]).mean()
 
 
 def _inferred(release: KnowsUpdate, x: Tensor) -> Tensor:
