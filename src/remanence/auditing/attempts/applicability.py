@@ -155,8 +155,12 @@ def _asked(kind: _Kind, release: Any, n: int, seed: int) -> Applicability:
         return replace(refused, reason=missing)
     if kind.attack in _SIMULATING:
         shown, weaker = _in_evaluation(shown)
+        left_out = [weaker]
+        if getattr(release, "batch_norm", None) == "training":
+            left_out.append("BatchNorm, which was in training mode, is simulated frozen")
         if getattr(release, "defenses", ()):
-            weaker = "; ".join(filter(None, (weaker, "the client's defenses are not simulated")))
+            left_out.append("the client's defenses are not simulated")
+        weaker = "; ".join(filter(None, left_out)) or None
     try:
         require(shown, kind.needs, by=name)
         if n * prod(release.shape) > _MAX_UNKNOWNS:
@@ -243,4 +247,5 @@ def _as_gradient(release: LocalUpdate) -> Gradient:
         shape=release.shape,
         bounds=release.bounds,
         loss=release.loss,
+        batch_norm=release.batch_norm,
     )
