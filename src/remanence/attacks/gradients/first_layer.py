@@ -9,7 +9,8 @@ record only. Fowl et al., "Robbing the Fed" (ICLR 2022), and Boenisch et al., "W
 Ours: which quotients are records is decided without the truth. The weights give the error d_j(x) of a record x alone at
 neuron j for each class, and the gradient of the bias must be that number. The gradient of a record that was found is
 subtracted, and neurons that it shared with one other record give the other. Where that ends, the errors of the
-remaining records are decoded (`gate_decoding`); once there is one for each, least squares give the records.
+remaining records are decoded (`gate_decoding`); once there is one for each, least squares give the records. Where the
+layer puts out logits, fewer records than classes follow from its gradient (`softmax_decoding`).
 """
 
 from collections.abc import Sequence
@@ -23,12 +24,15 @@ from torch.nn.functional import one_hot
 
 from remanence.attacks.gradients.entry import entry_layer
 from remanence.attacks.gradients.gate_decoding import ReluLayer, decode
-from remanence.bounds import clamp, within
+from remanence.attacks.gradients.labels import infer_labels
+from remanence.attacks.gradients.softmax_decoding import decode_inputs
+from remanence.bounds import clamp, sample, within
 from remanence.errors import BadInput, NotEnoughKnowledge
 from remanence.models import apply
 from remanence.models.normalisation import InputNormalisation
 from remanence.models.structure import MLP, parse
 from remanence.releases import KnowsGradient, require
+from remanence.training import CrossEntropy
 from remanence.types import Params, Reconstruction
 
 _ROUNDING = 100  # units in the last place: the error of a gradient relative to the terms that it is a sum of
@@ -39,6 +43,7 @@ _EXPLAINED = 0.02  # relative residual of the layer's gradient after records tha
 _SPARE = 16  # active neurons beyond one for each unknown of a decoded record
 _REFITS = 3  # of decoded records, by least squares
 _FAR = 0.3  # outside the box of the records: no starting point
+_NOISE = 256  # random records with which labels are inferred
 _MAX_ROWS, _CHUNK = 2048, 128  # tested, the clearest first; at once
 
 
@@ -55,7 +60,8 @@ class FirstLayer:
         require(release, KnowsGradient, by=type(self).__name__)
         layer = _Layer.from_release(release)
         total = residual = _Rows.from_release(release, layer)
-        certain: list[_Record] = []
+        certain = _before_logits(layer, total, seed) if self.decoding else []
+        residual = residual.without(certain, layer) if certain else residual
         while len(certain) < layer.batch_size and (found := _certain(layer, residual)):
             certain += found
             residual = residual.without(found, layer)
@@ -259,6 +265,22 @@ def _decoded(layer: _Layer, residual: _Rows, remaining: int, seed: int) -> list[
             best, lowest = records, left
         errors = by_class[torch.arange(len(x)), fits]
     return best
+
+
+def _before_logits(layer: _Layer, residual: _Rows, seed: int) -> list[_Record]:
+    """All records, where the layer puts out logits under cross-entropy and they are fewer than the classes."""
+    structure, release = parse(layer.release.model, layer.release.shape), layer.release
+    linear = isinstance(structure, MLP) and len(structure.layers) == 1
+    if not linear or layer.batch_size == 1 or release.loss != CrossEntropy():
+        return []
+    labels = release.labels
+    if labels is None:
+        generator = torch.Generator().manual_seed(seed)
+        labels = infer_labels(release, sample(_NOISE, *release.shape, bounds=release.bounds, generator=generator))
+    weight, bias = (layer.at[f"{layer.name}.{kind}"] for kind in ("weight", "bias"))
+    gradient = torch.cat([residual.weight, residual.bias[:, None]], 1)
+    x = decode_inputs(gradient, weight, bias, labels, precision=layer.precision, seed=seed)
+    return [] if x is None else [_Record(x=each, label=label) for each, label in zip(x, labels, strict=True)]
 
 
 def _relu_layer(layer: _Layer) -> ReluLayer | None:
