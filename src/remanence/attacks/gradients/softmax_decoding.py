@@ -10,7 +10,7 @@ of rows.
 import torch
 from scipy.optimize import least_squares
 from torch import Tensor
-from torch.func import jacfwd
+from torch.func import jacrev
 from torch.nn.functional import one_hot
 
 _ROUNDING = 30  # units in the last place: singular values below are rounding
@@ -54,7 +54,7 @@ def decode_inputs(
         solved = least_squares(
             lambda flat: residual(as_tensor(flat)).cpu().numpy(),
             (torch.linalg.pinv(errors.T) @ product).flatten().cpu().numpy(),
-            jac=lambda flat: jacfwd(residual)(as_tensor(flat)).cpu().numpy(),
+            jac=lambda flat: jacrev(residual)(as_tensor(flat)).cpu().numpy(),
             **{"method": "lm", "xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15, "max_nfev": _EVALUATIONS},
         )
         found = as_tensor(solved.x)
