@@ -14,7 +14,7 @@ from remanence.bounds import Bounds
 from remanence.errors import BadInput
 from remanence.models import Backbone, Unsupported, first_linear, split_at_first_linear
 from remanence.models.operations import Activation, Flatten, GlobalMean, MaxPool
-from remanence.releases.protocols import KnowsFinal, KnowsGradient
+from remanence.releases.protocols import KnowsFinal, KnowsUpdate
 from remanence.releases.releases import Gradient, WeightsOnly
 from remanence.types import Params
 
@@ -59,29 +59,35 @@ def split_release(release: KnowsFinal) -> SplitRelease:
     return SplitRelease(backbone=backbone, head=head)
 
 
-def split_gradient(release: KnowsGradient) -> SplitGradient:
-    """Split the network of `release` at its first fully connected layer. The head's own BatchNorm must be frozen."""
-    backbone, model, names = _parts(release.model, release.at, release.shape)
+def split_gradient(release: KnowsUpdate) -> SplitGradient:
+    """Split the network of `release` at its first fully connected layer that was sent: a client may train the last
+    layers alone. The update of several steps is taken for one gradient."""
+    backbone, model, names = _parts(release.model, release.at, release.shape, trained=release.sent)
+    first = first_linear(release.model, release.shape)
+    is_first = not isinstance(first, Unsupported) and first.layer.weight in names
     head = Gradient(
         model=model,
         at={name: p for name, p in release.at.items() if name in names},
-        gradient={name: g for name, g in release.gradient.items() if name in names},
+        gradient={name: g for name, g in release.sent.items() if name in names},
         labels=release.labels,
         batch_size=release.batch_size,
         shape=(backbone.width,),
-        bounds=_bounds(release.model, release.shape),
+        bounds=_bounds(release.model, release.shape) if is_first else (-inf, inf),
         loss=release.loss,
         batch_norm=release.batch_norm,
     )
     return SplitGradient(backbone=backbone, head=head)
 
 
-def _parts(model: nn.Module, params: Params, shape: tuple[int, ...]) -> tuple[Backbone, nn.Module, set[str]]:
-    """What is before the first fully connected layer, the network from it on, and the names of its weights."""
+def _parts(
+    model: nn.Module, params: Params, shape: tuple[int, ...], *, trained: Params | None = None
+) -> tuple[Backbone, nn.Module, set[str]]:
+    """What is before the first fully connected layer, or the first `trained` one, the network from it on, and the names
+    of its weights."""
     if len(shape) != 3:
         message = f"`release` must be of images (channels, height, width) to split its model, got {shape}"
         raise BadInput(message, code="shape-mismatch", argument="release")
-    parts = split_at_first_linear(model, shape)
+    parts = split_at_first_linear(model, shape, trained=trained)
     if isinstance(parts, Unsupported):
         message = f"the `model` cannot be split at its first fully connected layer: {parts.reason}"
         raise BadInput(message, code="unsupported-model", argument="release")
@@ -91,7 +97,7 @@ def _parts(model: nn.Module, params: Params, shape: tuple[int, ...]) -> tuple[Ba
         message = f"the `model` cannot be split at its first fully connected layer: both parts use `{shared[0]}`"
         raise BadInput(message, code="unsupported-model", argument="release")
     backbone = Backbone(
-        name=f"convolutions of {type(model).__name__}",
+        name=f"first layers of {type(model).__name__}",
         model=before,
         params={name: p for name, p in params.items() if name in names[0]},
         shape=tuple(shape),

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, TypeAlias, final
 from torch import Tensor, nn
 
 from remanence.bounds import UNIT, Bounds
-from remanence.engine import batch_gradient, loss_gradient
+from remanence.engine import GenericEngine, batch_gradient
 from remanence.errors import BadInput, check_min
 from remanence.models import running_statistics
 from remanence.releases.defenses import Defense
@@ -129,7 +129,7 @@ class Gradient:
     withholds: ClassVar[str] = "the records of the batch"
     model: nn.Module
     at: Params
-    gradient: Params
+    gradient: Params  # without those of parameters that the client keeps frozen or to itself
     labels: Tensor | None
     batch_size: int | None
     shape: tuple[int, ...]
@@ -151,10 +151,11 @@ class Gradient:
 
     def simulate_with_statistics(self, x: Tensor, labels: Tensor) -> tuple[Params, Params]:
         """The gradient that a client with the records `x` would send, and its running statistics."""
+        names, statistics = tuple(self.gradient), dict[str, Tensor]()
         if self.batch_norm == "training":
-            ours, statistics = batch_gradient(self.model, self.at, x, labels, loss=self.loss)
+            ours, statistics = batch_gradient(self.model, self.at, x, labels, loss=self.loss, names=names)
         else:
-            ours, statistics = loss_gradient(self.model, self.at, x, labels, loss=self.loss), {}
+            ours = GenericEngine(model=self.model, loss=self.loss, names=names).gradient(self.at, x, labels)
         for defense in self.defenses:
             ours = defense.imitate(ours, self.gradient)
         return ours, statistics

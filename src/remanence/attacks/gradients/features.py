@@ -9,7 +9,7 @@ from torch import Tensor
 from remanence.attacks.base import Attack
 from remanence.errors import BadInput
 from remanence.models import Backbone, apply_to_batch
-from remanence.releases import KnowsGradient, KnowsUpdate, split_gradient
+from remanence.releases import KnowsUpdate, split_gradient
 from remanence.types import Reconstruction
 
 
@@ -35,8 +35,6 @@ class Features:
 def reconstruct_features(release: KnowsUpdate, attack: Attack[Any], labels: Tensor, *, seed: int) -> Features | None:
     """The features of records by an `attack` on the gradient of the fully connected layers, whose classes are those of
     `labels`; None where there is no such gradient, or the attack finds none."""
-    if not isinstance(release, KnowsGradient):
-        return None
     try:
         split = split_gradient(release)
         estimate = attack.run(replace(split.head, labels=labels), seed=seed)

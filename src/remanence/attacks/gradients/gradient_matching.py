@@ -82,7 +82,7 @@ class GradientMatching:
         if self.start is not None:
             estimate = self.start.run(release, seed=derive_seed(seed, "start"))
             labels = _labels_with_estimate(release, estimate, generator).expand(restarts, -1)
-        elif (features := self._features(release, generator, seed)) is not None:
+        elif (features := self._features(release, derive_seed(seed, "features"))) is not None:
             labels = _labels_with_estimate(release, features.estimate, generator).expand(restarts, -1)
         elif release.labels is not None:
             labels = release.labels.expand(restarts, -1)
@@ -102,13 +102,14 @@ class GradientMatching:
         best, index = found.best()
         return Reconstruction(x=best["x"], y=labels[found.restarts][index], objective=float(found.value[index]))
 
-    def _features(self, release: KnowsUpdate, generator: torch.Generator, seed: int) -> Features | None:
+    def _features(self, release: KnowsUpdate, seed: int) -> Features | None:
         if self.features is None:
             return None
         labels = release.labels
         if labels is None:
-            labels = infer_labels(release, _noise(release, _NOISE, generator=generator))
-        return reconstruct_features(release, self.features, labels, seed=derive_seed(seed, "features"))
+            noise = _noise(release, _NOISE, generator=torch.Generator().manual_seed(seed))
+            labels = infer_labels(release, noise)
+        return reconstruct_features(release, self.features, labels, seed=seed)
 
     def _objective(
         self, release: KnowsUpdate, initial: Tensor, labels: Tensor, features: Features | None

@@ -16,6 +16,7 @@ from torch.nn.functional import one_hot
 _ROUNDING = 30  # units in the last place: singular values below are rounding
 _SOLVED = 100  # units in the last place: residual of the equations, of each direction relative to its length
 _MIN_SOLVED = 1e-9  # where values were sent in float64
+_MAX_RECORDS = 16  # whose squared number is that of unknowns
 _STARTS = 10  # from errors that are perturbed, since those of records of one class are alike
 _PERTURBATION = 0.02
 _EVALUATIONS = 300  # of the residual in one solution
@@ -31,7 +32,7 @@ def decode_inputs(
     """
     n, classes = len(labels), len(bias)
     _, values, rows = torch.linalg.svd(gradient[:, :-1], full_matrices=False)
-    if n + 1 >= classes or float(values[n - 1]) < _ROUNDING * precision * float(values[0]):
+    if n > _MAX_RECORDS or n + 1 >= classes or float(values[n - 1]) < _ROUNDING * precision * float(values[0]):
         return None
     rows, targets = rows[:n], one_hot(labels, classes).to(gradient)
     product, of_bias = gradient[:, :-1] @ rows.T, gradient[:, -1]

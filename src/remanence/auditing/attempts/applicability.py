@@ -38,6 +38,7 @@ from remanence.attacks import (
 from remanence.auditing.attempts.refusals import missing_knowledge, refusal_words
 from remanence.auditing.attempts.settings import (
     conv_stationarity,
+    gradient_matching,
     kkt,
     newton_step,
     outputs,
@@ -106,7 +107,7 @@ _KINDS = (  # cheapest first, as far as that can be said without a release
     _Kind(attack=Differencing, needs=KnowsFixed, knowledge=OTHERS, settings=lambda release, n: Differencing()),
     _Kind(attack=GLM, needs=KnowsFixed, knowledge=OTHERS, settings=lambda release, n: GLM()),
     _Kind(attack=NewtonStep, needs=KnowsVersions, knowledge=VERSIONS, settings=newton_step),
-    _Kind(attack=GradientMatching, needs=KnowsUpdate, knowledge=UPDATE, settings=lambda release, n: GradientMatching()),
+    _Kind(attack=GradientMatching, needs=KnowsUpdate, knowledge=UPDATE, settings=gradient_matching),
     _Kind(attack=Stationarity, needs=KnowsFinal, knowledge=WEIGHTS, settings=stationarity),
     _Kind(attack=ConvStationarity, needs=KnowsFinal, knowledge=WEIGHTS, settings=conv_stationarity),
     _Kind(attack=KKT, needs=KnowsFinal, knowledge=WEIGHTS, settings=kkt),

@@ -47,7 +47,9 @@ def update_release(
     num_classes: int,
     bounds: Bounds = UNIT,
 ) -> UpdateRelease:
-    """The release of a client that trained on `batch_size` records; `training` is None where it is not known."""
+    """The release of a client that trained on `batch_size` records; `training` is None where it is not known. What is
+    not in `after` was not sent: a client may train a head or adapters alone."""
+    after = before | after
     _check_weights(model, before, after)
     update = {name: after[name] - before[name] for name in updated_names(model, before, after)}
     if not update:
