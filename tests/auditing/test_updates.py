@@ -9,10 +9,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from remanence import SGD, Adam, Data, Gradient, LocalUpdate, Training
+from remanence.attacks import FirstLayer
 from remanence.auditing.attempts.applicability import applicable, in_evaluation_mode
 from remanence.auditing.inputs.updates import UpdateRelease, update_release
 from remanence.engine import loss_gradient, train
 from remanence.models import initial_params, mlp
+from remanence.releases import split_gradient
 from remanence.types import Params
 
 FULL = Training(optimizer=SGD(lr=1e-4), epochs=3)
@@ -130,3 +132,27 @@ def test_a_client_whose_statistics_changed_is_simulated_with_batchnorm_in_traini
         model.eval(), before, after | {n: b for n, b in before.items() if "running" in n}, None, **given
     )
     assert frozen.release.batch_norm == "frozen"
+
+
+def test_a_client_that_trains_its_head_alone_is_attacked_by_what_enters_it(batch: Data) -> None:
+    """Attacks on the first layer say that it was frozen; gradient matching has the features of every record."""
+    some = batch.take(slice(0, 5))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(144, 10)).double()
+    before = {name: p.clone() for name, p in model.state_dict().items()}
+    cross_entropy(model(some.x), some.y).backward()
+    sent = {name: before[name] - 0.1 * p.grad for name, p in model.named_parameters() if name.startswith("3.")}
+    given = {"batch_size": 5, "shape": batch.shape, "num_classes": 10}
+    found = update_release(model.eval(), before, sent, Training(optimizer=SGD(lr=0.1), epochs=1), **given)
+    assert set(found.release.sent) == {"3.weight", "3.bias"}
+    asked = {each.name: each for each in applicable(found.release, attacks=("FirstLayer", "Stein", "GradientMatching"))}
+    assert {name: each.status for name, each in asked.items()} == {
+        "GradientMatching": "runs",
+        "FirstLayer": "refused",
+        "Stein": "refused",
+    }
+    split = split_gradient(found.release)
+    features = FirstLayer(guesses=False).run(replace(split.head, labels=some.y), seed=0).x
+    torch.testing.assert_close(features, model[:3](some.x).detach(), rtol=1e-4, atol=1e-5)
+    assert asked["GradientMatching"].attack.features == FirstLayer(guesses=False)
