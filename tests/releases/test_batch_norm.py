@@ -117,6 +117,26 @@ def test_statistics_can_be_differentiated_for_several_candidates_at_once(batch: 
         torch.testing.assert_close((grad * along).sum(), expected, rtol=1e-5, atol=1e-8)
 
 
+def test_a_layer_that_is_used_twice_counts_two_batches(batch: Data) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm = nn.Linear(64, 64), nn.BatchNorm1d(64)
+            self.again = self.norm
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.again(self.first(self.norm(x.flatten(1))))
+            return logits
+
+    model = Twice().double().eval()
+    state = {name: p for name, p in model.state_dict().items() if not name.startswith("again")}
+    logits, after = apply_to_batch(model, state, batch.x)
+    real = deepcopy(model).train()
+    torch.testing.assert_close(logits, real(batch.x))
+    torch.testing.assert_close(after["norm.running_mean"], real.norm.running_mean)
+    torch.testing.assert_close(after["norm.running_var"], real.norm.running_var)
+
+
 def test_what_cannot_be_is_refused(batch: Data) -> None:
     victim = client(net(), batch, Training(epochs=1))
     shown = gradient_at_initial(victim, batch_norm="training", statistics=True).release

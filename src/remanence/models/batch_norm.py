@@ -21,15 +21,16 @@ from remanence.types import Params
 def apply_to_batch(model: nn.Module, params: Params, x: Tensor) -> tuple[Tensor, Params]:
     """The logits of `model` for a batch `x` with every BatchNorm in training mode, whatever the mode of `model`, and
     the buffers of these layers after it: running statistics, and the number of batches."""
-    norms = {path: layer for path, layer in model.named_modules() if isinstance(layer, _BatchNorm)}
+    everywhere = model.named_modules(remove_duplicate=False)  # a layer may be used at several places
+    norms = {path: layer for path, layer in everywhere if isinstance(layer, _BatchNorm)}
     shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
-    copy = deepcopy(model, shared)
+    copy, by_batch = deepcopy(model, shared), {id(layer): _ByBatch(layer) for layer in norms.values()}
     for path, layer in norms.items():
         parent, _, name = path.rpartition(".")
-        setattr(copy.get_submodule(parent), name, _ByBatch(layer))
+        setattr(copy.get_submodule(parent), name, by_batch[id(layer)])
     state = dict(params)  # of which `functional_call` exchanges what the forward pass assigned
     logits: Tensor = functional_call(copy, state, (x,))
-    buffers = {name for name, _ in copy.named_buffers() if name.rpartition(".")[0] in norms}
+    buffers = {f"{path}.{name}" for path, layer in norms.items() for name, _ in layer.named_buffers()}
     return logits, {name: value for name, value in state.items() if name in buffers}
 
 
@@ -37,7 +38,7 @@ def running_statistics(model: nn.Module) -> list[str]:
     """The names of the running means and variances of all BatchNorms of `model`."""
     layers = [(path, layer) for path, layer in model.named_modules() if isinstance(layer, _BatchNorm)]
     return [
-        f"{path}.{name}" if path else name
+        f"{path}.{name}"
         for path, layer in layers
         for name in ("running_mean", "running_var")
         if getattr(layer, name) is not None

@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.func import jacrev
 from torch.nn.functional import one_hot
 
+from remanence.progress import track
+
 _ROUNDING = 30  # units in the last place: singular values below are rounding
 _SOLVED = 100  # units in the last place: residual of the equations, of each direction relative to its length
 _MIN_SOLVED = 1e-9  # where values were sent in float64
@@ -49,7 +51,7 @@ def decode_inputs(
 
     mean_errors = (of_bias + targets.mean(0) - targets) / n  # as if all records had the mean softmax
     generator, repeated = torch.Generator().manual_seed(seed), len(labels.unique()) < n
-    for start in range(_STARTS):
+    for start in track(range(_STARTS), total=_STARTS, label="inputs of the linear layer"):
         noise = torch.randn(mean_errors.shape, generator=generator, dtype=torch.float64).to(gradient) / n
         errors = mean_errors + (start + repeated) * _PERTURBATION * noise
         solved = least_squares(
