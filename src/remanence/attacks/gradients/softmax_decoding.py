@@ -7,10 +7,12 @@ classes, so that the equations are more than the unknowns for n + 1 < classes. O
 of rows.
 """
 
+from typing import Any
+
+import numpy as np
 import torch
 from scipy.optimize import least_squares
 from torch import Tensor
-from torch.func import jacrev
 from torch.nn.functional import one_hot
 
 from remanence.progress import track
@@ -19,7 +21,7 @@ _ROUNDING = 30  # units in the last place: singular values below are rounding
 _SOLVED = 100  # units in the last place: residual of the equations, of each direction relative to its length
 _MIN_SOLVED = 1e-9  # where values were sent in float64
 _MAX_RECORDS = 16  # whose squared number is that of unknowns
-_STARTS = 10  # from errors that are perturbed, since those of records of one class are alike
+_STARTS = 6  # from errors that are perturbed, since those of records of one class are alike
 _PERTURBATION = 0.02
 _EVALUATIONS = 300  # of the residual in one solution
 
@@ -40,28 +42,34 @@ def decode_inputs(
     product, of_bias = gradient[:, :-1] @ rows.T, gradient[:, -1]
     lengths, logits = values[:n], weight @ rows.T
 
-    def residual(flat: Tensor) -> Tensor:
-        inputs = flat.view(n, n)
+    def as_inputs(flat: object) -> Tensor:
+        return torch.as_tensor(flat, dtype=gradient.dtype, device=gradient.device).view(n, n)
+
+    def residual(flat: object) -> Any:
+        inputs = as_inputs(flat)
         errors = ((inputs @ logits.T + bias).softmax(1) - targets) / n
         of_weight = (errors.T @ inputs - product) / lengths
-        return torch.cat([of_weight.flatten(), (errors.sum(0) - of_bias) / of_bias.norm()])
+        return torch.cat([of_weight.flatten(), (errors.sum(0) - of_bias) / of_bias.norm()]).cpu().numpy()
 
-    def as_tensor(flat: object) -> Tensor:
-        return torch.as_tensor(flat, dtype=gradient.dtype, device=gradient.device)
+    def jacobian(flat: object) -> Any:
+        inputs = as_inputs(flat)
+        softmax = (inputs @ logits.T + bias).softmax(1)
+        of_errors = softmax[:, :, None] * (logits - (softmax @ logits)[:, None]) / n  # (record, class, direction)
+        of_weight = torch.einsum("ick,ij->cjik", of_errors, inputs)
+        of_weight = of_weight + torch.einsum("ic,jk->cjik", (softmax - targets) / n, torch.eye(n).to(inputs))
+        of_weight = of_weight / lengths[:, None, None]
+        rows = of_weight.flatten(2).flatten(0, 1), of_errors.transpose(0, 1).flatten(1) / of_bias.norm()
+        return torch.cat(rows).cpu().numpy()
 
     mean_errors = (of_bias + targets.mean(0) - targets) / n  # as if all records had the mean softmax
     generator, repeated = torch.Generator().manual_seed(seed), len(labels.unique()) < n
     for start in track(range(_STARTS), total=_STARTS, label="inputs of the linear layer"):
         noise = torch.randn(mean_errors.shape, generator=generator, dtype=torch.float64).to(gradient) / n
         errors = mean_errors + (start + repeated) * _PERTURBATION * noise
-        solved = least_squares(
-            lambda flat: residual(as_tensor(flat)).cpu().numpy(),
-            (torch.linalg.pinv(errors.T) @ product).flatten().cpu().numpy(),
-            jac=lambda flat: jacrev(residual)(as_tensor(flat)).cpu().numpy(),
-            **{"method": "lm", "xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15, "max_nfev": _EVALUATIONS},
-        )
-        found = as_tensor(solved.x)
-        if float(residual(found).norm()) < max(_SOLVED * precision, _MIN_SOLVED):
-            inputs: Tensor = found.view(n, n) @ rows
+        initial = (torch.linalg.pinv(errors.T) @ product).flatten().cpu().numpy()
+        tolerances = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15}
+        solved = least_squares(residual, initial, jac=jacobian, method="lm", max_nfev=_EVALUATIONS, **tolerances)
+        if float(np.linalg.norm(solved.fun)) < max(_SOLVED * precision, _MIN_SOLVED):
+            inputs: Tensor = as_inputs(solved.x) @ rows
             return inputs
     return None
