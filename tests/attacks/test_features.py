@@ -57,6 +57,10 @@ def test_as_many_records_as_classes_are_not(digits: Data) -> None:
     release = release_of(model, weights(model), batch, loss=CrossEntropy())
     with refused("not-identifiable"):
         FirstLayer(guesses=False).run(release, seed=0)
+    few = Data(x=torch.rand(4, 3, generator=torch.Generator().manual_seed(0)), y=torch.arange(4), num_classes=10)
+    narrow = mlp(few.shape, 10, hidden=())
+    with refused("not-identifiable"):  # more records than features
+        FirstLayer(guesses=False).run(release_of(narrow, weights(narrow), few, loss=CrossEntropy()), seed=0)
     with refused("not-identifiable"):  # no decoding at all
         FirstLayer(guesses=False, decoding=False).run(replace(release, batch_size=6), seed=0)
 

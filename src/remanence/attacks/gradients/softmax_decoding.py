@@ -36,7 +36,9 @@ def decode_inputs(
     """
     n, classes = len(labels), len(bias)
     _, values, rows = torch.linalg.svd(gradient[:, :-1], full_matrices=False)
-    if n > _MAX_RECORDS or n + 1 >= classes or float(values[n - 1]) < _ROUNDING * precision * float(values[0]):
+    if n > min(_MAX_RECORDS, classes - 2, len(values)):
+        return None
+    if float(values[n - 1]) < _ROUNDING * precision * float(values[0]):
         return None
     rows, targets = rows[:n], one_hot(labels, classes).to(gradient)
     product, of_bias = gradient[:, :-1] @ rows.T, gradient[:, -1]
