@@ -76,6 +76,12 @@ RECONN = RecoNN(hidden=(16,), fitting=Fitting(epochs=3))
 ROWS = [
     Row(with_search(GradientMatching(), steps=20), 3, gradient_at_initial, weights_only, "`sent`"),
     Row(with_search(GradientMatching(), steps=10, optimizer=LBFGS()), 2, local_update, weights_only, "`sent`"),
+    Row(
+        with_search(GradientMatching(features=FirstLayer(guesses=False)), steps=20),
+        *(3, gradient_at_initial, weights_only, "`sent`"),
+        hidden=(),
+        convolution=True,
+    ),
     Row(FirstLayer(), 1, gradient_at_initial, weights_only, "`gradient`", deterministic=True),
     Row(
         SPEAR(samples=4000),

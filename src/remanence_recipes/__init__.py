@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from remanence.experiments import Experiment, Recipe, Scale
-from remanence_recipes import bertran2024, demo, fedavg, federated, haim2022, text
+from remanence_recipes import bertran2024, demo, federated, haim2022, text
 from remanence_recipes.ablations import (
     batch_size,
     convolutions,
@@ -25,6 +25,8 @@ from remanence_recipes.ablations import (
 from remanence_recipes.balle2022 import difficulty, on_cifar10, on_mnist, stability, transfer, zero_gradients
 from remanence_recipes.buzaglo2023 import figures, published
 from remanence_recipes.evidence import attacks, level, power
+from remanence_recipes.fedavg import convolutions as convolutional_clients
+from remanence_recipes.fedavg import trainings
 from remanence_recipes.mnemonist2023 import figures as mnemonist_figures
 from remanence_recipes.tian2025 import linearity, mlps, resnets
 from remanence_recipes.wang2023 import images, planted, rates
@@ -45,12 +47,13 @@ _PAPERS = (
     *(on_mnist, on_cifar10, transfer, difficulty, stability, zero_gradients, mnemonist_figures, planted, images),
     *(rates, haim2022, figures, published, mlps, linearity, resnets, bertran2024),
 )
+_FEDERATED = (federated, trainings, convolutional_clients, text)
 _ABLATIONS = (
     *(first_layer_span, knowledge, mnemonist, reconn, defenses, query_point, batch_size, embeddings, heads),
     *(convolutions, ordinary),
 )
 RECIPES: dict[str, Recipe] = {
     name: recipe
-    for module in (*_PAPERS, federated, fedavg, text, level, power, attacks, *_ABLATIONS, demo)
+    for module in (*_PAPERS, *_FEDERATED, level, power, attacks, *_ABLATIONS, demo)
     for name, recipe in _recipes_of(module).items()
 }

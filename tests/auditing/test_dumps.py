@@ -54,6 +54,23 @@ def test_differences_are_added_to_the_weights_before(tmp_path: Path) -> None:
         read(tmp_path, data_kind="WEIGHT_DIFF", **difference)
 
 
+@pytest.mark.parametrize("suffix", ["npz", "pt"])
+def test_a_client_may_send_its_head_alone(suffix: str, tmp_path: Path) -> None:
+    head, path = {"3.weight": torch.ones(2, 4), "3.bias": torch.zeros(2)}, tmp_path / f"head.{suffix}"
+    if suffix == "npz":
+        np.savez(path, **{name: value.numpy() for name, value in head.items()})
+    else:
+        torch.save(head, path)
+    found = load_release_weights(path, NET, before=STATE)
+    assert_same(found.params, STATE | head)
+    assert any("lacks" in note and "0.weight" in note for note in found.notes)
+    with refused("shape-mismatch", "path"):  # these are no weights of a whole model
+        load_release_weights(path, NET)
+    other = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    with refused("shape-mismatch", "path"):
+        load_release_weights(path, other, before=other.state_dict())
+
+
 def test_what_is_not_of_the_model_is_refused_by_name(tmp_path: Path) -> None:
     with refused("shape-mismatch", "path") as caught:
         read(tmp_path, *LIST[:-2])

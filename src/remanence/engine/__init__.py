@@ -1,6 +1,6 @@
 """How networks are differentiated and trained, fast: closed forms where there are some, `torch.func` elsewhere."""
 
-from remanence.engine.base import Engine, GenericEngine, loss_gradient, on_batches, only
+from remanence.engine.base import Engine, GenericEngine, batch_gradient, loss_gradient, on_batches, only
 from remanence.engine.chooser import engine_for
 from remanence.engine.cuda import precision
 from remanence.engine.driver import train, train_each, trajectory
@@ -15,6 +15,7 @@ __all__ = [
     "SpanDynamics",
     "Surrogate",
     "Unrolled",
+    "batch_gradient",
     "engine_for",
     "loss_gradient",
     "on_batches",

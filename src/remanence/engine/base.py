@@ -1,6 +1,6 @@
 """The engine: how the loss of a network is differentiated, and the one for any network, by `torch.func`."""
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, final
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from remanence.models import apply
+from remanence.models import apply, apply_to_batch
 from remanence.training.clipping import clip_factors, squared_norms
 from remanence.training.dp import DPGD
 from remanence.training.losses import Loss
@@ -80,6 +80,21 @@ class GenericEngine:
 def loss_gradient(model: nn.Module, params: Params, x: Tensor, y: Tensor, *, loss: Loss) -> Params:
     """The gradient of the loss with respect to the trained parameters: what a federated client would send."""
     return GenericEngine(model=model, loss=loss).gradient(params, x, y)
+
+
+def batch_gradient(
+    model: nn.Module, params: Params, x: Tensor, y: Tensor, *, loss: Loss, names: Sequence[str] | None = None
+) -> tuple[Params, Params]:
+    """The gradient of the loss of a batch with BatchNorm in training mode, with respect to the parameters of these
+    `names` (None: all), and the running statistics after the batch."""
+
+    def objective(p: Params) -> tuple[Tensor, Params]:
+        logits, statistics = apply_to_batch(model, params | p, x)
+        return loss(logits, y), statistics
+
+    trained = [name for name, _ in model.named_parameters()] if names is None else names
+    found: tuple[Params, Params] = grad(objective, has_aux=True)({name: params[name] for name in trained})
+    return found
 
 
 def only(gradient: BatchGradient, names: Container[str]) -> BatchGradient:

@@ -5,7 +5,8 @@ generator. The values are `Params`, which whoever calls the model passes in.
 """
 
 from remanence.models.backbones import Backbone, alexnet, embedded, without_head
-from remanence.models.cnns import Residual, cnn, resnet, resnet18, vgg
+from remanence.models.batch_norm import apply_to_batch, running_statistics
+from remanence.models.cnns import Residual, cnn, lenet, resnet, resnet18, vgg
 from remanence.models.decoders import Doubling, Image, deconv, mirror, patchgan, transposed_cnn
 from remanence.models.functional import activations, apply, apply_operations, replace_relu
 from remanence.models.init import initial_params, initial_stack, server_params, server_rows, torch_params
@@ -37,6 +38,7 @@ __all__ = [
     "alexnet",
     "apply",
     "apply_operations",
+    "apply_to_batch",
     "centred_mlp",
     "cnn",
     "decoder",
@@ -47,6 +49,7 @@ __all__ = [
     "initial_params",
     "initial_stack",
     "input_normalisation",
+    "lenet",
     "mirror",
     "mlp",
     "normalized",
@@ -56,6 +59,7 @@ __all__ = [
     "replace_relu",
     "resnet",
     "resnet18",
+    "running_statistics",
     "server_params",
     "server_rows",
     "split_at_first_linear",

@@ -1,4 +1,4 @@
-"""The convolutional network of Balle et al., and ResNets and VGGs for small images, with frozen BatchNorm."""
+"""The convolutional network of Balle et al., a LeNet, and ResNets and VGGs for small images, with frozen BatchNorm."""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -21,6 +21,22 @@ def cnn(shape: Sequence[int], num_classes: int, *, activation: Callable[[], nn.M
         return nn.Sequential(
             *(nn.Conv2d(channels, 16, 4, stride=2), activation(), nn.Conv2d(16, 32, 4), activation(), nn.Flatten()),
             *(nn.Linear(32 * prod(sides), 10), activation(), nn.Linear(10, num_classes)),
+        )
+
+
+def lenet(shape: Sequence[int], num_classes: int, *, activation: Callable[[], nn.Module] = nn.Sigmoid) -> nn.Sequential:
+    """Three 5x5 convolutions of twelve channels, of which two halve the sides, and one linear layer: the LeNet of Zhu,
+    Liu, Han, "Deep Leakage from Gradients" (15,826 parameters on CIFAR-10)."""
+    if len(shape) != 3:
+        message = f"`shape` of lenet() must be (channels, height, width), got {tuple(shape)}: use mlp()"
+        raise BadInput(message, code="shape-mismatch", argument="shape")
+    sides = [-(-side // 4) for side in shape[1:]]
+    with torch.device("meta"):
+        return nn.Sequential(
+            *(nn.Conv2d(shape[0], 12, 5, stride=2, padding=2), activation()),
+            *(nn.Conv2d(12, 12, 5, stride=2, padding=2), activation()),
+            *(nn.Conv2d(12, 12, 5, padding=2), activation(), nn.Flatten()),
+            nn.Linear(12 * prod(sides), num_classes),
         )
 
 

@@ -24,7 +24,8 @@ def apply(model: nn.Module, params: Params, x: Tensor) -> Tensor:
         if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
             message = (
                 "`model` has a BatchNorm in training mode, with which the output for a record depends on the others of "
-                "its batch: freeze it with `model.eval()`, its statistics among the weights"
+                "its batch: freeze it with `model.eval()`, its statistics among the weights (a client's release says "
+                "`batch_norm='training'`)"
             )
             raise BadInput(message, code="unsupported-model", argument="model")
     logits: Tensor = functional_call(model, params, (x,))

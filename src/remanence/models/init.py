@@ -39,22 +39,32 @@ def _initial(module: nn.Module, path: str, name: str, tensor: Tensor, count: int
     if isinstance(module, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
         return _truncated_normal(count, tensor, _fan_in(module), generator)
     if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | Centre | Standardise):
-        return torch.full((count, *tensor.shape), float(name in ("weight", "running_var", "std")))
+        return _identity(name, tensor).expand(count, *tensor.shape).clone()
     if isinstance(module, Normalize):
         return tensor.detach().expand(count, *tensor.shape).clone()
     raise _unknown_layer("initial_params", module, path)
 
 
+def _identity(name: str, tensor: Tensor) -> Tensor:
+    """A parameter or buffer of a layer that leaves its inputs as they are."""
+    return torch.full(tensor.shape, float(name in ("weight", "running_var", "std")))
+
+
 def torch_params(model: nn.Module, *, seed: int, first_std: float | None = None) -> Params:
-    """Initial weights by torch's default, uniform within 1/sqrt(fan_in); with `first_std` those of the first layer are
-    normal with that standard deviation."""
+    """Initial weights by torch's default, uniform within 1/sqrt(fan_in), BatchNorm as the identity; with `first_std`
+    those of the first layer are normal with that standard deviation."""
     generator = torch.Generator().manual_seed(seed)
     params: Params = {name: torch.zeros(buffer.shape) for name, buffer in model.named_buffers()}
     for path, module in model.named_modules():
         if isinstance(module, Normalize):
             params |= {f"{path}.{name}": buffer.detach().clone() for name, buffer in module.named_buffers()}
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            tensors = chain(module.named_parameters(), module.named_buffers())
+            params |= {f"{path}.{name}": _identity(name, tensor) for name, tensor in tensors}
     layers = [(path, layer) for path, layer in model.named_modules() if list(layer.parameters(recurse=False))]
     for index, (path, layer) in enumerate(layers):
+        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+            continue
         if not isinstance(layer, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
             raise _unknown_layer("torch_params", layer, path)
         for name, tensor in layer.named_parameters(recurse=False):

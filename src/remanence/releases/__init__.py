@@ -1,7 +1,7 @@
 """The attacker's knowledge as types: a reveal function splits a victim into a release and the withheld truth."""
 
 from remanence.releases.federated_averaging import LocalUpdate, update_scale
-from remanence.releases.heads import SplitRelease, split_release
+from remanence.releases.heads import SplitGradient, SplitRelease, split_gradient, split_release
 from remanence.releases.protocols import (
     KnowsAllButOne,
     KnowsFinal,
@@ -57,6 +57,7 @@ __all__ = [
     "KnowsVersions",
     "LocalUpdate",
     "Reveal",
+    "SplitGradient",
     "SplitRelease",
     "TextCase",
     "TransformerUpdate",
@@ -73,6 +74,7 @@ __all__ = [
     "gradient_at_initial",
     "local_update",
     "require",
+    "split_gradient",
     "split_release",
     "train_victim",
     "train_victims",

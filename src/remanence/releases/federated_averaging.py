@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from remanence.bounds import UNIT, Bounds
-from remanence.engine import engine_for, on_batches, only
+from remanence.engine import batch_gradient, engine_for, on_batches, only
 from remanence.errors import BadInput, check_min
+from remanence.models import running_statistics
 from remanence.releases.defenses import Defense
-from remanence.releases.releases import FineTuned
+from remanence.releases.releases import BatchNormMode, FineTuned, check_statistics
 from remanence.training.losses import Loss
 from remanence.training.optimizers import SGD, QuasiNewton
 from remanence.training.training import Training
@@ -43,9 +44,12 @@ class LocalUpdate:
     training: Training
     clients: int = 1  # with equal numbers of records, whose updates are averaged
     defenses: tuple[Defense, ...] = ()  # that each client applied to its update, in this order
+    batch_norm: BatchNormMode = "frozen"  # of the client's network; in training mode batches have their own statistics
+    statistics: Params | None = None  # running means and variances after the training; None: not sent, or frozen
 
     def __post_init__(self) -> None:
         check_min(self, clients=1)
+        check_statistics(self.model, self.at, self.batch_norm, self.statistics)
         optimizer, privacy = self.training.optimizer, self.training.privacy
         if isinstance(optimizer, QuasiNewton):
             raise _unsupported("optimizer", f"SGD, Adam, AdamW or RMSProp, got {optimizer}")
@@ -56,6 +60,8 @@ class LocalUpdate:
         if privacy and (privacy.noise or privacy.sample_rate < 1):
             expected = "without noise and `sample_rate`: what the client samples is not released"
             raise _unsupported("privacy", f"{expected}; leave it out")
+        if privacy and self.batch_norm == "training":
+            raise _unsupported("privacy", "None where BatchNorm is in training mode: records have no gradients alone")
         if self.batch_size is not None and self.batch_size % self.clients:
             message = f"`clients` must divide the {self.batch_size} records of `batch_size`, got {self.clients}"
             raise BadInput(message, code="conflict", argument="clients")
@@ -75,16 +81,17 @@ class LocalUpdate:
         return self.training.epochs * self.training.steps_per_epoch((self.batch_size or self.clients) // self.clients)
 
     def simulate(self, x: Tensor, labels: Tensor) -> Params:
-        """What clients with the records `x` would send, as a gradient. Where there are several times as many as
-        `batch_size`, each stands for several, so that the number of steps stays."""
+        return self.simulate_with_statistics(x, labels)[0]
+
+    def simulate_with_statistics(self, x: Tensor, labels: Tensor) -> tuple[Params, Params]:
+        """What clients with the records `x` would send, as a gradient, and the mean of their running statistics. Where
+        there are several times as many as `batch_size`, each stands for several, so that the number of steps stays."""
         records = self.batch_size if self.batch_size and len(x) % self.batch_size == 0 else len(x)
         copies = torch.arange(len(x), device=x.device).view(-1, records).T
-        updates = [
-            self._defended(self._client(x[rows.flatten()], labels[rows.flatten()], len(rows)))
-            for rows in copies.split(-(-records // self.clients))
-        ]
-        mean = {name: torch.stack([each[name] for each in updates]).mean(0) for name in updates[0]}
-        return self._as_gradient(mean)
+        parts = copies.split(-(-records // self.clients))
+        sent = [self._client(x[rows.flatten()], labels[rows.flatten()], len(rows)) for rows in parts]
+        update = mean_of([self._defended(update) for update, _ in sent])
+        return self._as_gradient(update), mean_of([statistics for _, statistics in sent])
 
     def fine_tuned(self, num_classes: int) -> FineTuned:
         """The client's model as one that was fine-tuned from the server's."""
@@ -101,10 +108,14 @@ class LocalUpdate:
             training=self.training,
         )
 
-    def _client(self, x: Tensor, labels: Tensor, records: int) -> Params:
+    def _client(self, x: Tensor, labels: Tensor, records: int) -> tuple[Params, Params]:
         batches = _assumed_batches(self.training, records, copies=len(x) // records, device=x.device)
         return local_delta(
-            self.training, self.model, self.at, x, labels, names=list(self.update), batches=batches, records=records
+            *(self.training, self.model, self.at, x, labels),
+            names=list(self.update),
+            batches=batches,
+            records=records,
+            batch_norm=self.batch_norm,
         )
 
     def _defended(self, update: Params) -> Params:
@@ -139,12 +150,28 @@ def local_delta(
     names: Sequence[str],
     batches: Iterable[Tensor | None],
     records: int | None = None,
-) -> Params:
+    batch_norm: BatchNormMode = "frozen",
+) -> tuple[Params, Params]:
     """The weights of these `names` after a step on each of the batches minus those before; others are frozen. An epoch
-    takes as many steps as one of so many `records`; None: of all."""
-    gradient = only(on_batches(engine_for(model, training, x.shape[1:]).gradient, x, labels), names)
-    end = training.descend(gradient, at, batches, records=records or len(x), noise_seed=0)
-    return {name: end[name] - at[name] for name in names}
+    takes as many steps as one of so many `records`; None: of all. With BatchNorm in training mode its running
+    statistics then come with it, none otherwise."""
+    buffers: Params = {}
+
+    def by_batch(params: Params, x: Tensor, labels: Tensor) -> Params:
+        found, after = batch_gradient(model, params | buffers, x, labels, loss=training.loss, names=names)
+        buffers.update(after)
+        return found
+
+    gradient = by_batch if batch_norm == "training" else engine_for(model, training, x.shape[1:]).gradient
+    of_batches = only(on_batches(gradient, x, labels), names)
+    end = training.descend(of_batches, at, batches, records=records or len(x), noise_seed=0)
+    statistics = {name: buffers[name] for name in running_statistics(model) if name in buffers}
+    return {name: end[name] - at[name] for name in names}, statistics
+
+
+def mean_of(params: Sequence[Params]) -> Params:
+    """The mean of what several clients sent."""
+    return {name: torch.stack([each[name] for each in params]).mean(0) for name in params[0]}
 
 
 def _assumed_batches(training: Training, records: int, *, copies: int, device: torch.device) -> Iterator[Tensor | None]:

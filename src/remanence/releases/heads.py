@@ -14,8 +14,9 @@ from remanence.bounds import Bounds
 from remanence.errors import BadInput
 from remanence.models import Backbone, Unsupported, first_linear, split_at_first_linear
 from remanence.models.operations import Activation, Flatten, GlobalMean, MaxPool
-from remanence.releases.protocols import KnowsFinal
-from remanence.releases.releases import WeightsOnly
+from remanence.releases.protocols import KnowsFinal, KnowsUpdate
+from remanence.releases.releases import Gradient, WeightsOnly
+from remanence.types import Params
 
 _RANGES: dict[type[nn.Module], Bounds] = {
     nn.ReLU: (0.0, inf),
@@ -36,12 +37,57 @@ class SplitRelease:
     head: WeightsOnly
 
 
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SplitGradient:
+    """`SplitRelease` of a gradient: that of the fully connected layers is one of features."""
+
+    backbone: Backbone
+    head: Gradient
+
+
 def split_release(release: KnowsFinal) -> SplitRelease:
     """Split the network of `release` at its first fully connected layer; weights keep their names."""
-    if len(release.shape) != 3:
-        message = f"`release` must be of images (channels, height, width) to split its model, got {release.shape}"
+    backbone, model, names = _parts(release.model, release.final, release.shape)
+    head = WeightsOnly(
+        model=model,
+        final={name: p for name, p in release.final.items() if name in names},
+        shape=(backbone.width,),
+        bounds=_bounds(release.model, release.shape),
+        num_classes=release.num_classes,
+    )
+    return SplitRelease(backbone=backbone, head=head)
+
+
+def split_gradient(release: KnowsUpdate) -> SplitGradient:
+    """Split the network of `release` at its first fully connected layer that was sent: a client may train the last
+    layers alone. The update of several steps is taken for one gradient."""
+    backbone, model, names = _parts(release.model, release.at, release.shape, trained=release.sent)
+    first = first_linear(release.model, release.shape)
+    is_first = not isinstance(first, Unsupported) and first.layer.weight in names
+    head = Gradient(
+        model=model,
+        at={name: p for name, p in release.at.items() if name in names},
+        gradient={name: g for name, g in release.sent.items() if name in names},
+        labels=release.labels,
+        batch_size=release.batch_size,
+        shape=(backbone.width,),
+        bounds=_bounds(release.model, release.shape) if is_first else (-inf, inf),
+        loss=release.loss,
+        batch_norm=release.batch_norm,
+    )
+    return SplitGradient(backbone=backbone, head=head)
+
+
+def _parts(
+    model: nn.Module, params: Params, shape: tuple[int, ...], *, trained: Params | None = None
+) -> tuple[Backbone, nn.Module, set[str]]:
+    """What is before the first fully connected layer, or the first `trained` one, the network from it on, and the names
+    of its weights."""
+    if len(shape) != 3:
+        message = f"`release` must be of images (channels, height, width) to split its model, got {shape}"
         raise BadInput(message, code="shape-mismatch", argument="release")
-    parts = split_at_first_linear(release.model, release.shape)
+    parts = split_at_first_linear(model, shape, trained=trained)
     if isinstance(parts, Unsupported):
         message = f"the `model` cannot be split at its first fully connected layer: {parts.reason}"
         raise BadInput(message, code="unsupported-model", argument="release")
@@ -51,25 +97,18 @@ def split_release(release: KnowsFinal) -> SplitRelease:
         message = f"the `model` cannot be split at its first fully connected layer: both parts use `{shared[0]}`"
         raise BadInput(message, code="unsupported-model", argument="release")
     backbone = Backbone(
-        name=f"convolutions of {type(release.model).__name__}",
+        name=f"first layers of {type(model).__name__}",
         model=before,
-        params={name: p for name, p in release.final.items() if name in names[0]},
-        shape=tuple(release.shape),
+        params={name: p for name, p in params.items() if name in names[0]},
+        shape=tuple(shape),
     )
-    head = WeightsOnly(
-        model=after,
-        final={name: p for name, p in release.final.items() if name in names[1]},
-        shape=(backbone.width,),
-        bounds=_bounds(release),
-        num_classes=release.num_classes,
-    )
-    return SplitRelease(backbone=backbone, head=head)
+    return backbone, after, names[1]
 
 
-def _bounds(release: KnowsFinal) -> Bounds:
+def _bounds(model: nn.Module, shape: tuple[int, ...]) -> Bounds:
     """The box of features: what the last activation puts out, which pooling leaves as it is; without one all numbers,
     as where what is before the layer is not recognised."""
-    first = first_linear(release.model, release.shape)
+    first = first_linear(model, shape)
     for operation in reversed(() if isinstance(first, Unsupported) else first.before):
         if isinstance(operation, Activation):
             return _RANGES.get(type(operation.module), (-inf, inf))

@@ -112,8 +112,22 @@ class KnowsUpdate(Protocol):
     @property
     def loss(self) -> Loss: ...
 
+    @property
+    def batch_norm(self) -> Literal["frozen", "training"]:
+        """The mode of the client's BatchNorm: by the statistics of `at`, or by those of each batch."""
+        ...
+
+    @property
+    def statistics(self) -> Params | None:
+        """The running statistics of BatchNorm after the client's training; None: it sent none."""
+        ...
+
     def simulate(self, x: Tensor, labels: Tensor) -> Params:
         """What a client with the records `x` would send, differentiable with respect to them."""
+        ...
+
+    def simulate_with_statistics(self, x: Tensor, labels: Tensor) -> tuple[Params, Params]:
+        """The same, and the running statistics of BatchNorm in training mode; none where it is frozen."""
         ...
 
 

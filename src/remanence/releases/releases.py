@@ -4,17 +4,20 @@
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import ClassVar, Literal, TypeAlias, final
 
 from torch import Tensor, nn
 
 from remanence.bounds import UNIT, Bounds
-from remanence.engine import loss_gradient
+from remanence.engine import GenericEngine, batch_gradient
 from remanence.errors import BadInput, check_min
+from remanence.models import running_statistics
 from remanence.releases.defenses import Defense
 from remanence.training.losses import Loss
 from remanence.training.training import Training
 from remanence.types import Data, Params
+
+BatchNormMode: TypeAlias = Literal["frozen", "training"]
 
 
 @final
@@ -126,20 +129,54 @@ class Gradient:
     withholds: ClassVar[str] = "the records of the batch"
     model: nn.Module
     at: Params
-    gradient: Params
+    gradient: Params  # without those of parameters that the client keeps frozen or to itself
     labels: Tensor | None
     batch_size: int | None
     shape: tuple[int, ...]
     bounds: Bounds = UNIT
     loss: Loss
     defenses: tuple[Defense, ...] = ()
+    batch_norm: BatchNormMode = "frozen"  # of the client's network; in training mode batches have their own statistics
+    statistics: Params | None = None  # running means and variances after the batch; None: not sent, or frozen
+
+    def __post_init__(self) -> None:
+        check_statistics(self.model, self.at, self.batch_norm, self.statistics)
 
     @property
     def sent(self) -> Params:
         return self.gradient
 
     def simulate(self, x: Tensor, labels: Tensor) -> Params:
-        ours = loss_gradient(self.model, self.at, x, labels, loss=self.loss)
+        return self.simulate_with_statistics(x, labels)[0]
+
+    def simulate_with_statistics(self, x: Tensor, labels: Tensor) -> tuple[Params, Params]:
+        """The gradient that a client with the records `x` would send, and its running statistics."""
+        names, statistics = tuple(self.gradient), dict[str, Tensor]()
+        if self.batch_norm == "training":
+            ours, statistics = batch_gradient(self.model, self.at, x, labels, loss=self.loss, names=names)
+        else:
+            ours = GenericEngine(model=self.model, loss=self.loss, names=names).gradient(self.at, x, labels)
         for defense in self.defenses:
             ours = defense.imitate(ours, self.gradient)
-        return ours
+        return ours, statistics
+
+
+def check_statistics(model: nn.Module, at: Params, batch_norm: BatchNormMode, statistics: Params | None) -> None:
+    """Refuse a mode of BatchNorm that there is not, and statistics that the client cannot have sent."""
+    if batch_norm not in ("frozen", "training"):
+        message = f"`batch_norm` must be `frozen` or `training`, got {batch_norm!r}"
+        raise BadInput(message, code="unknown-name", argument="batch_norm")
+    names = running_statistics(model)
+    if batch_norm == "training" and (missing := [name for name in names if name not in at]):
+        message = f"`at` must hold the running statistics of BatchNorm, and lacks `{missing[0]}`: give the state dict"
+        raise BadInput(message, code="shape-mismatch", argument="at")
+    if statistics is None:
+        return
+    if batch_norm == "frozen":
+        message = "`statistics` come with `batch_norm='training'`: frozen ones are those of `at`, leave them out"
+        raise BadInput(message, code="conflict", argument="statistics")
+    expected = {name: tuple(at[name].shape) for name in names}
+    if (got := {name: tuple(s.shape) for name, s in statistics.items()}) != expected:
+        odd = next(name for name in (*expected, *got) if expected.get(name) != got.get(name))
+        message = f"`statistics` must be the running means and variances of the model, and differ in `{odd}`"
+        raise BadInput(message, code="shape-mismatch", argument="statistics")

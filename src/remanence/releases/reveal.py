@@ -13,13 +13,15 @@ import torch
 from torch import nn
 
 from remanence.bounds import Bounds
-from remanence.engine import GenericEngine, train
+from remanence.engine import GenericEngine, batch_gradient, train
 from remanence.errors import BadInput
+from remanence.models import running_statistics
 from remanence.releases.defenses import Defense, defended
-from remanence.releases.federated_averaging import LocalUpdate, local_delta
+from remanence.releases.federated_averaging import LocalUpdate, local_delta, mean_of
 from remanence.releases.releases import (
     AllButOne,
     AllButOneUnknownInit,
+    BatchNormMode,
     BeforeAndAfter,
     FineTuned,
     FineTunedUnknownRecipe,
@@ -142,17 +144,39 @@ def _check_one(victim: Victim) -> None:
         )
 
 
-def gradient_at_initial(victim: Victim, *, defenses: tuple[Defense, ...] = (), seed: int = 0) -> Case[Gradient]:
-    """Release the first update of a federated round: the gradient of the private batch at the initial weights."""
-    return _gradient_at(victim, victim.initial, defenses, seed)
+def gradient_at_initial(
+    victim: Victim,
+    *,
+    defenses: tuple[Defense, ...] = (),
+    batch_norm: BatchNormMode = "frozen",
+    statistics: bool = False,
+    seed: int = 0,
+) -> Case[Gradient]:
+    """Release the first update of a federated round: the gradient of the private batch at the initial weights, and
+    `statistics` of BatchNorm where it is in training mode and the client sends them."""
+    return _gradient_at(victim, victim.initial, defenses, batch_norm, statistics, seed)
 
 
-def gradient_at_final(victim: Victim, *, defenses: tuple[Defense, ...] = (), seed: int = 0) -> Case[Gradient]:
-    """Release a late update: the gradient of the private batch at the trained weights."""
-    return _gradient_at(victim, victim.final, defenses, seed)
+def gradient_at_final(
+    victim: Victim,
+    *,
+    defenses: tuple[Defense, ...] = (),
+    batch_norm: BatchNormMode = "frozen",
+    statistics: bool = False,
+    seed: int = 0,
+) -> Case[Gradient]:
+    """Release a late update: what `gradient_at_initial` does at the trained weights."""
+    return _gradient_at(victim, victim.final, defenses, batch_norm, statistics, seed)
 
 
-def _gradient_at(victim: Victim, at: Params, defenses: tuple[Defense, ...], seed: int) -> Case[Gradient]:
+def _gradient_at(
+    victim: Victim,
+    at: Params,
+    defenses: tuple[Defense, ...],
+    batch_norm: BatchNormMode,
+    statistics: bool,
+    seed: int,
+) -> Case[Gradient]:
     batch, privacy = victim.private, victim.training.privacy
     if privacy and (privacy.noise or privacy.sample_rate < 1):
         raise BadInput(
@@ -168,8 +192,15 @@ def _gradient_at(victim: Victim, at: Params, defenses: tuple[Defense, ...], seed
             code="unsupported-training",
             argument="clip",
         )
-    engine = GenericEngine(model=victim.model, loss=victim.training.loss, privacy=victim.training.privacy)
-    computed = engine.gradient(at, batch.x, batch.y)
+    model, loss = victim.model, victim.training.loss
+    if batch_norm == "training":
+        if privacy:
+            message = "`privacy` must be None where `batch_norm` is `training`: records have no gradients of their own"
+            raise BadInput(message, code="unsupported-training", argument="privacy")
+        computed, buffers = batch_gradient(model, at, batch.x, batch.y, loss=loss)
+    else:
+        engine = GenericEngine(model=model, loss=loss, privacy=privacy)
+        computed, buffers = engine.gradient(at, batch.x, batch.y), {}
     release = Gradient(
         model=victim.model,
         at=at,
@@ -178,8 +209,12 @@ def _gradient_at(victim: Victim, at: Params, defenses: tuple[Defense, ...], seed
         batch_size=len(batch),
         shape=batch.shape,
         bounds=batch.bounds,
-        loss=victim.training.loss,
+        loss=loss,
         defenses=defenses,
+        batch_norm=batch_norm,
+        statistics={name: buffers[name] for name in running_statistics(model) if name in buffers}
+        if statistics
+        else None,
     )
     return Case(release=release, truth=batch)
 
@@ -195,26 +230,31 @@ def local_update(
     clients: int = 1,
     names: Sequence[str] | None = None,
     defenses: tuple[Defense, ...] = (),
+    batch_norm: BatchNormMode = "frozen",
+    statistics: bool = False,
     seed: int = 0,
 ) -> Case[LocalUpdate]:
     """Release a round of federated averaging: clients train on equal parts of the private batch, from the initial
-    weights, apply their defenses, and the mean of their updates is released. `names` are the parameters that they
-    train, all by default. `seed` shuffles mini-batches."""
+    weights, apply their defenses, and the mean of their updates is released, with that of the `statistics` of BatchNorm
+    in training mode where they send them. `names` are the parameters that they train, all by default. `seed` shuffles
+    mini-batches."""
     batch, training, size = victim.private, victim.training, len(victim.private) // clients
     names = [name for name, _ in victim.model.named_parameters()] if names is None else names
-    updates = list[Params]()
+    updates, running = list[Params](), list[Params]()
     for client in range(clients):
         part = batch.take(slice(client * size, (client + 1) * size))
         client_seed = derive_seed(seed, "client", _digest(part))
         batches = (
             b if b is None else b.to(part.x.device) for b in training.batches(size, derive_seed(client_seed, "batches"))
         )
-        delta = local_delta(training, victim.model, victim.initial, part.x, part.y, names=names, batches=batches)
+        given = training, victim.model, victim.initial, part.x, part.y
+        delta, after = local_delta(*given, names=names, batches=batches, batch_norm=batch_norm)
         updates.append(defended(delta, defenses, seed=client_seed))
+        running.append(after)
     release = LocalUpdate(
         model=victim.model,
         at=victim.initial,
-        update={name: torch.stack([each[name] for each in updates]).mean(0) for name in names},
+        update=mean_of(updates),
         labels=None,
         batch_size=len(batch),
         shape=batch.shape,
@@ -222,5 +262,7 @@ def local_update(
         training=training,
         clients=clients,
         defenses=defenses,
+        batch_norm=batch_norm,
+        statistics=mean_of(running) if statistics else None,
     )
     return Case(release=release, truth=batch)

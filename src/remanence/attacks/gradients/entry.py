@@ -2,6 +2,8 @@
 
 from math import prod
 
+from torch.nn.modules.batchnorm import _BatchNorm
+
 from remanence.errors import BadInput
 from remanence.models.normalisation import InputNormalisation
 from remanence.models.operations import Linear, describe
@@ -20,6 +22,12 @@ def entry_layer(release: KnowsGradient, *, by: str) -> tuple[Linear, InputNormal
             f"{why}: use GradientMatching"
         )
         raise BadInput(message, code="unsupported-model", argument="release")
+    if release.batch_norm == "training" and any(isinstance(each, _BatchNorm) for each in release.model.modules()):
+        message = (
+            f"{by} needs gradients that are sums over records, and BatchNorm in training mode makes that of each "
+            "record depend on the others: use GradientMatching"
+        )
+        raise BadInput(message, code="unsupported-training", argument="release")
     if first.layer.weight not in release.gradient:
         message = f"{by} reads the gradient of `{first.layer.path}`, which was frozen: use GradientMatching"
         raise BadInput(message, code="unsupported-training", argument="release")

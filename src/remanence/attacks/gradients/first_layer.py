@@ -9,7 +9,8 @@ record only. Fowl et al., "Robbing the Fed" (ICLR 2022), and Boenisch et al., "W
 Ours: which quotients are records is decided without the truth. The weights give the error d_j(x) of a record x alone at
 neuron j for each class, and the gradient of the bias must be that number. The gradient of a record that was found is
 subtracted, and neurons that it shared with one other record give the other. Where that ends, the gradient of the
-remaining records is factorised into records and errors by the zeros of the errors (`sparse_columns`).
+remaining records is factorised into records and errors by the zeros of the errors (`sparse_columns`). Where the layer
+puts out logits, fewer records than classes follow from its gradient (`softmax_decoding`).
 """
 
 from collections.abc import Sequence
@@ -22,13 +23,16 @@ from torch.func import grad, vmap
 from torch.nn.functional import one_hot
 
 from remanence.attacks.gradients.entry import entry_layer
+from remanence.attacks.gradients.labels import infer_labels
+from remanence.attacks.gradients.softmax_decoding import decode_inputs
 from remanence.attacks.gradients.sparse_columns import ReluLayer, factorise
-from remanence.bounds import clamp, width, within
+from remanence.bounds import clamp, sample, width, within
 from remanence.errors import BadInput, NotEnoughKnowledge
 from remanence.models import apply
 from remanence.models.normalisation import InputNormalisation
 from remanence.models.structure import MLP, parse
 from remanence.releases import KnowsGradient, require
+from remanence.training import CrossEntropy
 from remanence.types import Params, Reconstruction
 
 _ROUNDING = 100  # units in the last place: the error of a gradient relative to the terms that it is a sum of
@@ -38,6 +42,7 @@ _SAME = 1e-2  # relative distance of two estimates of one record
 _EXPLAINED = 1e-3  # relative difference of the errors that zeros and the weights give
 _NOISY, _OVERSAMPLED = 2e-5, 8  # relative noise above which a verified quotient is not exact; to estimate it
 _FAR = 0.3  # outside the box of the records: no starting point
+_NOISE = 256  # random records with which labels are inferred
 _MAX_ROWS, _CHUNK = 2048, 128  # tested, the clearest first; at once
 
 
@@ -54,11 +59,11 @@ class FirstLayer:
         require(release, KnowsGradient, by=type(self).__name__)
         layer = _Layer.from_release(release)
         total = residual = _Rows.from_release(release, layer)
-        certain = list[_Record]()
-        if self.factorising and total.noise(layer.batch_size) > _NOISY:  # what is verified by rounding is not exact
-            found = _factorised(layer, total, layer.batch_size, seed)
+        certain = _before_logits(layer, total, seed) if self.factorising else []
+        if not certain and self.factorising and total.noise(layer.batch_size) > _NOISY:
+            found = _factorised(layer, total, layer.batch_size, seed)  # what is verified by rounding is not exact
             certain = found if len(found) == layer.batch_size else []
-            residual = total.without(certain)
+        residual = total.without(certain)
         while (remaining := layer.batch_size - len(certain)) > 0:
             found = _certain(layer, residual)
             if not found and self.factorising:
@@ -271,6 +276,24 @@ def _factorised(layer: _Layer, residual: _Rows, remaining: int, seed: int) -> li
         for i in range(len(x))
         if len(x) == remaining or away[i] < _EXPLAINED
     ]
+
+
+def _before_logits(layer: _Layer, residual: _Rows, seed: int) -> list[_Record]:
+    """All records, where the layer puts out logits under cross-entropy and they are fewer than the classes."""
+    structure, release = parse(layer.release.model, layer.release.shape), layer.release
+    linear = isinstance(structure, MLP) and len(structure.layers) == 1
+    if not linear or layer.batch_size == 1 or release.loss != CrossEntropy():
+        return []
+    labels = release.labels
+    if labels is None:
+        generator = torch.Generator().manual_seed(seed)
+        labels = infer_labels(release, sample(_NOISE, *release.shape, bounds=release.bounds, generator=generator))
+    weight, bias = (layer.at[f"{layer.name}.{kind}"] for kind in ("weight", "bias"))
+    gradient = torch.cat([residual.weight, residual.bias[:, None]], 1)
+    x = decode_inputs(gradient, weight, bias, labels, precision=layer.precision, seed=seed)
+    if x is None:
+        return []
+    return [_Record(x=each, label=y, errors=layer.error(each, y)) for each, y in zip(x, labels, strict=True)]
 
 
 def _relu_layer(layer: _Layer) -> ReluLayer | None:

@@ -8,9 +8,9 @@ Label Leakage from Gradients in Federated Learning" (PoPETs 2022), counts.
 import torch
 from torch import Tensor
 
-from remanence.engine import loss_gradient
+from remanence.engine import batch_gradient, loss_gradient
 from remanence.errors import NotEnoughKnowledge
-from remanence.models import apply
+from remanence.models import apply, apply_to_batch
 from remanence.releases import KnowsGradient, KnowsUpdate
 from remanence.training import CrossEntropy
 
@@ -35,7 +35,7 @@ def infer_labels(release: KnowsUpdate, looks_like: Tensor) -> Tensor:
         )
         raise NotEnoughKnowledge(message, code="not-enough-knowledge", argument="labels")
     looks_like = looks_like.to(bias)
-    softmax = apply(release.model, release.at, looks_like).softmax(dim=-1).mean(dim=0)
+    softmax = _logits(release, looks_like).softmax(dim=-1).mean(dim=0)
     certain = bias.argsort()[: int((bias < 0).sum())][: release.batch_size]
     counts = _counts(softmax - bias, certain, release.batch_size)
     if not isinstance(release, KnowsGradient):
@@ -44,6 +44,13 @@ def infer_labels(release: KnowsUpdate, looks_like: Tensor) -> Tensor:
         ratio = _defense_ratio(release, last, looks_like, _labels(counts))
         counts = _counts(softmax - bias / ratio, certain, release.batch_size)
     return _labels(counts)
+
+
+def _logits(release: KnowsUpdate, x: Tensor) -> Tensor:
+    """As the client's network computes them: with BatchNorm in training mode by the statistics of these records."""
+    if release.batch_norm == "training":
+        return apply_to_batch(release.model, release.at, x)[0]
+    return apply(release.model, release.at, x)
 
 
 def _counts(fractions: Tensor, certain: Tensor, batch_size: int) -> Tensor:
@@ -60,8 +67,10 @@ def _defense_ratio(release: KnowsGradient, last: str, looks_like: Tensor, labels
     count = min(len(looks_like), len(labels))
     x, labels = looks_like[:count], labels[:count]
     defended = release.simulate(x, labels)[last]
-    plain = loss_gradient(release.model, release.at, x, labels, loss=release.loss)[last]
-    ratio: Tensor = defended.norm() / (plain * (defended != 0)).norm()
+    given = release.model, release.at, x, labels
+    by_batch = release.batch_norm == "training"
+    plain = batch_gradient(*given, loss=release.loss)[0] if by_batch else loss_gradient(*given, loss=release.loss)
+    ratio: Tensor = defended.norm() / (plain[last] * (defended != 0)).norm()
     return ratio.nan_to_num(nan=1.0)
 
 

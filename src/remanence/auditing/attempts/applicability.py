@@ -38,6 +38,7 @@ from remanence.attacks import (
 from remanence.auditing.attempts.refusals import missing_knowledge, refusal_words
 from remanence.auditing.attempts.settings import (
     conv_stationarity,
+    gradient_matching,
     kkt,
     newton_step,
     outputs,
@@ -106,7 +107,7 @@ _KINDS = (  # cheapest first, as far as that can be said without a release
     _Kind(attack=Differencing, needs=KnowsFixed, knowledge=OTHERS, settings=lambda release, n: Differencing()),
     _Kind(attack=GLM, needs=KnowsFixed, knowledge=OTHERS, settings=lambda release, n: GLM()),
     _Kind(attack=NewtonStep, needs=KnowsVersions, knowledge=VERSIONS, settings=newton_step),
-    _Kind(attack=GradientMatching, needs=KnowsUpdate, knowledge=UPDATE, settings=lambda release, n: GradientMatching()),
+    _Kind(attack=GradientMatching, needs=KnowsUpdate, knowledge=UPDATE, settings=gradient_matching),
     _Kind(attack=Stationarity, needs=KnowsFinal, knowledge=WEIGHTS, settings=stationarity),
     _Kind(attack=ConvStationarity, needs=KnowsFinal, knowledge=WEIGHTS, settings=conv_stationarity),
     _Kind(attack=KKT, needs=KnowsFinal, knowledge=WEIGHTS, settings=kkt),
@@ -178,8 +179,12 @@ def _prepared(kind: _Kind, release: Any, n: int) -> Applicability:
         return _refused(kind, missing, knowledge)
     if kind.attack in _SIMULATING:
         shown, weaker = _in_evaluation(shown)
+        left_out = [weaker]
+        if getattr(release, "batch_norm", None) == "training":
+            left_out.append("BatchNorm, which was in training mode, is simulated frozen")
         if getattr(release, "defenses", ()):
-            weaker = "; ".join(filter(None, (weaker, "the client's defenses are not simulated")))
+            left_out.append("the client's defenses are not simulated")
+        weaker = "; ".join(filter(None, left_out)) or None
     try:
         require(shown, kind.needs, by=name)
         if n * prod(release.shape) > _MAX_UNKNOWNS:
@@ -269,4 +274,5 @@ def _as_gradient(release: LocalUpdate) -> Gradient:
         shape=release.shape,
         bounds=release.bounds,
         loss=release.loss,
+        batch_norm=release.batch_norm,
     )

@@ -6,7 +6,7 @@
 Neither framework is needed, and nothing is unpickled.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,8 @@ def load_dump(path: Path, expected: Mapping[str, Tensor], notes: list[str], *, b
     if odd := [name for name, array in arrays.items() if not _is_number(array.dtype)]:
         message = f"{str(path)!r} must hold arrays of numbers, `{printable(odd[0], 60)}` is not one: dump the weights"
         raise BadModelFile(message, code="wrong-type", argument="path")
-    named = _named(path, {name: _tensor(array) for name, array in arrays.items()}, expected, notes)
+    tensors = {name: _tensor(array) for name, array in arrays.items()}
+    named = _named(path, tensors, expected, notes, partial=before is not None)
     for name, tensor in named.items():
         if not bool(tensor.isfinite().all()):
             message = f"{str(path)!r} has NaN or infinite values in `{name}`: the training diverged"
@@ -54,7 +55,12 @@ def load_dump(path: Path, expected: Mapping[str, Tensor], notes: list[str], *, b
     return {name: before[name] + difference.to(before[name]) for name, difference in (missing | named).items()}
 
 
-def _named(path: Path, arrays: Params, expected: Mapping[str, Tensor], notes: list[str]) -> Params:
+def sent_of(held: Mapping[str, Tensor], sent: Container[str]) -> Mapping[str, Tensor]:
+    """Those tensors of a model that a client sent; all where it sent none."""
+    return {name: tensor for name, tensor in held.items() if name in sent} or held
+
+
+def _named(path: Path, arrays: Params, expected: Mapping[str, Tensor], notes: list[str], *, partial: bool) -> Params:
     """The arrays by the names of the model: their own names, or those of the state dict in its order."""
     held = {name: w for name, w in expected.items() if not name.endswith(_COUNTERS)}
     if arrays and set(arrays) == {f"arr_{i}" for i in range(len(arrays))}:
@@ -72,7 +78,7 @@ def _named(path: Path, arrays: Params, expected: Mapping[str, Tensor], notes: li
     arrays = {name: array for name, array in arrays.items() if not name.endswith(_COUNTERS)}
     arrays = {name: _shaped(array, held.get(name)) for name, array in arrays.items()}
     try:
-        check_same_tensors(descriptions(arrays), held)
+        check_same_tensors(descriptions(arrays), sent_of(held, arrays) if partial else held)
     except BadModelFile as error:
         raise BadModelFile(f"cannot use {str(path)!r}: {error}", code=error.code, argument="path") from None
     return arrays

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from remanence.bounds import UNIT, Bounds, sample
 from remanence.engine import loss_gradient, updated_names
 from remanence.errors import BadInput
-from remanence.models import apply
+from remanence.models import apply, running_statistics
 from remanence.releases import Gradient, LocalUpdate
 from remanence.search import balanced
 from remanence.training import CrossEntropy, Logistic, Loss, Training
@@ -47,25 +47,28 @@ def update_release(
     num_classes: int,
     bounds: Bounds = UNIT,
 ) -> UpdateRelease:
-    """The release of a client that trained on `batch_size` records; `training` is None where it is not known."""
+    """The release of a client that trained on `batch_size` records; `training` is None where it is not known. What is
+    not in `after` was not sent: a client may train a head or adapters alone."""
+    after = before | after
     _check_weights(model, before, after)
     update = {name: after[name] - before[name] for name in updated_names(model, before, after)}
     if not update:
         message = "the weights before and after are the same: the client sent nothing, give those of another round"
         raise BadInput(message, code="conflict", argument="after")
-    reasons = _statistics(model, before, after)
+    statistics = _statistics(model, before, after)
     common = {"model": model, "at": before, "labels": labels, "batch_size": batch_size}
-    common |= {"shape": shape, "bounds": bounds}
+    common |= {"shape": shape, "bounds": bounds, "batch_norm": "frozen" if statistics is None else "training"}
     if training is not None:
         with suppress(BadInput):  # the class says which trainings can be simulated
-            simulated = LocalUpdate(**common, update=update, training=training)  # type: ignore[arg-type]
-            return UpdateRelease(release=simulated, weaker="; ".join(reasons) or None)
+            known = {"update": update, "training": training, "statistics": statistics}
+            return UpdateRelease(release=LocalUpdate(**common, **known), weaker=None)  # type: ignore[arg-type]
     loss = _loss(model, before, shape) if training is None else training.loss
     length = _typical_length(model, before, list(update), shape, num_classes, loss, bounds)
     factor = length / float(torch.stack([u.norm() for u in update.values()]).norm())
     gradient = {name: -factor * u for name, u in update.items()}
     release = Gradient(**common, gradient=gradient, loss=loss)  # type: ignore[arg-type]
-    return UpdateRelease(release=release, weaker="; ".join([_reason(training), *reasons]))
+    unused = [] if statistics is None else ["BatchNorm's statistics are those of many batches, and are not compared"]
+    return UpdateRelease(release=release, weaker="; ".join([_reason(training), *unused]))
 
 
 def _check_weights(model: nn.Module, before: Params, after: Params) -> None:
@@ -80,12 +83,13 @@ def _check_weights(model: nn.Module, before: Params, after: Params) -> None:
                 raise BadInput(message, code="not-finite", argument=argument)
 
 
-def _statistics(model: nn.Module, before: Params, after: Params) -> list[str]:
-    """What is to be said of buffers that the client changed too."""
-    held = [name for name, b in model.named_buffers() if b.is_floating_point() and name in before and name in after]
-    if not any(not torch.equal(before[name], after[name]) for name in held):
-        return []
-    return ["the client's BatchNorm statistics changed, and are taken to be those before its training"]
+def _statistics(model: nn.Module, before: Params, after: Params) -> Params | None:
+    """The running statistics of BatchNorm that the client sent; None where they did not change: it was frozen."""
+    names = running_statistics(model)
+    if not all(name in before and name in after for name in names):
+        return None
+    changed = any(not torch.equal(before[name], after[name]) for name in names)
+    return {name: after[name] for name in names} if changed else None
 
 
 def _reason(training: Training | None) -> str:

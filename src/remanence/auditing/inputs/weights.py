@@ -15,8 +15,8 @@ from typing import TypeAlias, TypeVar, final
 import torch
 from torch import Tensor, nn
 
-from remanence.auditing.inputs.dumps import load_dump
-from remanence.errors import BadModelFile
+from remanence.auditing.inputs.dumps import load_dump, sent_of
+from remanence.errors import BadModelFile, listed
 from remanence.releases._views import View
 from remanence.releases.loading import check_same_tensors, descriptions, load_checkpoint
 from remanence.types import Params
@@ -45,14 +45,19 @@ def load_release_weights(
 ) -> ReleaseWeights:
     """The weights in `path` for `model`: safetensors, a state dict of torch or a checkpoint that holds one, shards with
     their index, a folder with one of these, or the .npz of a federated client. Floats come in float32, or in float64
-    where all are. A client's .npz may hold differences, to which the weights `before` are added."""
+    where all are. What a client sends, given the weights `before`, may be a part of them, such as a head or adapters:
+    the others are those before; and its .npz may hold differences."""
     expected, notes, file = model.state_dict(), list[str](), _file_in(Path(path))
     if file.suffix == ".npz":
         params = load_dump(file, expected, notes, before=before)
     elif file.name.endswith(".index.json"):
         params = _from_shards(file, expected, notes)
     else:
-        params = _from_file(file, expected, notes)
+        params = _from_file(file, expected, notes, partial=before is not None)
+    absent = [name for name in expected if name not in params and not name.endswith(_COUNTERS)]
+    if before is not None and absent:
+        notes.append(f"The file lacks {len(absent)} tensors, which are taken to be those before: {listed(absent)}.")
+        params = before | params
     counters = {name: torch.zeros((), dtype=p.dtype) for name, p in expected.items() if name.endswith(_COUNTERS)}
     params = {name: (counters | params)[name] for name in expected}
     return ReleaseWeights(params=_in_single_precision(params, notes), notes=tuple(notes))
@@ -73,9 +78,9 @@ def _file_in(path: Path) -> Path:
     raise BadModelFile(message, code="missing-file", argument="path")
 
 
-def _from_file(file: Path, expected: Mapping[str, Tensor], notes: list[str]) -> Params:
+def _from_file(file: Path, expected: Mapping[str, Tensor], notes: list[str], *, partial: bool) -> Params:
     try:
-        return load_checkpoint(file, choose=lambda dicts: _chosen(dicts, expected, notes))
+        return load_checkpoint(file, choose=lambda dicts: _chosen(dicts, expected, notes, partial=partial))
     except BadModelFile as error:
         if error.code != "shape-mismatch" or not (part := re.search(r"-0*(\d+)-of-0*(\d+)\.", file.name)):
             raise
@@ -117,8 +122,11 @@ def _shards(index: Path) -> list[str]:
     return sorted(names)
 
 
-def _chosen(dicts: Dicts[T], expected: Mapping[str, Tensor], notes: list[str]) -> dict[str, T]:
-    """The tensors of the dict that has those of the model, under the model's names; `notes` gets what was left out.
+def _chosen(
+    dicts: Dicts[T], expected: Mapping[str, Tensor], notes: list[str], *, partial: bool = False
+) -> dict[str, T]:
+    """The tensors of the dict that has those of the model, or with `partial` some of them, under the model's names;
+    `notes` gets what was left out.
 
     Where none has them all, the dict that comes nearest is refused with what is missing in it.
     """
@@ -133,7 +141,7 @@ def _chosen(dicts: Dicts[T], expected: Mapping[str, Tensor], notes: list[str]) -
     chosen = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
     chosen = {name: value for name, value in chosen.items() if not name.endswith(_COUNTERS)}
     held = {name: p for name, p in expected.items() if not name.endswith(_COUNTERS)}
-    check_same_tensors(descriptions(chosen), held)
+    check_same_tensors(descriptions(chosen), sent_of(held, chosen) if partial else held)
     if keys:
         notes.append(f"The weights are those under `{keys}` in the file.")
     if prefix:

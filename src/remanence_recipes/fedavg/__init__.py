@@ -1,0 +1,1 @@
+"""Clients of federated averaging as they send: local training, means over clients, convolutions, BatchNorm."""
