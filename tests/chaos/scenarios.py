@@ -154,7 +154,15 @@ SCENARIOS: Mapping[str, Scenario] = {
     for each in (
         Scenario(
             name="run, searches",
-            command=("run", "tian2025.mlp_100", "--scale", "smoke", "--experiment", "MLP, 10 images", *_RUN),
+            command=(
+                "run",
+                "tian2025.mlp_100",
+                "--scale",
+                "smoke",
+                "--experiment",
+                "MLP, 10 images, image scales",
+                *_RUN,
+            ),
             kills=SIGNALS,
         ),
         Scenario(name="run, shadow models", command=("run", "bank", *_RUN), kills=SIGNALS),
