@@ -105,7 +105,11 @@ def audit(
         release, private, others, seed=derive_seed(seed, "evidence"), seconds=_EVIDENCE * budget
     )
     asked = applicable(release, records=len(private), attacks=attacks, seed=seed)
-    running = [f"{each.name} ({minutes(each.seconds)})" for each in asked if each.seconds is not None]
+    running = [
+        each.name if each.seconds is None else f"{each.name} ({minutes(each.seconds)})"
+        for each in asked
+        if each.status != "refused"
+    ]
     say(f"attacks that apply: {', '.join(running) or 'none'}; budget {minutes(budget)}")
     steps = Steps(store)
     tried = []
