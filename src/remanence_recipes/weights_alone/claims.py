@@ -5,7 +5,8 @@ claims are orderings.
 """
 
 from remanence.reproduction import AboveChance, Contradiction, Exceeds, LowerBound, Paper, PaperClaim, UpperBound
-from remanence_recipes.buzaglo2023.published_scores import ABOVE, LISTED, PUBLISHED
+from remanence_recipes.buzaglo2023.published import SQUARED
+from remanence_recipes.buzaglo2023.published_scores import ABOVE, BEST_SSIM, LISTED, PUBLISHED, ROWS, THIRTIETH
 from remanence_recipes.claims import measures, number, printed, quantities, quantity
 from remanence_recipes.weights_alone.evaluation import ACCURACY, FOUND
 
@@ -43,15 +44,17 @@ HAIM = (
     PaperClaim(
         where="CIFAR-10 notebook, cell 4",
         text="The thirtieth best SSIM of them.",
-        printed=0.322,
-        recipe=AT_LENGTH,
+        criterion=number(0.322, AT_LENGTH, TWO, f"{THIRTIETH}, {PUBLISHED}", up=True),
+        unaffected_by=TWO_RUNS,
         minutes=21,
     ),
     PaperClaim(
         where="CIFAR-10 notebook, cell 6",
-        text="Rows of the first layer in place of reconstructions: images with SSIM above 0.4.",
-        printed=4,
-        recipe=AT_LENGTH,
+        text="Rows of the first layer in place of reconstructions: fewer images with SSIM above 0.4 (4 are printed).",
+        criterion=Exceeds(
+            larger=(quantity(AT_LENGTH, TWO, COUNT),), smaller=(quantity(AT_LENGTH, TWO, f"{ABOVE}, {ROWS}"),)
+        ),
+        unaffected_by=TWO_RUNS,
         minutes=12,
     ),
     PaperClaim(
@@ -63,8 +66,11 @@ HAIM = (
     ),
     PaperClaim(
         where="section on margins",
-        text="The images on the margin are the ones that are reconstructed.",
-        recipe=AT_LENGTH,
+        text="The images on the margin are the ones that are reconstructed: rank correlation of SSIM and margin.",
+        criterion=UpperBound(
+            quantities=(quantity(AT_LENGTH, TWO, f"SSIM against the margin, {PUBLISHED}"),), bound=0.0
+        ),
+        unaffected_by=TWO_RUNS,
         minutes=21,
     ),
     PaperClaim(
@@ -77,9 +83,9 @@ HAIM = (
     PaperClaim(
         where="MNIST notebook",
         text="Odd and even digits: the best SSIM; that of rows of the first layer is 0.187.",
-        printed=0.239,
-        recipe="haim2022.mnist_binary",
-        minutes=12,
+        criterion=number(0.239, AT_LENGTH, "odd and even digits", f"{BEST_SSIM}, {PUBLISHED}", up=True),
+        unaffected_by=TWO_RUNS,
+        minutes=8,
     ),
     PaperClaim(
         where="MNIST",
@@ -218,9 +224,14 @@ BUZAGLO = (
     ),
     PaperClaim(
         where="footnote 1",
-        text="Multipliers as a² plus a smallest one work as the hinge does.",
-        recipe=AT_LENGTH,
-        minutes=12,
+        text="Multipliers as a² plus a smallest one work as the hinge does: at least half as many images are listed.",
+        criterion=Exceeds(
+            larger=(quantity(AT_LENGTH, SQUARED, f"{LISTED}, {PUBLISHED}"),),
+            smaller=(quantity(AT_LENGTH, TWO, f"{LISTED}, {PUBLISHED}"),),
+            factor=0.5,
+        ),
+        unaffected_by=TWO_RUNS,
+        minutes=9,
     ),
 )
 PAPERS = (
