@@ -91,8 +91,7 @@ CLAIMS = (
     PaperClaim(
         where="notebook, cell 9",
         text="Accuracy of the shadow models on held-out images, about 85 %.",
-        printed=0.85,
-        recipe="balle2022.notebook",
+        criterion=printed("balle2022.notebook", "accuracy", "test accuracy"),
         minutes=1,
     ),
     PaperClaim(
@@ -252,7 +251,10 @@ CLAIMS = (
     PaperClaim(
         where="section on activations",
         text="CIFAR-10 with ReLU: the error is larger than the nearest neighbour's.",
-        recipe="balle2022.cifar10",
+        criterion=LowerBound(
+            quantities=quantities("balle2022.cifar10", ["ReLU, the paper's reconstructor"], MSE),
+            bound=CIFAR10_NEIGHBOUR,
+        ),
         minutes=9,
     ),
 )
