@@ -113,7 +113,8 @@ def _choose(waiting: Sequence[_Waiting], minutes: Mapping[Key, float], limit: fl
         remaining -= cost(best.needs)
         chosen |= dict.fromkeys(sorted(best.needs))
         pool = [each for each in pool if not each.needs <= chosen.keys()]
-    for key in (key for each in waiting for key in sorted(each.needs | each.repeats)):
+    begun = sorted(pool, key=density, reverse=True)
+    for key in (key for each in (*begun, *waiting) for key in sorted(each.needs | each.repeats)):
         if key not in chosen and minutes[key] <= remaining:
             chosen[key] = None
             remaining -= minutes[key]

@@ -190,6 +190,7 @@ CLAIMS = (
     ),
     PaperClaim(
         where="figure 14, accuracy",
+        weight=2,
         text="Test accuracy under DP-GD rises with epsilon, between 25 and 45 %.",
         criterion=Increasing(
             quantities=quantities("balle2022.figure14_dp", ["epsilon 1", "epsilon 1e+06"], "test accuracy")
@@ -198,6 +199,7 @@ CLAIMS = (
     ),
     PaperClaim(
         where="figure 15",
+        weight=3,
         text="The error rises with the epochs of the released model.",
         criterion=Increasing(
             quantities=measures(
@@ -210,6 +212,7 @@ CLAIMS = (
     ),
     PaperClaim(
         where="figure 15",
+        weight=3,
         text="It jumps between 240 and 260 epochs, by a factor of two.",
         criterion=Exceeds(
             larger=measures("balle2022.figure15_cifar10", "snapshots", ["error, 260 epochs"]),
@@ -230,6 +233,7 @@ CLAIMS = (
     ),
     PaperClaim(
         where="tables IV to VII",
+        weight=3,
         text="CIFAR-10: one unknown image is reconstructed better than its nearest neighbour.",
         criterion=UpperBound(
             quantities=quantities("balle2022.cifar10", ["our reconstructor"], MSE),
@@ -240,6 +244,7 @@ CLAIMS = (
     ),
     PaperClaim(
         where="tables IV to VII",
+        weight=3,
         text="The same by the paper's transposed CNN with LPIPS and PatchGAN.",
         criterion=UpperBound(
             quantities=quantities("balle2022.cifar10", ["the paper's reconstructor"], MSE),

@@ -31,6 +31,7 @@ from remanence_recipes.weights_alone.evaluation import (
 from remanence_recipes.weights_alone.target import Target
 
 UNRELATED = "unrelated images"
+WRONG = "records on the wrong side"
 
 
 def best_of_classes(target: Target, seed: int, device: torch.device) -> Outcome:
@@ -105,9 +106,27 @@ def _margin_measures(name: str, attacked: Attacked, margin: Tensor, on_margin: f
         value=on_margin,
         meaning="fraction within 10 % of it",
     )
-    yield proportion(f"records on the wrong side, {name}", margin <= 0, meaning="fraction of the training records")
+    yield proportion(f"{WRONG}, {name}", margin <= 0, meaning="fraction of the training records")
     yield against_margin(name, margin, attacked.ours.scores.values[SSIM.name], seed)
     yield found(f"{FOUND}, {name}", attacked.ours.scores)
+
+
+def with_errors(targets: Sequence[Target], seed: int, device: torch.device) -> Outcome:
+    """What is found in the first victim of `targets` that misclassifies some of its training records, or in the last;
+    no other is attacked."""
+    for target in targets:
+        private, _ = (part.to(device) for part in target.split(seed))
+        (victim,) = target.victims([private], [seed])
+        wrong = run_preflight(victim).margins <= 0
+        if wrong.any():
+            break
+    scored = attack(target, seed, device).scored
+    return Outcome(
+        measures=(
+            proportion(WRONG, wrong, meaning=f"fraction of the training records, weight decay {target.decay:g}"),
+            *(found(f"{FOUND}, {name}", each.scores) for name, each in scored.items()),
+        )
+    )
 
 
 def threshold(target: Target, seed: int, device: torch.device) -> Outcome:

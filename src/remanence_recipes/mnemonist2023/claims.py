@@ -57,24 +57,28 @@ CLAIMS = (
     ),
     PaperClaim(
         where="table 3, RecoNN",
+        weight=3,
         text="Mean error (MAE + MSE) of RecoNN over the four runs.",
         criterion=printed(MANY, START, RELU),
         minutes=22,
     ),
     PaperClaim(
         where="table 3, Mnemonist-RecoNN",
+        weight=3,
         text="Mean error of Mnemonist-RecoNN over the four runs.",
         criterion=printed(MANY, START, SELECTED),
         minutes=22,
     ),
     PaperClaim(
         where="table 3, RecoNN",
+        weight=3,
         text="The same with the paper's 40,000 shadow models.",
         criterion=number(sum(TABLE_3[RELU]) / 4, WITH_ALL, labels(WITH_ALL, "run", ", RecoNN"), ERROR, up=False),
         minutes=9,
     ),
     PaperClaim(
         where="table 3, Mnemonist-RecoNN",
+        weight=3,
         text="The same with the paper's 40,000 shadow models.",
         criterion=number(
             sum(TABLE_3[SELECTED]) / 4, WITH_ALL, labels(WITH_ALL, "run", ", Mnemonist-RecoNN"), ERROR, up=False
@@ -83,6 +87,7 @@ CLAIMS = (
     ),
     PaperClaim(
         where="table 3, gain",
+        weight=3,
         text="Relative gain of Mnemonist-RecoNN: 14.8, 11.8, 19.6 and 11.9 %.",
         criterion=printed(MANY, START, GAIN),
         minutes=22,

@@ -4,10 +4,19 @@ Haim's numbers were read off pictures in the authors' notebooks. Buzaglo et al. 
 claims are orderings.
 """
 
-from remanence.reproduction import AboveChance, Contradiction, Exceeds, LowerBound, Paper, PaperClaim, UpperBound
+from remanence.reproduction import (
+    AboveChance,
+    Contradiction,
+    Exceeds,
+    Increasing,
+    LowerBound,
+    Paper,
+    PaperClaim,
+    UpperBound,
+)
 from remanence_recipes.buzaglo2023.published import SQUARED
 from remanence_recipes.buzaglo2023.published_scores import ABOVE, BEST_SSIM, LISTED, PUBLISHED, ROWS, THIRTIETH
-from remanence_recipes.claims import measures, number, printed, quantities, quantity
+from remanence_recipes.claims import labels, measures, number, printed, quantities, quantity
 from remanence_recipes.weights_alone.evaluation import ACCURACY, FOUND
 
 AT_LENGTH = "buzaglo2023.published"
@@ -16,7 +25,8 @@ TWO, TEN = (
 )
 COUNT = f"{ABOVE}, {PUBLISHED}"
 TWO_RUNS = ("restarts",)  # the claim is about the two published runs
-FIGURE_4 = "buzaglo2023.figure4_weight_decay"
+FIGURE_3, FIGURE_4 = "buzaglo2023.figure3_classes", "buzaglo2023.figure4_weight_decay"
+OF_EACH = labels(FIGURE_3, "", " of each")
 LOOKALIKES = Contradiction(
     says="A reconstruction with an SSIM above 0.4 to its nearest training image is good; such "
     "images are counted in all figures.",
@@ -29,6 +39,7 @@ LOOKALIKES = Contradiction(
 HAIM = (
     PaperClaim(
         where="CIFAR-10 notebook, cell 4",
+        weight=3,
         text="Two groups, 500 images, two runs pooled: images with SSIM above 0.4.",
         criterion=printed(AT_LENGTH, TWO, COUNT).within(0.25),  # a count of 17 has a standard deviation of 4
         unaffected_by=TWO_RUNS,
@@ -36,6 +47,7 @@ HAIM = (
     ),
     PaperClaim(
         where="CIFAR-10 notebook, cell 4",
+        weight=3,
         text="The best SSIM of them.",
         criterion=number(0.637, AT_LENGTH, TWO, f"best SSIM, {PUBLISHED}", up=True),
         unaffected_by=TWO_RUNS,
@@ -43,6 +55,7 @@ HAIM = (
     ),
     PaperClaim(
         where="CIFAR-10 notebook, cell 4",
+        weight=3,
         text="The thirtieth best SSIM of them.",
         criterion=number(0.322, AT_LENGTH, TWO, f"{THIRTIETH}, {PUBLISHED}", up=True),
         unaffected_by=TWO_RUNS,
@@ -59,6 +72,7 @@ HAIM = (
     ),
     PaperClaim(
         where="main claim",
+        weight=3,
         text="Training images of a binary classifier are reconstructed from its weights alone: images listed.",
         criterion=LowerBound(quantities=(quantity(AT_LENGTH, TWO, f"{LISTED}, {PUBLISHED}"),), bound=1.0),
         unaffected_by=TWO_RUNS,
@@ -112,6 +126,7 @@ BUZAGLO = (
     ),
     PaperClaim(
         where="figure 2",
+        weight=3,
         text="Ten classes leak more than two groups, of equally many images: images with SSIM above 0.4.",
         criterion=Exceeds(
             larger=(quantity(AT_LENGTH, TEN, COUNT),),
@@ -122,24 +137,25 @@ BUZAGLO = (
     ),
     PaperClaim(
         where="figure 3, classes",
+        weight=2,
         text="The more classes, the more is reconstructed.",
         criterion=AboveChance(
             quantity=quantity(
-                "buzaglo2023.figure3_classes",
-                "classes by records of each",
-                "difference of share found, 10 over 2 classes, KKT",
+                FIGURE_3, (*OF_EACH, "classes by records of each"), "difference of share found, 10 over 2 classes, KKT"
             )
         ),
         minutes=30,
     ),
     PaperClaim(
         where="figure 3, images",
+        weight=2,
         text="The more images of each class, the more of them are reconstructed.",
-        recipe="buzaglo2023.figure3_classes",
+        criterion=Increasing(quantities=quantities(FIGURE_3, OF_EACH, "records found, 10 classes, KKT")),
         minutes=30,
     ),
     PaperClaim(
         where="figure 4, C = 10",
+        weight=2,
         text="Weight decay from standard initial weights leaks more than small initial weights without it.",
         criterion=AboveChance(
             quantity=quantity(
@@ -161,11 +177,18 @@ BUZAGLO = (
     PaperClaim(
         where="figure 4, C = 2",
         text="The same ordering for two classes.",
-        recipe=FIGURE_4,
-        minutes=12,
+        criterion=AboveChance(
+            quantity=quantity(
+                FIGURE_4,
+                "weight decay over none, two classes",
+                "difference of share found, decay 0.003 over no decay, small first layer, KKT",
+            )
+        ),
+        minutes=9,
     ),
     PaperClaim(
         where="figure 5",
+        weight=2,
         text="With weight decay more images lie near the boundary, where they are reconstructed.",
         criterion=UpperBound(
             quantities=measures("buzaglo2023.figure5_margins", "margins", ["SSIM against the margin, decay 0.01"]),
@@ -176,11 +199,14 @@ BUZAGLO = (
     PaperClaim(
         where="section 5",
         text="It works where the training error is not zero.",
-        recipe=FIGURE_4,
-        minutes=12,
+        criterion=AboveChance(
+            quantity=quantity("buzaglo2023.figure5_margins", "training error above zero", f"{FOUND}, KKT")
+        ),
+        minutes=5,
     ),
     PaperClaim(
         where="figure 6",
+        weight=2,
         text="CIFAR-100, 5,000 images, width 10,000: a few dozen (of them, at least 24) are reconstructed.",
         criterion=LowerBound(
             quantities=quantities(
@@ -206,6 +232,7 @@ BUZAGLO = (
     ),
     PaperClaim(
         where="figure 8",
+        weight=2,
         text="The more classes, with 500 images in all, the more are reconstructed.",
         criterion=AboveChance(
             quantity=quantity(
