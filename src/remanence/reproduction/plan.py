@@ -169,18 +169,18 @@ def _experiments(each: Decided, archive: Archive) -> Iterator[list[Key]]:
 
 
 def _minutes(decided: Sequence[Decided], archive: Archive) -> dict[Key, float]:
-    """The minutes of each experiment, as in its results; of one without, its share of what a claim estimates."""
-    found: dict[Key, float] = {}
-    estimated: dict[Key, float] = {}
+    """The minutes of each experiment, as in its results; of one without, its share of what a claim estimates, or where
+    the others take all of that, as long as they."""
+    found, estimated, alike = dict[Key, float](), dict[Key, float](), dict[Key, float]()
     for each in decided:
-        keys = {key for of_quantity in _experiments(each, archive) for key in of_quantity}
-        known = {key: taken for key in keys if (taken := minutes_of(archive, *key)) is not None}
+        keys, estimate = {key for of_quantity in _experiments(each, archive) for key in of_quantity}, each.claim.minutes
+        known = {key: taken for key in keys if (taken := minutes_of(archive, *key, estimate=estimate)) is not None}
         found |= known
         for key in keys - known.keys():
-            share = (each.claim.minutes - sum(known.values())) / (len(keys) - len(known))
-            usual = sum(known.values()) / len(known) if known else 0.0
-            estimated[key] = max(share if share > 0 else usual, estimated.get(key, 0.0))
-    return estimated | found
+            share = (estimate - sum(known.values())) / (len(keys) - len(known))
+            alike[key] = sum(known.values()) / len(known) if known else 0.0
+            estimated |= {key: max(share, estimated.get(key, 0.0))} if share > 0 else {}
+    return alike | estimated | found
 
 
 def _is_short(each: Decided, archive: Archive) -> bool:
