@@ -113,8 +113,8 @@ def _choose(waiting: Sequence[_Waiting], minutes: Mapping[Key, float], limit: fl
         remaining -= cost(best.needs)
         chosen |= dict.fromkeys(sorted(best.needs))
         pool = [each for each in pool if not each.needs <= chosen.keys()]
-    begun = sorted(pool, key=density, reverse=True)
-    for key in (key for each in (*begun, *waiting) for key in sorted(each.needs | each.repeats)):
+    by_density = sorted(pool, key=density, reverse=True)
+    for key in (key for each in (*by_density, *waiting) for key in sorted(each.needs | each.repeats)):
         if key not in chosen and minutes[key] <= remaining:
             chosen[key] = None
             remaining -= minutes[key]
@@ -177,9 +177,9 @@ def _minutes(decided: Sequence[Decided], archive: Archive) -> dict[Key, float]:
         known = {key: taken for key in keys if (taken := minutes_of(archive, *key, estimate=estimate)) is not None}
         found |= known
         for key in keys - known.keys():
-            share = (estimate - sum(known.values())) / (len(keys) - len(known))
+            each_takes = (estimate - sum(known.values())) / (len(keys) - len(known))
             alike[key] = sum(known.values()) / len(known) if known else 0.0
-            estimated |= {key: max(share, estimated.get(key, 0.0))} if share > 0 else {}
+            estimated |= {key: max(each_takes, estimated.get(key, 0.0))} if each_takes > 0 else {}
     return alike | estimated | found
 
 

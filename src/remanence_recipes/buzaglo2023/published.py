@@ -83,8 +83,8 @@ def _experiment(published: "Published", *, label: str) -> Experiment:
     runs = f"the two published runs and {sampled} sampled ones" if sampled else "the two published runs"
     claims = [
         Claim(quantity=ACCURACY, higher_is_better=True, printed=printed, where="section 4, test accuracy")
-        for of, printed in ACCURACIES.items()
-        if of == kind
+        for name, printed in ACCURACIES.items()
+        if name == kind
     ]
     if kind == TWO:
         where = "the notebook of Haim et al. (2022) for CIFAR-10, two runs pooled, read off its picture"

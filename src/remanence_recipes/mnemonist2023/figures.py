@@ -48,7 +48,7 @@ AT_MEAN, RANDOM = "Mnemonist-RecoNN, rejected rows at the mean", "as many rows, 
 GAIN, WINS = "gain of Mnemonist-RecoNN", "starts in which it gains"
 SMALLEST, LARGEST = "smallest error, RecoNN, ReLU", "largest error, RecoNN, ReLU"
 BY_SIGMOID = "targets read better with sigmoid"
-STORES_MOST, STORES_LEAST = 0.9, 0.25  # fractions of the targets, section 5.2
+LARGE_FRACTION, SMALL_FRACTION = 0.9, 0.25  # fractions of the targets, section 5.2
 COEFFICIENTS = "coefficient, rows under 25 % stored minus over 90 %"
 AGREEMENT = "importance against storage"
 AGREEMENT_MEANING = (
@@ -298,7 +298,7 @@ def _importance(reconstructor: RecoNN, trial: Trial) -> Outcome:
 
 def _coefficients(coefficients: Tensor, stored: Tensor, seed: int) -> Iterator[Measure]:
     """Section 5.2: the coefficients (models, rows) of rows that store hardly any target, over those that store most."""
-    many, few = stored > STORES_MOST, stored < STORES_LEAST
+    many, few = stored > LARGE_FRACTION, stored < SMALL_FRACTION
     if many.any() and few.any():
         differences = coefficients[:, few].mean(1) - coefficients[:, many].mean(1)
         mean = bootstrap_mean(differences, seed=derive_seed(seed, COEFFICIENTS))
