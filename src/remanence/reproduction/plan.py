@@ -60,7 +60,7 @@ class _Waiting:
     name: str  # paper and place
     weight: float
     needs: frozenset[Key]
-    repeats: frozenset[Key]  # further repetitions, that make it surer
+    repeats: frozenset[Key]  # with the other repetitions, which make it surer
 
 
 def plan_runs(

@@ -91,7 +91,7 @@ CLAIMS = (
     PaperClaim(
         where="ResNet-18, 20 images",
         weight=3,
-        text="The same by SimuDy exactly as published.",
+        text="The same by SimuDy as published, but for when gradients are clipped.",
         criterion=printed("tian2025.resnet_published", "ResNet, 20 images, as published", SSIM),
         minutes=22,
     ),

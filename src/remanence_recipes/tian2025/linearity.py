@@ -173,7 +173,7 @@ def resnet_nonlinear(scale: Scale) -> Sequence[Experiment]:
 
 
 def resnet_published(scale: Scale) -> Sequence[Experiment]:
-    """20 images from that ResNet-18 by SimuDy exactly as published: see `mlp_published`.
+    """20 images from that ResNet-18 by SimuDy as published: see `mlp_published`.
 
     Gradients are clipped at ten times their mean norm; the authors' at 20, to 5, in the first quarter of the search.
     """

@@ -37,7 +37,7 @@ CHOSEN = tuned_on_truth("The settings of the search were chosen on true records 
 
 
 def resnet_learning_rate(scale: Scale) -> Sequence[Experiment]:
-    """SSIM and objective of SimuDy on ResNet-18 by the learning rate that it simulates: highest at the true one?"""
+    """SSIM of SimuDy on ResNet-18 by the learning rate that it simulates: is it highest at the true one?"""
     training, records = FINE_TUNING[scale], 20 if scale == "full" else 10
     attack = with_search(replace(DEEP, candidates=records), steps=STEPS[scale])
     return [
