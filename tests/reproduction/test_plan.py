@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_archive import made_archive, made_recipe, made_result, paper, quantity
+from made_archive import HARDWARE, made_archive, made_recipe, made_result, paper, quantity
 from tiny_experiments import tiny_measurement
 
 from remanence.experiments import Budget, Recipe
@@ -93,6 +93,14 @@ def test_minutes_are_those_of_earlier_results() -> None:
     waiting = claim("made2020.a", minutes=50)
     (work,) = planned(waiting, results=[earlier], statuses=["reproduced"]).chosen
     assert work.minutes == 3
+
+
+@pytest.mark.parametrize(("estimate", "minutes"), [(4.0, 4.0), (0.0, 90.0)])
+def test_minutes_of_a_cpu_count_where_there_is_no_estimate(estimate: float, minutes: float) -> None:
+    on_cpu = replace(HARDWARE, device="x86_64 CPU")
+    earlier = made_result(0.5, recipe="made2020.a", seconds=5400.0, seed=1, hardware=on_cpu)
+    (work,) = planned(claim("made2020.a", minutes=estimate), results=[earlier], statuses=["reproduced"]).chosen
+    assert work.minutes == minutes
 
 
 def test_what_has_a_result_of_the_seed_is_not_run_again() -> None:
