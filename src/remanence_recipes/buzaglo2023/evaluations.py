@@ -112,15 +112,15 @@ def _margin_measures(name: str, attacked: Attacked, margin: Tensor, on_margin: f
 
 
 def with_errors(targets: Sequence[Target], seed: int, device: torch.device) -> Outcome:
-    """What is found in the first victim of `targets` that misclassifies some of its training records, or in the last;
-    no other is attacked."""
+    """What is found in the first victim of `targets` that misclassifies some of its training records, the only one that
+    is attacked; nothing is where there is none."""
     for target in targets:
         private, _ = (part.to(device) for part in target.split(seed))
         (victim,) = target.victims([private], [seed])
         wrong = run_preflight(victim).margins <= 0
         if wrong.any():
             break
-    scored = attack(target, seed, device).scored
+    scored = attack(target, seed, device).scored if wrong.any() else {}
     return Outcome(
         measures=(
             proportion(WRONG, wrong, meaning=f"fraction of the training records, weight decay {target.decay:g}"),
