@@ -28,7 +28,7 @@ from remanence_recipes.evidence import attacks, level, power
 from remanence_recipes.fedavg import convolutions as convolutional_clients
 from remanence_recipes.fedavg import trainings
 from remanence_recipes.mnemonist2023 import figures as mnemonist_figures
-from remanence_recipes.tian2025 import linearity, mlps, resnets
+from remanence_recipes.tian2025 import linearity, mlps, resnets, unknowns
 from remanence_recipes.wang2023 import images, planted, rates
 
 
@@ -45,7 +45,7 @@ def _recipes_of(module: ModuleType) -> dict[str, Recipe]:
 
 _PAPERS = (
     *(on_mnist, on_cifar10, transfer, difficulty, stability, zero_gradients, mnemonist_figures, planted, images),
-    *(rates, haim2022, figures, published, mlps, linearity, resnets, bertran2024),
+    *(rates, haim2022, figures, published, mlps, linearity, resnets, unknowns, bertran2024),
 )
 _FEDERATED = (federated, trainings, convolutional_clients, text)
 _ABLATIONS = (

@@ -18,9 +18,10 @@ def quantities(recipe: str, experiments: Sequence[str], name: str) -> tuple[Quan
     return tuple(quantity(recipe, label, name) for label in experiments)
 
 
-def labels(recipe: str, beginning: str) -> tuple[str, ...]:
-    """The experiments of a recipe at full scale whose labels begin so: repetitions of one."""
-    return tuple(each.label for each in RECIPES[recipe]("full") if each.label.startswith(beginning))
+def labels(recipe: str, beginning: str, end: str = "") -> tuple[str, ...]:
+    """The experiments of a recipe at full scale whose labels begin and end so: repetitions of one."""
+    made = (each.label for each in RECIPES[recipe]("full"))
+    return tuple(label for label in made if label.startswith(beginning) and label.endswith(end))
 
 
 def measures(recipe: str, experiment: str, names: Sequence[str]) -> tuple[Quantity, ...]:

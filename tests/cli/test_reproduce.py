@@ -74,11 +74,12 @@ def test_what_fits_is_run_and_written(call: Call, tmp_path: Path) -> None:
     (tmp_path / "results" / "other" / "old.json").write_text("[]", encoding="utf-8")
     (row,) = json.loads(call("reproduce", "--json").out)
     assert (row["status"], row["minutes"]) == ("not run", 1.0)
-    little = call("reproduce", "--minutes", 0.5, "--device", "cpu")
+    little = call("reproduce", "--minutes", 0.4, "--device", "cpu")
     assert "does not fit" in little.out
     said = call("reproduce", "--minutes", 2, "--device", "cpu")
     assert said.code == 0
     assert "made2020.grey, one: " in said.out
+    assert "decides made2020, figure 1\n" in said.out
     assert said.out.splitlines()[-1].startswith("1 claim: 0 beaten, 1 reproduced")
     (row,) = json.loads(call("reproduce", "--json").out)
     assert (row["status"], row["seeds"]) == ("reproduced", [3])

@@ -76,6 +76,26 @@ def test_a_gain_is_that_of_the_errors_in_its_figure() -> None:
 
 
 @pytest.mark.slow
+def test_the_range_of_the_errors_is_that_of_the_figure_and_sigmoid_reads_single_targets_better() -> None:
+    (result,) = results("mnemonist2023.figure1_initialisations").values()
+    errors, found = result.figures[0].series[0].y, measures(result)
+    assert found["smallest error, RecoNN, ReLU"] == pytest.approx(min(errors), abs=1e-4)
+    assert found["largest error, RecoNN, ReLU"] == pytest.approx(max(errors), abs=1e-4)
+    (result,) = results("mnemonist2023.figure2_activations").values()
+    found = measures(result)
+    assert found["error, ReLU"] == pytest.approx(attack_errors(RECONN)[0], rel=1e-3)
+    assert (found["targets read better with sigmoid"] > 0.5) == (found["error, sigmoid"] < found["error, ReLU"])
+
+
+@pytest.mark.slow
+def test_a_table_of_more_shadow_models_differs_in_their_number_alone() -> None:
+    usual, more = (RECIPES[f"mnemonist2023.{name}"]("full") for name in ("table3", "table3_shadows"))
+    assert [each.label for each in usual] == [each.label for each in more]
+    assert {each.budget.fractions()["shadows"] for each in usual if each.budget} == {0.5}
+    assert all("shadows" not in each.budget.fractions() or each.budget.fractions()["shadows"] == 1 for each in more)
+
+
+@pytest.mark.slow
 def test_gains_at_a_rate_are_those_of_the_errors_in_its_figure() -> None:
     result = results("ablations.mnemonist_rates")["rate 0.1"]
     gains, errors = ({series.name: series.y for series in figure.series} for figure in result.figures)

@@ -4,19 +4,23 @@ import pytest
 import torch
 from smoke import measures, results
 
-from remanence_recipes.buzaglo2023.published import TEN, TWO, sample_runs
-from remanence_recipes.buzaglo2023.published_scores import ALL, BY_AUTHORS, OBJECTIVE, PUBLISHED, ranks_of
+from remanence_recipes.buzaglo2023.published import DIGITS, SQUARED, TEN, TWO, sample_runs
+from remanence_recipes.buzaglo2023.published_scores import ALL, BY_AUTHORS, OBJECTIVE, PUBLISHED, ROWS, ranks_of
 
 
 @pytest.mark.slow
 def test_published_runs_at_smoke_scale() -> None:
     made = results("buzaglo2023.published")
-    assert list(made) == [TWO, TEN, f"{TWO}, victim 2", f"{TEN}, victim 2"]
+    assert list(made) == [TWO, TEN, f"{TWO}, victim 2", f"{TEN}, victim 2", DIGITS, SQUARED]
     first, second = measures(made[TWO]), measures(made[f"{TWO}, victim 2"])
     for name in (PUBLISHED, OBJECTIVE, BY_AUTHORS, ALL):
         assert 0 <= first[f"share within rank 1 %, {name}"] <= 1
     assert first[f"best SSIM, {ALL}"] > 0
     assert f"share found, {OBJECTIVE}" not in second  # the second victim has the published runs alone
+    squared = measures(made[SQUARED])
+    assert squared[f"best SSIM, {ROWS}"] == first[f"best SSIM, {ROWS}"]  # of the same victim
+    assert squared[f"best SSIM, {PUBLISHED}"] != first[f"best SSIM, {PUBLISHED}"]
+    assert -1 <= first[f"SSIM against the margin, {PUBLISHED}"] <= 1
     budget = made[TWO].budget
     assert budget is not None
     assert budget.fractions() == {"epochs": 0.001, "iterations": 0.002, "restarts": 0.05, "records": 0.04}

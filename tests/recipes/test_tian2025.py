@@ -20,6 +20,7 @@ from remanence_recipes.tian2025.mlps import (
     sampled_rate,
 )
 from remanence_recipes.tian2025.resnets import NETS, curriculum, pretrain, scaling, shorter_trainings, with_new_head
+from remanence_recipes.tian2025.unknowns import FACTORS
 
 NAMES = [name for name in RECIPES if name.startswith("tian2025.")]
 SSIM = "normalised_ssim"
@@ -38,15 +39,16 @@ def test_searches_state_what_they_spend_of_the_iterations_of_the_authors_code(na
         assert experiment.budget is None or experiment.budget.fractions()["iterations"] <= 1
 
 
-def test_as_published_is_the_authors_search_at_their_length_in_their_units() -> None:
-    (experiment,) = RECIPES["tian2025.mlp_published"]("full")
-    attack, published = experiment.attack, SimuDy.paper(candidates=100)
+@pytest.mark.parametrize(("name", "records"), [("mlp_published", 100), ("resnet_published", 20)])
+def test_as_published_is_the_authors_search_at_their_length_in_their_units(name: str, records: int) -> None:
+    (experiment,) = RECIPES[f"tian2025.{name}"]("full")
+    attack, published = experiment.attack, SimuDy.paper(candidates=records)
     assert isinstance(attack, SimuDy)
     assert (attack.whitening, attack.surrogate, attack.start, attack.search.scales) == (None, None, None, 0)
     assert (attack.distance, attack.prior, attack.labels) == (published.distance, published.prior, None)
     assert (attack.search.steps, attack.search.schedule) == (30_000, published.search.schedule)
     assert attack.simulation.training == replace(TRAINING, epochs=8)
-    (small,) = RECIPES["tian2025.mlp_published"]("smoke")
+    (small,) = RECIPES[f"tian2025.{name}"]("smoke")
     assert small.victims
     low, high = prepare(small.victims, seed=0).cases[0].release.bounds
     assert (low + high) / 2 == 0.5
@@ -60,6 +62,22 @@ def test_digits_are_reconstructed_better_than_look_alikes(name: str, margin: flo
     for result in results(name).values():
         unrelated = result.attack.nulls.unrelated.metrics[SSIM].mean
         assert result.attack.scores.metrics[SSIM].mean > unrelated + margin
+
+
+@pytest.mark.slow
+def test_digits_are_reconstructed_where_the_batch_size_is_preset() -> None:
+    found = {measure.name: measure for measure in results("tian2025.unknown_batch_size")["batch size"].measures}
+    known, preset = found["mean SSIM, batch size known"], found["mean SSIM, full batch preset"]
+    assert preset.value > 2 * preset.chance
+    assert preset.value != known.value
+
+
+@pytest.mark.slow
+def test_every_learning_rate_of_the_grid_is_simulated() -> None:
+    (result,) = results("tian2025.resnet_learning_rate").values()
+    values = [measure.value for measure in result.measures]
+    assert len(set(values)) == len(FACTORS)
+    assert list(result.figures[0].series[0].y) == pytest.approx(values, abs=1e-4)
 
 
 @pytest.mark.slow

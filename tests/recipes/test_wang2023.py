@@ -39,6 +39,12 @@ def test_linear_and_quadratic_activations_leave_what_the_paper_predicts() -> Non
     assert found["other vectors, same gradient of the first layer"] < 1e-12
 
 
+def test_the_record_whose_label_is_expected_is_lost_without_a_bias_on_the_output() -> None:
+    found = measures(results("wang2023.output_bias")["labels"])
+    assert found["label 1, no bias"] > 0.3  # its residual is zero but for the draw of few rows
+    assert all(found[name] < 0.3 for name in ("label 1, bias 30", "label -1, bias 30", "label -1, no bias"))
+
+
 def test_six_activations_are_inverted_by_the_moment_they_leave_and_two_are_refused() -> None:
     error, hermite = results("wang2023.activations").values()
     found = measures(error) | measures(hermite)

@@ -71,6 +71,25 @@ def test_weight_decay_draws_records_towards_the_boundary() -> None:
 
 
 @pytest.mark.slow
+def test_a_victim_with_training_errors_is_attacked() -> None:
+    found = measures(results("buzaglo2023.figure5_margins")["training error above zero"])
+    assert 0 < found["records on the wrong side"] < 0.5
+    assert 0 <= found["share found, Stationarity"] <= 1
+
+
+@pytest.mark.slow
+def test_surveys_of_classes_are_one_experiment_for_each_number_of_records() -> None:
+    made = results("buzaglo2023.figure3_classes")
+    assert list(made) == ["2 of each", "5 of each"]
+    for result in made.values():
+        found = measures(result)
+        records = found["records found, 10 classes, Stationarity"]
+        count = 10 * int(result.label.split()[0])
+        assert records == pytest.approx(found["share found, 10 classes, Stationarity"] * count)
+    assert "weight decay over none, two classes" in results("buzaglo2023.figure4_weight_decay")
+
+
+@pytest.mark.slow
 def test_the_threshold_stands_next_to_what_unrelated_images_reach() -> None:
     result = results("buzaglo2023.figure7_threshold")["around SSIM 0.4"]
     found = measures(result)

@@ -1,4 +1,4 @@
-"""The planner fits runs into minutes, the longest first; runs write results one by one, and go on after a cut."""
+"""The planner fits the runs into minutes that decide most; runs write results one by one, and go on after a cut."""
 
 from dataclasses import replace
 from math import inf
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_archive import made_archive, made_recipe, made_result, paper, quantity
+from made_archive import HARDWARE, made_archive, made_recipe, made_result, paper, quantity
 from tiny_experiments import tiny_measurement
 
 from remanence.experiments import Budget, Recipe
@@ -14,6 +14,7 @@ from remanence.experiments.results import dump_results, parse_results
 from remanence.reproduction import (
     PaperClaim,
     Plan,
+    Quantity,
     UpperBound,
     Work,
     decide,
@@ -27,7 +28,7 @@ from remanence.reproduction.plan import write_result
 
 def claim(recipe: str, label: str = "one", *, name: str = "error", **changes: Any) -> PaperClaim:
     criterion = UpperBound(quantities=(quantity(label, recipe=recipe, name=name),), bound=1.0)
-    return PaperClaim(where="here", text="It is small.", criterion=criterion, **changes)
+    return PaperClaim(**({"where": "here", "text": "It is small.", "criterion": criterion} | changes))
 
 
 def planned(*claims: PaperClaim, results: Any = (), recipes: dict[str, Recipe] | None = None, **options: Any) -> Plan:
@@ -40,19 +41,51 @@ def names(works: tuple[Work, ...]) -> list[str]:
     return [work.recipe for work in works]
 
 
-def test_what_fits_is_chosen_the_longest_first() -> None:
-    claims = [claim("made2020.a", minutes=5), claim("made2020.b", minutes=20), claim("made2020.c", minutes=12)]
+def test_what_decides_most_in_each_minute_comes_first() -> None:
+    claims = [claim("made2020.a", minutes=5), claim("made2020.b", minutes=30), claim("made2020.c", minutes=12)]
     everything = planned(*claims)
-    assert names(everything.chosen) == ["made2020.b", "made2020.c", "made2020.a"]
-    assert everything.minutes == 37
-    some = planned(*claims, minutes=18)
-    assert (names(some.chosen), names(some.left)) == (["made2020.c", "made2020.a"], ["made2020.b"])
+    assert names(everything.chosen) == ["made2020.a", "made2020.c", "made2020.b"]
+    assert everything.minutes == 47
+    some = planned(*claims, minutes=30)  # not the one run that would fill them
+    assert (names(some.chosen), names(some.left)) == (["made2020.a", "made2020.c"], ["made2020.b"])
     assert planned(*claims, minutes=0).chosen == ()
 
 
-def test_claims_of_one_recipe_are_one_run() -> None:
-    (work,) = planned(claim("made2020.a", "two", minutes=5), claim("made2020.a", minutes=8)).chosen
-    assert work == Work(recipe="made2020.a", experiments=("one", "two"), seed=3, minutes=8, claims=2)
+def test_several_claims_and_heavy_ones_outweigh_a_short_run() -> None:
+    short, long = claim("made2020.a", minutes=5), claim("made2020.b", minutes=8)
+    assert names(planned(short, long, minutes=8).chosen) == ["made2020.a"]
+    assert names(planned(short, long, replace(long, where="there"), minutes=8).chosen) == ["made2020.b"]
+    assert names(planned(short, replace(long, weight=3.0), minutes=8).chosen) == ["made2020.b"]
+    smaller = made_result(0.5, recipe="made2020.a", seed=1, scale="small")  # what was never run comes first
+    assert names(planned(short, long, results=[smaller], minutes=8).chosen) == ["made2020.b"]
+
+
+def test_claims_of_one_recipe_are_one_run_and_a_long_recipe_is_split() -> None:
+    claims = claim("made2020.a", "two", minutes=5), claim("made2020.a", minutes=8, where="there")
+    (work,) = planned(*claims).chosen
+    whole = Work(recipe="made2020.a", experiments=("one", "two"), seed=3, minutes=13, decides=work.decides)
+    assert work == whole
+    assert set(work.decides) == {"made2020, here", "made2020, there"}
+    some = planned(*claims, minutes=8)
+    assert some.chosen == (replace(whole, experiments=("two",), minutes=5, decides=("made2020, here",)),)
+    assert some.left == (replace(whole, experiments=("one",), minutes=8, decides=("made2020, there",)),)
+
+
+def test_of_repetitions_the_first_decides_and_others_fill_the_minutes() -> None:
+    victims = Quantity(recipe="made2020.a", experiments=("one", "two"), name="error")
+    repeated = replace(claim("made2020.a", minutes=10), criterion=UpperBound(quantities=(victims,), bound=1.0))
+    (work,) = planned(repeated, minutes=7).chosen
+    assert (work.experiments, work.minutes) == (("one",), 5)
+    (work,) = planned(repeated, minutes=10).chosen
+    assert (work.experiments, work.decides) == (("one", "two"), ("made2020, here",))
+
+
+def test_a_claim_that_takes_longer_than_a_sitting_is_begun() -> None:
+    both = (quantity("one", recipe="made2020.a"), quantity("two", recipe="made2020.a"))
+    long = replace(claim("made2020.a", minutes=40), criterion=UpperBound(quantities=both, bound=1.0))
+    found = planned(long, minutes=30)
+    assert [(work.experiments, work.minutes, work.decides) for work in found.chosen] == [(("one",), 20, ())]
+    assert [work.experiments for work in found.left] == [("two",)]
 
 
 def test_minutes_are_those_of_earlier_results() -> None:
@@ -60,6 +93,14 @@ def test_minutes_are_those_of_earlier_results() -> None:
     waiting = claim("made2020.a", minutes=50)
     (work,) = planned(waiting, results=[earlier], statuses=["reproduced"]).chosen
     assert work.minutes == 3
+
+
+@pytest.mark.parametrize(("estimate", "minutes"), [(4.0, 4.0), (0.0, 90.0)])
+def test_minutes_of_a_cpu_count_where_there_is_no_estimate(estimate: float, minutes: float) -> None:
+    on_cpu = replace(HARDWARE, device="x86_64 CPU")
+    earlier = made_result(0.5, recipe="made2020.a", seconds=5400.0, seed=1, hardware=on_cpu)
+    (work,) = planned(claim("made2020.a", minutes=estimate), results=[earlier], statuses=["reproduced"]).chosen
+    assert work.minutes == minutes
 
 
 def test_what_has_a_result_of_the_seed_is_not_run_again() -> None:
@@ -125,7 +166,7 @@ def test_a_run_that_was_cut_goes_on(tmp_path: Path, recipes: dict[str, Recipe]) 
 def test_work_that_no_longer_fits_is_left(
     tmp_path: Path, recipes: dict[str, Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work = Work(recipe="made2020.a", experiments=("one",), seed=3, minutes=6.0, claims=1)
+    work = Work(recipe="made2020.a", experiments=("one",), seed=3, minutes=6.0, decides=("made2020, here",))
     late = iter([0.0, 1.0, 400.0])  # seconds: at the start, before the first, before the second
     monkeypatch.setattr("remanence.reproduction.plan.perf_counter", lambda: next(late))
     both = Plan(chosen=(work, replace(work, experiments=("two",), minutes=4.0)), left=(), unmeasured=0, short=0)

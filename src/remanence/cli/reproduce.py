@@ -34,7 +34,7 @@ def reproduce(
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option("--minutes", metavar="N", min=0, help="Run what is missing and fits, the longest first."),
+        typer.Option("--minutes", metavar="N", min=0, help="Run what is missing and fits, what decides most first."),
     ] = None,
     show_plan: Annotated[bool, typer.Option("--plan", help="Show what would run, and run nothing.")] = False,
     page: Annotated[
@@ -136,10 +136,12 @@ def _plan_words(planned: "Plan") -> str:
 
     lines = [f"{count_words(len(planned.chosen), 'run')}, {planned.minutes:.0f} minutes on one H200"]
     for work in planned.chosen:
-        waiting = count_words(work.claims, "claim")
-        what = f"{work.recipe}, seed {work.seed}, for {waiting}: {_labels(work.experiments)}"
-        lines.append(f"  {work.minutes:6.1f} min  {what}")
-    lines += [f"  does not fit: {work.minutes:.1f} min  {work.recipe}" for work in planned.left]
+        lines.append(f"  {work.minutes:6.1f} min  {work.recipe}, seed {work.seed}: {_first(work.experiments)}")
+        decides = "; ".join(work.decides) or "nothing yet: a part of what claims wait for, or repetitions"
+        lines.append(f"              decides {decides}")
+    lines += [
+        f"  does not fit: {work.minutes:.1f} min  {work.recipe}: {_first(work.experiments)}" for work in planned.left
+    ]
     if planned.unmeasured or planned.short:
         lines.append(
             f"  no run helps {count_words(planned.unmeasured, 'claim')} that no recipe measures yet, and "
@@ -148,7 +150,7 @@ def _plan_words(planned: "Plan") -> str:
     return "\n".join(lines)
 
 
-def _labels(labels: Sequence[str]) -> str:
+def _first(labels: Sequence[str]) -> str:
     return "; ".join(labels[:3]) + (f"; and {len(labels) - 3} more" if len(labels) > 3 else "")
 
 

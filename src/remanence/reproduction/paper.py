@@ -29,7 +29,8 @@ class PaperClaim:
 
     `criterion` is None where no recipe measures it yet. `minutes` estimates the deciding run on one H200, where no
     result says how long it took. `differs` says how our setting is easier or smaller than the paper's, where a budget
-    cannot; `unaffected_by` names resources of the budget that do not matter to this claim.
+    cannot; `unaffected_by` names resources of the budget that do not matter to this claim. Runs are planned by
+    `weight`: how much of the paper hangs on the claim, 1 for a detail.
     """
 
     where: str
@@ -38,6 +39,7 @@ class PaperClaim:
     recipe: str | None = None  # of one without a criterion: where it would be measured
     printed: float | None = None  # of one without a criterion
     minutes: float = 0.0
+    weight: float = 1.0
     differs: str = ""
     unaffected_by: tuple[str, ...] = ()
     contradiction: Contradiction | None = None

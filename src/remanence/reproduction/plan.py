@@ -1,11 +1,11 @@
 """Which runs close gaps in the table within so many minutes, and the runs themselves, which go on after a cut."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from time import perf_counter
-from typing import final
+from typing import TypeAlias, final
 
 from remanence.disk import one_process, replace_file
 from remanence.experiments import Recipe
@@ -17,24 +17,26 @@ from remanence.reproduction.table import Decided, Status, minutes_of
 
 GAPS: tuple[Status, ...] = ("not run", "smaller")
 SLACK = 1.0  # minutes by which earlier runs may be late before the next one is left
+NOT_RUN = 2.0  # times as much as a claim of another status weighs
+Key: TypeAlias = tuple[str, str]  # a recipe and the label of one of its experiments
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The experiments of one recipe that claims wait for, at full scale and one seed."""
+    """Experiments of one recipe that claims wait for, at full scale and one seed."""
 
     recipe: str
     experiments: tuple[str, ...]  # labels
     seed: int
     minutes: float  # on one H200
-    claims: int  # that wait for it
+    decides: tuple[str, ...]  # the claims, by paper and place, for which nothing is missing once all runs are made
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What fits into the minutes, the longest first, and what does not.
+    """What fits into the minutes, what decides most claims in each minute first, and what does not.
 
     No run closes the gap of claims that no recipe measures yet (`unmeasured`), nor of those whose recipe spends less
     than the paper or is of another setting (`short`).
@@ -50,23 +52,37 @@ class Plan:
         return sum(work.minutes for work in self.chosen)
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Waiting:
+    """A claim, and the experiments that it waits for."""
+
+    name: str  # paper and place
+    weight: float
+    needs: frozenset[Key]
+    repeats: frozenset[Key]  # with the other repetitions, which make it surer
+
+
 def plan_runs(
     decided: Sequence[Decided], archive: Archive, *, minutes: float, statuses: Collection[Status] = GAPS, seed: int
 ) -> Plan:
-    """The runs for the claims of these statuses whose results at `seed` are missing."""
-    waiting = [each for each in decided if each.row.status in statuses]
-    measured = [each for each in waiting if each.claim.criterion is not None]
+    """The runs for the claims of these statuses whose results at `seed` are missing.
+
+    Runs are chosen one by one, by the weight of the claims that each decides for every minute; what is left of the
+    minutes is filled with repetitions, and with experiments of claims that take longer than one sitting.
+    """
+    open_claims = [each for each in decided if each.row.status in statuses]
+    measured = [each for each in open_claims if each.claim.criterion is not None]
     closable = [each for each in measured if not _is_short(each, archive)]
-    works = sorted(_works(closable, archive, seed), key=lambda work: -work.minutes)
-    chosen, left, remaining = list[Work](), list[Work](), minutes
-    for work in works:
-        fits = work.minutes <= remaining
-        (chosen if fits else left).append(work)
-        remaining -= work.minutes if fits else 0.0
+    waiting = [found for each in closable if (found := _waiting(each, archive, seed)).needs]
+    minutes_of_each = _minutes(decided, archive)
+    chosen = _choose(waiting, minutes_of_each, minutes)
+    every = dict.fromkeys(key for each in waiting for key in sorted(each.needs))
+    left = [key for key in every if key not in chosen]
     return Plan(
-        chosen=tuple(chosen),
-        left=tuple(left),
-        unmeasured=len(waiting) - len(measured),
+        chosen=_works(chosen, waiting, minutes_of_each, archive, seed),
+        left=_works(left, waiting, minutes_of_each, archive, seed),
+        unmeasured=len(open_claims) - len(measured),
         short=len(measured) - len(closable),
     )
 
@@ -77,19 +93,94 @@ def total_minutes(decided: Sequence[Decided], archive: Archive) -> float:
     for each in decided:
         if each.claim.criterion is None:
             unmeasured[each.claim.recipe] = max(each.claim.minutes, unmeasured.get(each.claim.recipe, 0.0))
-    return sum(work.minutes for work in _works(decided, archive, seed=None)) + sum(unmeasured.values())
+    return sum(_minutes(decided, archive).values()) + sum(unmeasured.values())
 
 
-def _works(decided: Sequence[Decided], archive: Archive, seed: int | None) -> Iterator[Work]:
-    """The experiments that the claims rest on, by recipe; with a seed, those that have no result of it."""
-    missing: dict[str, dict[str, list[Decided]]] = {}  # recipe, label, claims
+def _choose(waiting: Sequence[_Waiting], minutes: Mapping[Key, float], limit: float) -> dict[Key, None]:
+    """The experiments that fit into `limit`, in the order in which they are chosen."""
+    chosen, pool, remaining = dict[Key, None](), list(waiting), limit
+
+    def cost(keys: Iterable[Key]) -> float:
+        return sum(minutes[key] for key in keys if key not in chosen)
+
+    def density(each: _Waiting) -> float:
+        """The weight that is decided for every minute, with that of claims that need no more than this one does."""
+        has = each.needs | chosen.keys()
+        return sum(other.weight for other in pool if other.needs <= has) / max(cost(each.needs), 0.1)
+
+    while fitting := [each for each in pool if cost(each.needs) <= remaining]:
+        best = max(fitting, key=density)
+        remaining -= cost(best.needs)
+        chosen |= dict.fromkeys(sorted(best.needs))
+        pool = [each for each in pool if not each.needs <= chosen.keys()]
+    by_density = sorted(pool, key=density, reverse=True)
+    for key in (key for each in (*by_density, *waiting) for key in sorted(each.needs | each.repeats)):
+        if key not in chosen and minutes[key] <= remaining:
+            chosen[key] = None
+            remaining -= minutes[key]
+    return chosen
+
+
+def _works(
+    keys: Collection[Key], waiting: Sequence[_Waiting], minutes: Mapping[Key, float], archive: Archive, seed: int
+) -> tuple[Work, ...]:
+    """Experiments by recipe, in the order of the first of each."""
+    by_recipe: dict[str, list[str]] = {}
+    for recipe, label in keys:
+        by_recipe.setdefault(recipe, []).append(label)
+    return tuple(
+        Work(
+            recipe=recipe,
+            experiments=tuple(each.label for each in archive.recipes[recipe](FULL) if each.label in labels),
+            seed=seed,
+            minutes=sum(minutes[recipe, label] for label in labels),
+            decides=tuple(
+                dict.fromkeys(
+                    each.name
+                    for each in waiting
+                    if each.needs <= set(keys) and recipe in (needed for needed, _ in each.needs)
+                )
+            ),
+        )
+        for recipe, labels in by_recipe.items()
+    )
+
+
+def _waiting(each: Decided, archive: Archive, seed: int) -> _Waiting:
+    """What a claim waits for at a seed: where it was never measured, the first of the repetitions of each quantity."""
+    needs, repeats = set[Key](), set[Key]()
+    for keys in _experiments(each, archive):
+        missing = [key for key in keys if seed not in (one.seed for one in archive.results(*key))]
+        if each.row.status != "not run":
+            needs |= set(missing)
+        elif len(missing) == len(keys):
+            needs |= set(missing[:1])
+        repeats |= set(missing)
+    weight = each.claim.weight * (NOT_RUN if each.row.status == "not run" else 1.0)
+    name = f"{each.row.paper}, {each.row.where}"
+    return _Waiting(name=name, weight=weight, needs=frozenset(needs), repeats=frozenset(repeats))
+
+
+def _experiments(each: Decided, archive: Archive) -> Iterator[list[Key]]:
+    """For each quantity that decides a claim the experiments, repetitions of one, that its recipe makes."""
+    for quantity in each.claim.quantities:
+        made = {experiment.label for experiment in archive.recipes[quantity.recipe](FULL)}
+        yield [(quantity.recipe, label) for label in quantity.experiments if label in made]
+
+
+def _minutes(decided: Sequence[Decided], archive: Archive) -> dict[Key, float]:
+    """The minutes of each experiment, as in its results; of one without, its share of what a claim estimates, or where
+    the others take all of that, as long as they."""
+    found, estimated, alike = dict[Key, float](), dict[Key, float](), dict[Key, float]()
     for each in decided:
-        for quantity in each.claim.quantities:
-            made = {experiment.label for experiment in archive.recipes[quantity.recipe](FULL)}
-            for label in made.intersection(quantity.experiments):
-                if seed is None or seed not in (one.seed for one in archive.results(quantity.recipe, label)):
-                    missing.setdefault(quantity.recipe, {}).setdefault(label, []).append(each)
-    return (_work(recipe, labels, archive, seed or 0) for recipe, labels in missing.items())
+        keys, estimate = {key for of_quantity in _experiments(each, archive) for key in of_quantity}, each.claim.minutes
+        known = {key: taken for key in keys if (taken := minutes_of(archive, *key, estimate=estimate)) is not None}
+        found |= known
+        for key in keys - known.keys():
+            each_takes = (estimate - sum(known.values())) / (len(keys) - len(known))
+            alike[key] = sum(known.values()) / len(known) if known else 0.0
+            estimated |= {key: max(each_takes, estimated.get(key, 0.0))} if each_takes > 0 else {}
+    return alike | estimated | found
 
 
 def _is_short(each: Decided, archive: Archive) -> bool:
@@ -104,20 +195,6 @@ def _is_short(each: Decided, archive: Archive) -> bool:
         if made.label in quantity.experiments and made.budget is not None
     ]
     return bool(each.claim.differs) or any(each.claim.lacking(budget) for budget in budgets)
-
-
-def _work(recipe: str, labels: Mapping[str, Sequence[Decided]], archive: Archive, seed: int) -> Work:
-    """The experiments of a recipe: each takes as long as in its results, and what has none as its claims estimate."""
-    taken = {label: minutes_of(archive, recipe, label) for label in labels}
-    estimates = [each.claim.minutes for label in labels if taken[label] is None for each in labels[label]]
-    made = [each.label for each in archive.recipes[recipe](FULL)]
-    return Work(
-        recipe=recipe,
-        experiments=tuple(label for label in made if label in labels),
-        seed=seed,
-        minutes=sum(each or 0.0 for each in taken.values()) + max(estimates, default=0.0),
-        claims=len({id(each) for waiting in labels.values() for each in waiting}),
-    )
 
 
 def run_plan(

@@ -98,12 +98,17 @@ def _budget(found: Sequence[Pooled], archive: Archive) -> dict[str, float]:
 def _minutes(claim: PaperClaim, archive: Archive) -> float:
     """What the deciding experiments took, by their results; else the estimate of the claim."""
     experiments = {(each.recipe, label) for each in claim.quantities for label in each.experiments}
-    taken = [minutes_of(archive, recipe, label) for recipe, label in experiments]
+    taken = [minutes_of(archive, recipe, label, estimate=claim.minutes) for recipe, label in experiments]
     known = [each for each in taken if each is not None]
     return sum(known) if known and len(known) == len(taken) else claim.minutes
 
 
-def minutes_of(archive: Archive, recipe: str, experiment: str) -> float | None:
-    """The mean minutes of an experiment over its results of full scale; None where there are none."""
-    seconds = [result.seconds for result in archive.results(recipe, experiment)]
-    return sum(seconds) / len(seconds) / 60 if seconds else None
+def minutes_of(archive: Archive, recipe: str, experiment: str, *, estimate: float) -> float | None:
+    """The mean minutes of an experiment over its results of full scale on a GPU; None where there are none.
+
+    Those on a CPU count where there is no `estimate`: they are more.
+    """
+    results = archive.results(recipe, experiment)
+    on_gpu = [result for result in results if "CPU" not in result.hardware.device]
+    counted = on_gpu or ([] if estimate else results)
+    return sum(result.seconds for result in counted) / len(counted) / 60 if counted else None

@@ -91,8 +91,7 @@ CLAIMS = (
     PaperClaim(
         where="notebook, cell 9",
         text="Accuracy of the shadow models on held-out images, about 85 %.",
-        printed=0.85,
-        recipe="balle2022.notebook",
+        criterion=printed("balle2022.notebook", "accuracy", "test accuracy"),
         minutes=1,
     ),
     PaperClaim(
@@ -191,6 +190,7 @@ CLAIMS = (
     ),
     PaperClaim(
         where="figure 14, accuracy",
+        weight=2,
         text="Test accuracy under DP-GD rises with epsilon, between 25 and 45 %.",
         criterion=Increasing(
             quantities=quantities("balle2022.figure14_dp", ["epsilon 1", "epsilon 1e+06"], "test accuracy")
@@ -199,6 +199,7 @@ CLAIMS = (
     ),
     PaperClaim(
         where="figure 15",
+        weight=3,
         text="The error rises with the epochs of the released model.",
         criterion=Increasing(
             quantities=measures(
@@ -211,6 +212,7 @@ CLAIMS = (
     ),
     PaperClaim(
         where="figure 15",
+        weight=3,
         text="It jumps between 240 and 260 epochs, by a factor of two.",
         criterion=Exceeds(
             larger=measures("balle2022.figure15_cifar10", "snapshots", ["error, 260 epochs"]),
@@ -231,6 +233,7 @@ CLAIMS = (
     ),
     PaperClaim(
         where="tables IV to VII",
+        weight=3,
         text="CIFAR-10: one unknown image is reconstructed better than its nearest neighbour.",
         criterion=UpperBound(
             quantities=quantities("balle2022.cifar10", ["our reconstructor"], MSE),
@@ -241,6 +244,7 @@ CLAIMS = (
     ),
     PaperClaim(
         where="tables IV to VII",
+        weight=3,
         text="The same by the paper's transposed CNN with LPIPS and PatchGAN.",
         criterion=UpperBound(
             quantities=quantities("balle2022.cifar10", ["the paper's reconstructor"], MSE),
@@ -252,7 +256,10 @@ CLAIMS = (
     PaperClaim(
         where="section on activations",
         text="CIFAR-10 with ReLU: the error is larger than the nearest neighbour's.",
-        recipe="balle2022.cifar10",
+        criterion=LowerBound(
+            quantities=quantities("balle2022.cifar10", ["ReLU, the paper's reconstructor"], MSE),
+            bound=CIFAR10_NEIGHBOUR,
+        ),
         minutes=9,
     ),
 )

@@ -10,7 +10,7 @@ from remanence.diagnostics.preflight import run_preflight
 from remanence.experiments import Figure, Measure, Outcome, Series
 from remanence.metrics import SSIM, hungarian
 from remanence.metrics.nulls import matched
-from remanence.metrics.statistics import binomial_proportion, bootstrap_mean, bootstrap_statistic, rank_correlation
+from remanence.metrics.statistics import binomial_proportion, bootstrap_mean
 from remanence.progress import track
 from remanence.seeds import derive_seed
 from remanence.types import Data
@@ -21,6 +21,7 @@ from remanence_recipes.weights_alone.evaluation import (
     THRESHOLD,
     Attacked,
     above_each,
+    against_margin,
     attack,
     found,
     nearest,
@@ -30,6 +31,7 @@ from remanence_recipes.weights_alone.evaluation import (
 from remanence_recipes.weights_alone.target import Target
 
 UNRELATED = "unrelated images"
+WRONG = "records on the wrong side"
 
 
 def best_of_classes(target: Target, seed: int, device: torch.device) -> Outcome:
@@ -98,26 +100,33 @@ def margins(targets: Mapping[str, Target], seed: int, device: torch.device) -> O
 
 
 def _margin_measures(name: str, attacked: Attacked, margin: Tensor, on_margin: float, seed: int) -> Iterator[Measure]:
-    ssim = attacked.ours.scores.values[SSIM.name].double().cpu()
-
-    def correlation(rows: Tensor) -> float:
-        return rank_correlation(margin[rows], ssim[rows])
-
     yield Measure(name=f"median margin, {name}", value=float(margin.median()), meaning="of the records")
     yield Measure(
         name=f"records near the median margin, {name}",
         value=on_margin,
         meaning="fraction within 10 % of it",
     )
-    yield proportion(f"records on the wrong side, {name}", margin <= 0, meaning="fraction of the training records")
-    yield Measure.from_interval(
-        f"SSIM against the margin, {name}",
-        bootstrap_statistic(correlation, (len(margin),), seed=derive_seed(seed, name)),
-        chance=0.0,
-        meaning="rank correlation over the records, Stationarity; negative where records near the boundary are "
-        "reconstructed better",
-    )
+    yield proportion(f"{WRONG}, {name}", margin <= 0, meaning="fraction of the training records")
+    yield against_margin(name, margin, attacked.ours.scores.values[SSIM.name], seed)
     yield found(f"{FOUND}, {name}", attacked.ours.scores)
+
+
+def with_errors(targets: Sequence[Target], seed: int, device: torch.device) -> Outcome:
+    """What is found in the first victim of `targets` that misclassifies some of its training records, the only one that
+    is attacked; nothing is where there is none."""
+    for target in targets:
+        private, _ = (part.to(device) for part in target.split(seed))
+        (victim,) = target.victims([private], [seed])
+        wrong = run_preflight(victim).margins <= 0
+        if wrong.any():
+            break
+    scored = attack(target, seed, device).scored if wrong.any() else {}
+    return Outcome(
+        measures=(
+            proportion(WRONG, wrong, meaning=f"fraction of the training records, weight decay {target.decay:g}"),
+            *(found(f"{FOUND}, {name}", each.scores) for name, each in scored.items()),
+        )
+    )
 
 
 def threshold(target: Target, seed: int, device: torch.device) -> Outcome:

@@ -6,7 +6,7 @@ from functools import partial
 
 from remanence.experiments import Claim, Experiment, Scale
 from remanence.training import Logistic
-from remanence_recipes.buzaglo2023.evaluations import best_of_classes, margins, threshold
+from remanence_recipes.buzaglo2023.evaluations import best_of_classes, margins, threshold, with_errors
 from remanence_recipes.weights_alone.evaluation import ACCURACY, FOUND, RATIO, experiment, study
 from remanence_recipes.weights_alone.surveys import VICTIMS, ordering, survey_along
 from remanence_recipes.weights_alone.target import BRIEF, FULL, Effort, Target, brief
@@ -14,6 +14,11 @@ from remanence_recipes.weights_alone.target import BRIEF, FULL, Effort, Target, 
 PER_CLASS: Mapping[Scale, int] = {"smoke": 2, "small": 5, "full": 50}
 FEW_PER_CLASS: Mapping[Scale, int] = {"smoke": 2, "small": 5, "full": 5}  # in surveys
 DECAY: Mapping[Scale, float] = {"smoke": 1e-2, "small": 3e-3, "full": 3e-3}
+STRONG_DECAYS: Mapping[Scale, tuple[float, ...]] = {  # in increasing order; at the double of the last nothing is learnt
+    "smoke": (0.14, 0.16, 0.18),
+    "small": (0.05, 0.06, 0.07),
+    "full": (0.02, 0.03, 0.04, 0.05, 0.06),
+}
 DECAYS: Mapping[Scale, tuple[float, ...]] = {"smoke": (1e-2,), "small": (1e-3, 3e-3, 1e-2), "full": (1e-3, 3e-3, 1e-2)}
 TEN, TWO = "ten classes", "two groups"
 SMALL, NONE = "no decay, small first layer", "no decay"
@@ -96,18 +101,23 @@ def _accuracy(printed: float) -> Claim:
 
 
 MANY = _target(FOUND, 100 / 500, "100 of 500 images")
+OF_EACH: Mapping[Scale, tuple[int, ...]] = {"smoke": (2, 5), "small": (1, 5, 10), "full": (1, 5, 10, 50)}
 CLASSES: Mapping[Scale, tuple[int, ...]] = {"smoke": (2, 10), "small": (2, 5, 10), "full": (2, 3, 4, 5, 10)}
 
 
 def figure3_classes(scale: Scale) -> Sequence[Experiment]:
     """Figure 3: the number of classes by the number of records of each; what is found, and SSIM above 0.4."""
-    per_class = {"smoke": (5,), "small": (1, 5, 10), "full": (1, 5, 10, 50)}[scale]
-    curves = {
-        f"{count} of each": {n: for_survey(multiclass(scale), count, classes=n) for n in CLASSES[scale]}
-        for count in per_class
-    }
-    about = "Victims of more and more classes, with few or many records of each: what fraction of them is found?"
-    return [survey_along("classes by records of each", about, "classes", curves, victims=2)]
+    about = "Victims of more and more classes, with {} records of each: what fraction of them is found?"
+    return [
+        survey_along(
+            f"{count} of each",
+            about.format(count),
+            "classes",
+            {"": {n: for_survey(multiclass(scale), count, classes=n) for n in CLASSES[scale]}},
+            victims=2,
+        )
+        for count in OF_EACH[scale]
+    ]
 
 
 def figure4_weight_decay(scale: Scale) -> Sequence[Experiment]:
@@ -118,23 +128,34 @@ def figure4_weight_decay(scale: Scale) -> Sequence[Experiment]:
     )
     usual = f"decay {DECAY[scale]:g}"
     few = decays(for_survey(multiclass(scale), FEW_PER_CLASS[scale]))
-    compared = {name: each for name, each in few.items() if name in (SMALL, NONE, usual)}
+    two = decays(for_survey(multiclass(scale), PER_CLASS[scale], classes=2))
+    compared, of_two = ({k: each[k] for k in (SMALL, NONE, usual) if k in each} for each in (few, two))
     compared[f"{SMALL}, rate by the loss"] = replace(compared[SMALL], by_loss=True)
-    pairs = [(usual, other) for other in compared if other != usual]
+
+    def over_none(label: str, targets: Mapping[str, Target]) -> Experiment:
+        pairs = [(usual, other) for other in targets if other != usual]
+        return ordering(label, about, targets, pairs, victims=VICTIMS[scale])
+
     return [
         *(
             study(label, described(each), each, claims=(MANY,) if each.decay else ())
             for label, each in decays(multiclass(scale)).items()
         ),
-        ordering("weight decay over none", about, compared, pairs, victims=VICTIMS[scale]),
+        over_none("weight decay over none", compared),
+        over_none("weight decay over none, two classes", of_two),
     ]
 
 
 def figure5_margins(scale: Scale) -> Sequence[Experiment]:
     """Figure 5: the margins of the records under weight decay, and whether records near the boundary are found."""
-    targets = decays(for_survey(multiclass(scale), PER_CLASS[scale]))
+    usual = for_survey(multiclass(scale), PER_CLASS[scale])
+    targets, strong = decays(usual), [replace(usual, decay=decay) for decay in STRONG_DECAYS[scale]]
     about = "Victims without weight decay and with a grid of it: how far are their records from the boundary?"
-    return [experiment("margins", about, list(targets.values()), partial(margins, targets))]
+    strongly = "The weakest of a grid of strong weight decays under which training records are misclassified."
+    return [
+        experiment("margins", about, list(targets.values()), partial(margins, targets)),
+        experiment("training error above zero", strongly, strong, partial(with_errors, strong)),
+    ]
 
 
 def figure6_cifar100(scale: Scale) -> Sequence[Experiment]:

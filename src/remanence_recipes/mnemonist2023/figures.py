@@ -1,6 +1,6 @@
 """Figures 1 to 9 and table 3: rows that store a record, rows that help to reconstruct it, and what the latter gain."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from remanence.attacks import Importance, Mnemonist, RecoNN
 from remanence.experiments import (
+    Budget,
     Claim,
     Experiment,
     Figure,
@@ -30,6 +31,7 @@ from remanence_recipes.curves import proportion
 from remanence_recipes.mnemonist2023.setting import (
     BUDGET,
     RECONSTRUCTORS,
+    SIZES,
     STEPS,
     TUNED,
     RowStudy,
@@ -44,6 +46,10 @@ from remanence_recipes.mnemonist2023.setting import (
 RELU, SELECTED, SIGMOID = "RecoNN, ReLU", "Mnemonist-RecoNN, ReLU", "RecoNN, sigmoid"
 AT_MEAN, RANDOM = "Mnemonist-RecoNN, rejected rows at the mean", "as many rows, drawn"
 GAIN, WINS = "gain of Mnemonist-RecoNN", "starts in which it gains"
+SMALLEST, LARGEST = "smallest error, RecoNN, ReLU", "largest error, RecoNN, ReLU"
+BY_SIGMOID = "targets read better with sigmoid"
+LARGE_FRACTION, SMALL_FRACTION = 0.9, 0.25  # fractions of the targets, section 5.2
+COEFFICIENTS = "coefficient, rows under 25 % stored minus over 90 %"
 AGREEMENT = "importance against storage"
 AGREEMENT_MEANING = (
     "rank correlation over the rows of how much a row helps (minus its coefficient) with the fraction of the targets "
@@ -64,7 +70,7 @@ def figure1_initialisations(scale: Scale) -> Sequence[Experiment]:
         ),
         Claim(quantity=SIGMOID, higher_is_better=False, printed=0.03, where="section 3"),
     )
-    relu, sigmoid = {"smoke": (2, 2), "small": (5, 5), "full": (10, 4)}[scale]
+    relu, sigmoid = {"smoke": (2, 2), "small": (5, 5), "full": (20, 4)}[scale]
     about = "The error of RecoNN on networks that differ only in their initial weights, and of Mnemonist on them."
     experiment = _study(scale, "many first weights", about, partial(_over_initialisations, relu, sigmoid))
     budget = replace(BUDGET, victims=(relu, 20)) if scale == "full" else None
@@ -102,6 +108,10 @@ def _over_initialisations(relu: int, sigmoid: int, reconstructor: RecoNN, trial:
     mean, other, null = (bootstrap_mean(each, seed=derive_seed(seed, GAIN)) for each in (gains, at_mean, random))
     measures = (
         *(mean_error(name, means[name], nulls, seed) for name in (RELU, SELECTED, SIGMOID)),
+        *(
+            Measure(name=name, value=float(value), meaning=f"of {relu} initialisations", chance=nulls["mean image"])
+            for name, value in ((SMALLEST, means[RELU].min()), (LARGEST, means[RELU].max()))
+        ),
         Measure.from_interval(
             GAIN,
             mean,
@@ -162,15 +172,58 @@ def error_by_initialisation(
     )
 
 
+def figure2_activations(scale: Scale) -> Sequence[Experiment]:
+    """Figure 2: the same targets by RecoNN from a ReLU network and from one with sigmoid."""
+    about = "Whether single targets are reconstructed better from a network with sigmoid than from one with ReLU."
+    return [_study(scale, "ReLU and sigmoid", about, _by_activation)]
+
+
+def _by_activation(reconstructor: RecoNN, trial: Trial) -> Outcome:
+    """Evaluation: the paired errors of the targets, and pictures in the order of the errors with ReLU."""
+    truth = trial.victims.split.private.x
+    relu = RowStudy(victims=trial.victims, reconstructor=reconstructor)
+    (sigmoid,) = initialisations(trial, reconstructor, 1, model=partial(net, nn.Sigmoid))
+    found = {name: each.reconstruct(each.all_rows) for name, each in (("ReLU", relu), ("sigmoid", sigmoid))}
+    errors = {name: relu.error_of(x) for name, x in found.items()}
+    order = errors["ReLU"].argsort()[torch.linspace(0, len(truth) - 1, min(8, len(truth))).long()]
+    ranges = [
+        Measure.from_interval(
+            f"error, {name}",
+            bootstrap_mean(each, seed=derive_seed(trial.seed, name)),
+            meaning=f"mean MAE + MSE; of nine in ten targets {float(each.quantile(0.05)):.4f} to "
+            f"{float(each.quantile(0.95)):.4f}",
+            chance=null_errors(trial.victims.split)["mean image"],
+        )
+        for name, each in errors.items()
+    ]
+    better = errors["sigmoid"] < errors["ReLU"]
+    meaning = "fraction of the targets; the paper shows four of four"
+    return Outcome(
+        measures=(*ranges, proportion(BY_SIGMOID, better, meaning=meaning, chance=0.5)),
+        pictures={"targets": truth[order]} | {name: x[order] for name, x in found.items()},
+        caveats=(TUNED,),
+    )
+
+
 def table3(scale: Scale) -> Sequence[Experiment]:
     """Table 3: RecoNN and Mnemonist-RecoNN on four networks that differ in their initial weights."""
+    return _table3(scale, budget=BUDGET)
+
+
+def table3_shadows(scale: Scale) -> Sequence[Experiment]:
+    """Table 3 with the paper's 40,000 shadow models, twice as many as elsewhere."""
+    public = 2 * SIZES[scale]["public"]
+    return _table3(scale, budget=replace(BUDGET, shadows=(public, 40_000)), public=public)
+
+
+def _table3(scale: Scale, *, budget: Budget, **sizes: int) -> Sequence[Experiment]:
     reconstructor = RECONSTRUCTORS[scale]
     attacks: dict[str, RecoNN | Mnemonist] = {
         "RecoNN": reconstructor,
         "Mnemonist-RecoNN": Mnemonist(reconstructor=reconstructor, reset_to="initial"),
         AT_MEAN: Mnemonist(reconstructor=reconstructor, reset_to="mean"),
     }
-    runs = [victims(scale, initialisation=i) for i in range(2 if scale == "smoke" else 4)]
+    runs = [victims(scale, initialisation=i, **sizes) for i in range(2 if scale == "smoke" else 4)]
     return [
         Experiment(
             label=f"run {i + 1}, {name}",
@@ -178,7 +231,7 @@ def table3(scale: Scale) -> Sequence[Experiment]:
             attack=attack,
             evaluations=(Reconstructed(matching=identity, metrics=(MAE_MSE, MSE, MAE, PSNR, SSIM)),),
             point=Point(axis="first weights", value=f"run {i + 1}", series=name),
-            budget=BUDGET if scale == "full" else None,
+            budget=budget if scale == "full" else None,
             tuned_on_truth=True,  # the victims' learning rate, on seed 1
         )
         for i, run in enumerate(runs)
@@ -235,11 +288,22 @@ def _importance(reconstructor: RecoNN, trial: Trial) -> Outcome:
         meaning="fraction of the variance of the error over masks (mean over validation shadow models) that a linear "
         "function explains; chance is what it explains of errors that do not depend on the rows",
     )
+    agreement = Measure.from_interval(AGREEMENT, rho, meaning=AGREEMENT_MEANING, chance=0.0)
     return Outcome(
-        measures=(Measure.from_interval(AGREEMENT, rho, meaning=AGREEMENT_MEANING, chance=0.0), fit),
+        measures=(agreement, fit, *_coefficients(found.coefficients.cpu(), stored.mean(0).cpu(), trial.seed)),
         figures=_importance_figures(found, stored, errors.cpu(), predicted.cpu()),
         caveats=(TUNED,),
     )
+
+
+def _coefficients(coefficients: Tensor, stored: Tensor, seed: int) -> Iterator[Measure]:
+    """Section 5.2: the coefficients (models, rows) of rows that store hardly any target, over those that store most."""
+    many, few = stored > LARGE_FRACTION, stored < SMALL_FRACTION
+    if many.any() and few.any():
+        differences = coefficients[:, few].mean(1) - coefficients[:, many].mean(1)
+        mean = bootstrap_mean(differences, seed=derive_seed(seed, COEFFICIENTS))
+        meaning = f"means of {int(few.sum())} and {int(many.sum())} rows over validation shadow models; printed: 0.04"
+        yield Measure.from_interval(COEFFICIENTS, mean, meaning=meaning, chance=0.0)
 
 
 def _importance_figures(found: Importance, stored: Tensor, errors: Tensor, predicted: Tensor) -> tuple[Figure, ...]:

@@ -2,11 +2,13 @@
 authors' repository."""
 
 from remanence.reproduction import Contradiction, Exceeds, Increasing, LowerBound, Paper, PaperClaim
-from remanence_recipes.claims import labels, measures, number, printed, quantities, quantity, stated
+from remanence_recipes.claims import labels, measures, number, printed, quantities, quantity
+from remanence_recipes.tian2025.unknowns import FACTORS, PRESET
 
 SSIM, LINEARITY = "mean normalised_ssim", "tian2025.table_linearity"
+RATES = "tian2025.resnet_learning_rate"
 WIDTHS = (200, 500, 2000, 4000)
-NON_LINEAR = "tian2025.resnet_nonlinear"  # M_lin as the paper's
+NON_LINEAR, NEAREST = "tian2025.resnet_nonlinear", "1,000 for 100 epochs"  # the pre-training with M_lin as the paper's
 LINEAR = "the fine-tuning is nearly linear (M_lin 0.93, the paper's 0.60)"
 WIDE = Contradiction(
     says="An MLP of width 2,000 has 0.9306, hardly more than the narrow ones.",
@@ -74,36 +76,40 @@ CLAIMS = (
     ),
     PaperClaim(
         where="ResNet-18, setting",
+        weight=3,
         text="The attacked fine-tuning is as far from linear as the paper's: M_lin.",
-        criterion=printed(NON_LINEAR, labels(NON_LINEAR, "SimuDy, 20 images"), "M_lin"),
+        criterion=printed(NON_LINEAR, labels(NON_LINEAR, "SimuDy, 20 images", NEAREST), "M_lin"),
         minutes=8,
     ),
     PaperClaim(
         where="ResNet-18, 20 images",
+        weight=3,
         text="SSIM of SimuDy on 20 images.",
-        criterion=printed(NON_LINEAR, labels(NON_LINEAR, "SimuDy, 20 images"), SSIM),
+        criterion=printed(NON_LINEAR, labels(NON_LINEAR, "SimuDy, 20 images", NEAREST), SSIM),
         minutes=8,
     ),
     PaperClaim(
         where="ResNet-18, 20 images",
-        text="The same by SimuDy exactly as published.",
-        recipe="tian2025.resnet_20",
-        printed=stated("tian2025.resnet_20", "ResNet, 20 images", SSIM).printed,
+        weight=3,
+        text="The same by SimuDy as published, but for when gradients are clipped.",
+        criterion=printed("tian2025.resnet_published", "ResNet, 20 images, as published", SSIM),
         minutes=22,
     ),
     PaperClaim(
         where="ResNet-18, 50 images",
+        weight=3,
         text="SSIM of SimuDy on 50 images.",
-        criterion=printed(NON_LINEAR, labels(NON_LINEAR, "SimuDy, 50 images"), SSIM),
+        criterion=printed(NON_LINEAR, labels(NON_LINEAR, "SimuDy, 50 images", NEAREST), SSIM),
         minutes=8,
     ),
     PaperClaim(
         where="ResNet-18, baselines",
+        weight=3,
         text="Linear theories fall behind where training is not linear, 20 images: SimuDy's SSIM over theirs.",
         criterion=Exceeds(
-            larger=(quantity(NON_LINEAR, labels(NON_LINEAR, "SimuDy, 20 images"), SSIM),),
+            larger=(quantity(NON_LINEAR, labels(NON_LINEAR, "SimuDy, 20 images", NEAREST), SSIM),),
             smaller=tuple(
-                quantity(NON_LINEAR, labels(NON_LINEAR, f"{theory}, 20 images"), SSIM)
+                quantity(NON_LINEAR, labels(NON_LINEAR, f"{theory}, 20 images", NEAREST), SSIM)
                 for theory in ("gradients at start and end", "gradients at the end")
             ),
         ),
@@ -123,6 +129,7 @@ CLAIMS = (
             bound=0.3374,
             less_effort_suffices=True,
         ),
+        minutes=1,
     ),
     PaperClaim(
         where="unknown learning rate",
@@ -132,18 +139,28 @@ CLAIMS = (
             bound=0.9,
             less_effort_suffices=True,
         ),
+        minutes=4,
     ),
     PaperClaim(
         where="unknown learning rate",
         text="The same on ResNet-18, with SSIM highest at the true one.",
-        recipe="tian2025.unknown_learning_rate",
+        criterion=Exceeds(
+            larger=measures(RATES, "learning rates", ["SSIM, 1 of the learning rate"]),
+            smaller=measures(
+                RATES, "learning rates", [f"SSIM, {each:g} of the learning rate" for each in FACTORS if each != 1]
+            ),
+        ),
         minutes=10,
     ),
     PaperClaim(
         where="unknown batch size",
-        text="A preset batch size suffices.",
-        recipe="tian2025.unknown_learning_rate",
-        minutes=6,
+        text="A preset batch size suffices: SSIM of 100 images as printed for a known one.",
+        criterion=LowerBound(
+            quantities=measures("tian2025.unknown_batch_size", "batch size", [PRESET]),
+            bound=0.3374,
+            less_effort_suffices=True,
+        ),
+        minutes=3,
     ),
     PaperClaim(
         where="unknown number, SSIM",

@@ -32,7 +32,17 @@ from remanence.models import apply
 from remanence.releases import Victim
 from remanence.seeds import derive_seed
 from remanence.training import Training
-from remanence_recipes.tian2025.mlps import ADAM, TRAINING, images_of, mlp_victims, reconstruct, simulating
+from remanence_recipes.tian2025.mlps import (
+    ADAM,
+    ITERATIONS,
+    TRAINING,
+    as_published,
+    images_of,
+    mlp_victims,
+    reconstruct,
+    simulating,
+    unbounded,
+)
 from remanence_recipes.tian2025.resnets import DEEP, FINE_TUNING, NETS, DeepNet, deep_victims
 
 PRINTED = {"MLP 200": 0.9134, "MLP 500": 0.9165, "MLP 2000": 0.9306, "MLP 4000": 0.9535, "ResNet": 0.5988}
@@ -160,6 +170,20 @@ def resnet_nonlinear(scale: Scale) -> Sequence[Experiment]:
             claims = (claim, linearity) if scale == "full" and isinstance(attack, SimuDy) else ()
             experiments.append(replace(usual, evaluations=evaluations, claims=claims))
     return experiments
+
+
+def resnet_published(scale: Scale) -> Sequence[Experiment]:
+    """20 images from that ResNet-18 by SimuDy as published: see `mlp_published`.
+
+    Gradients are clipped at ten times their mean norm; the authors' at 20, to 5, in the first quarter of the search.
+    """
+    records, training = RECORDS[scale][0], FINE_TUNING[scale]
+    attack = as_published(records, {"smoke": 20, "small": 1000, "full": ITERATIONS}[scale], training)
+    victims = replace(deep_victims(scale, records, training=training, net=NON_LINEAR[scale][0]), reveal=unbounded)
+    where = "20 images, measured on a picture of the authors' code"
+    claim = Claim.mean(images_of(scale).ssim, printed=0.57, where=where)
+    usual = reconstruct(scale, f"ResNet, {records} images, as published", victims, attack, claims=(claim,))
+    return [replace(usual, evaluations=(*usual.evaluations, _index_of_victim), tuned_on_truth=False)]
 
 
 # epochs to simulate, fraction of the steps, learning rate, first beta of the surrogate; chosen on seed 0 at `small`

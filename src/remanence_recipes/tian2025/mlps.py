@@ -234,14 +234,19 @@ def mlp_published(scale: Scale) -> Sequence[Experiment]:
     meets its side, in whose units the initial noise and the learning rate are given. Their clipping, of gradients of a
     norm above 20, does not act on this network.
     """
-    usual = SimuDy.paper(candidates=SIZES[scale][0])
     steps = {"smoke": 100, "small": 1000, "full": ITERATIONS}[scale]
-    attack = with_search(usual, steps=steps, optimizer=replace(ADAM, lr=0.002 / BOX))
-    attack = simulating(replace(attack, init_std=usual.init_std / BOX), replace(TRAINING, epochs=8))
+    attack = as_published(SIZES[scale][0], steps, TRAINING)
     claim = Claim.mean(images_of(scale).ssim, printed=0.3374, where="100 images, greedy SSIM")
     victims = replace(mlp_victims(scale), reveal=unbounded)
     label = f"MLP, {attack.candidates} images, as published"
     return [replace(reconstruct(scale, label, victims, attack, claims=(claim,)), tuned_on_truth=False)]
+
+
+def as_published(records: int, steps: int, training: Training) -> SimuDy:
+    """SimuDy in the box of `unbounded`, simulating the first 8 epochs of `training`."""
+    usual = SimuDy.paper(candidates=records)
+    attack = with_search(usual, steps=steps, optimizer=replace(ADAM, lr=0.002 / BOX))
+    return simulating(replace(attack, init_std=usual.init_std / BOX), replace(training, epochs=min(8, training.epochs)))
 
 
 def unbounded(victim: Victim) -> Case[FineTuned]:

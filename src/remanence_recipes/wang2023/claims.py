@@ -36,7 +36,11 @@ CLAIMS = (
     PaperClaim(
         where="remark 1",
         text="Without a bias on the output, records with the label that the network expects are lost.",
-        recipe="wang2023.activations",
+        criterion=Exceeds(
+            larger=measures("wang2023.output_bias", "labels", ["label 1, no bias"]),
+            smaller=measures("wang2023.output_bias", "labels", ["label 1, bias 30", "label -1, no bias"]),
+            factor=2.0,
+        ),
         minutes=1,
     ),
     PaperClaim(

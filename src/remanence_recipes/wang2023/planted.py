@@ -1,4 +1,5 @@
-"""Planted batches: figure 2, what cannot be identified, the activations of remarks 3 and 4, deeper nets."""
+"""Planted batches: figure 2, what cannot be identified, the bias of remark 1, the activations of remarks 3 and 4,
+deeper nets."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -9,7 +10,8 @@ from torch import Tensor, nn
 from remanence.attacks import Stein, hermite_coefficients, identifying_order, vanishes
 from remanence.errors import BadInput
 from remanence.experiments import Claim, Experiment, Figure, Measure, Outcome, Scale, Series
-from remanence.metrics import Interval
+from remanence.metrics import Interval, hungarian
+from remanence.metrics.statistics import bootstrap_mean
 from remanence.progress import track
 from remanence.releases import Gradient
 from remanence.seeds import derive_seed
@@ -18,6 +20,7 @@ from remanence_recipes.wang2023.setting import (
     CHANCE,
     ERROR,
     HEAD,
+    OFFSET,
     OURS,
     PAPERS,
     PLUGGED,
@@ -122,6 +125,39 @@ def _error(
     seeds = [derive_seed(seed, "weights", features, i) for i in range(REPEATS[scale])]
     sent = ((x, gradient_of(x, labels, activation=activation, rows=ROWS[scale], seed=each)) for each in seeds)
     return mean_error(attack, sent, seed=seed, position=features)
+
+
+def output_bias(scale: Scale) -> Sequence[Experiment]:
+    """Remark 1: without a bias on the output, the record whose label the network expects leaves no gradient."""
+    about = (
+        "Two planted unit vectors with labels 1 and -1, of which a network with x²+x³ and no bias on its output "
+        "expects the first: its residual, E[s(z)] - y with E[s(z)] = 1, is zero but for the draw of the rows."
+    )
+    return [measured("labels", about, partial(_output_bias, scale))]
+
+
+def _output_bias(scale: Scale, seed: int, device: torch.device) -> Outcome:
+    """The distance of either record from its reconstruction, up to the sign, with and without the bias."""
+    features, repeats, measures = FEATURES[scale], 10 * REPEATS[scale], list[Measure]()
+    x, labels = standard_batch(features, device=device)
+    for name, offset in (("bias 30", OFFSET), ("no bias", 0.0)):
+        errors = []
+        for i in range(repeats):
+            draw = derive_seed(seed, "weights", features, i)
+            sent = gradient_of(x, labels, activation=SquareAndCube, rows=ROWS[scale], seed=draw, offset=offset)
+            found = PAPERS.run(sent, seed=derive_seed(seed, "attack", i)).x
+            errors.append((found[hungarian(found, x)] - x).norm(dim=1))
+        measures += [
+            Measure.from_interval(
+                f"label {label}, {name}",
+                bootstrap_mean(each, seed=derive_seed(seed, name, label)),
+                meaning=f"mean distance of the record with this label from its reconstruction, of {repeats} draws of "
+                "the weights; chance is that of a random unit vector",
+                chance=2**0.5,
+            )
+            for label, each in zip((1, -1), torch.stack(errors).T, strict=True)
+        ]
+    return Outcome(measures=tuple(measures))
 
 
 def linear_caveat(scale: Scale) -> Sequence[Experiment]:

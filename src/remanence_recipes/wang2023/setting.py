@@ -54,10 +54,12 @@ def gradient_of(
     seed: int,
     before: tuple[int, ...] = (),
     defenses: tuple[Defense, ...] = (),
+    offset: float = OFFSET,
 ) -> Gradient:
-    """The gradient that a client sends for a batch; `before` are the widths of layers before the wide one."""
+    """The gradient that a client sends for a batch; `before` are the widths of layers before the wide one, `offset` is
+    the bias of the output."""
     model, loss = mlp(x.shape[1:], 1, hidden=(*before, rows), activation=activation), SquaredError()
-    at = {name: p.to(x) for name, p in server_params(model, seed=seed, offset=OFFSET).items()}
+    at = {name: p.to(x) for name, p in server_params(model, seed=seed, offset=offset).items()}
     return Gradient(
         model=model,
         at=at,

@@ -4,9 +4,19 @@ Haim's numbers were read off pictures in the authors' notebooks. Buzaglo et al. 
 claims are orderings.
 """
 
-from remanence.reproduction import AboveChance, Contradiction, Exceeds, LowerBound, Paper, PaperClaim, UpperBound
-from remanence_recipes.buzaglo2023.published_scores import ABOVE, LISTED, PUBLISHED
-from remanence_recipes.claims import measures, number, printed, quantities, quantity
+from remanence.reproduction import (
+    AboveChance,
+    Contradiction,
+    Exceeds,
+    Increasing,
+    LowerBound,
+    Paper,
+    PaperClaim,
+    UpperBound,
+)
+from remanence_recipes.buzaglo2023.published import SQUARED
+from remanence_recipes.buzaglo2023.published_scores import ABOVE, BEST_SSIM, LISTED, PUBLISHED, ROWS, THIRTIETH
+from remanence_recipes.claims import labels, measures, number, printed, quantities, quantity
 from remanence_recipes.weights_alone.evaluation import ACCURACY, FOUND
 
 AT_LENGTH = "buzaglo2023.published"
@@ -15,7 +25,8 @@ TWO, TEN = (
 )
 COUNT = f"{ABOVE}, {PUBLISHED}"
 TWO_RUNS = ("restarts",)  # the claim is about the two published runs
-FIGURE_4 = "buzaglo2023.figure4_weight_decay"
+FIGURE_3, FIGURE_4 = "buzaglo2023.figure3_classes", "buzaglo2023.figure4_weight_decay"
+OF_EACH = labels(FIGURE_3, "", " of each")
 LOOKALIKES = Contradiction(
     says="A reconstruction with an SSIM above 0.4 to its nearest training image is good; such "
     "images are counted in all figures.",
@@ -28,58 +39,67 @@ LOOKALIKES = Contradiction(
 HAIM = (
     PaperClaim(
         where="CIFAR-10 notebook, cell 4",
+        weight=3,
         text="Two groups, 500 images, two runs pooled: images with SSIM above 0.4.",
         criterion=printed(AT_LENGTH, TWO, COUNT).within(0.25),  # a count of 17 has a standard deviation of 4
         unaffected_by=TWO_RUNS,
-        minutes=21,
+        minutes=23,
     ),
     PaperClaim(
         where="CIFAR-10 notebook, cell 4",
+        weight=3,
         text="The best SSIM of them.",
         criterion=number(0.637, AT_LENGTH, TWO, f"best SSIM, {PUBLISHED}", up=True),
         unaffected_by=TWO_RUNS,
-        minutes=21,
+        minutes=23,
     ),
     PaperClaim(
         where="CIFAR-10 notebook, cell 4",
+        weight=3,
         text="The thirtieth best SSIM of them.",
-        printed=0.322,
-        recipe=AT_LENGTH,
-        minutes=21,
+        criterion=number(0.322, AT_LENGTH, TWO, f"{THIRTIETH}, {PUBLISHED}", up=True),
+        unaffected_by=TWO_RUNS,
+        minutes=23,
     ),
     PaperClaim(
         where="CIFAR-10 notebook, cell 6",
-        text="Rows of the first layer in place of reconstructions: images with SSIM above 0.4.",
-        printed=4,
-        recipe=AT_LENGTH,
+        text="Rows of the first layer in place of reconstructions: fewer images with SSIM above 0.4 (4 are printed).",
+        criterion=Exceeds(
+            larger=(quantity(AT_LENGTH, TWO, COUNT),), smaller=(quantity(AT_LENGTH, TWO, f"{ABOVE}, {ROWS}"),)
+        ),
+        unaffected_by=TWO_RUNS,
         minutes=12,
     ),
     PaperClaim(
         where="main claim",
+        weight=3,
         text="Training images of a binary classifier are reconstructed from its weights alone: images listed.",
         criterion=LowerBound(quantities=(quantity(AT_LENGTH, TWO, f"{LISTED}, {PUBLISHED}"),), bound=1.0),
         unaffected_by=TWO_RUNS,
-        minutes=21,
+        minutes=23,
     ),
     PaperClaim(
         where="section on margins",
-        text="The images on the margin are the ones that are reconstructed.",
-        recipe=AT_LENGTH,
-        minutes=21,
+        text="The images on the margin are the ones that are reconstructed: rank correlation of SSIM and margin.",
+        criterion=UpperBound(
+            quantities=(quantity(AT_LENGTH, TWO, f"SSIM against the margin, {PUBLISHED}"),), bound=0.0
+        ),
+        unaffected_by=TWO_RUNS,
+        minutes=23,
     ),
     PaperClaim(
         where="test accuracy",
         text="Accuracy of the binary classifier of 500 images.",
         criterion=printed(AT_LENGTH, TWO, ACCURACY),
         unaffected_by=TWO_RUNS,
-        minutes=21,
+        minutes=23,
     ),
     PaperClaim(
         where="MNIST notebook",
         text="Odd and even digits: the best SSIM; that of rows of the first layer is 0.187.",
-        printed=0.239,
-        recipe="haim2022.mnist_binary",
-        minutes=12,
+        criterion=number(0.239, AT_LENGTH, "odd and even digits", f"{BEST_SSIM}, {PUBLISHED}", up=True),
+        unaffected_by=TWO_RUNS,
+        minutes=8,
     ),
     PaperClaim(
         where="MNIST",
@@ -94,7 +114,7 @@ BUZAGLO = (
         text="Accuracy of the classifier of ten classes, 500 images.",
         criterion=printed(AT_LENGTH, TEN, ACCURACY),
         unaffected_by=TWO_RUNS,
-        minutes=21,
+        minutes=23,
     ),
     PaperClaim(
         where="figure 1",
@@ -102,10 +122,11 @@ BUZAGLO = (
         criterion=AboveChance(
             quantity=quantity("buzaglo2023.figure1", "best of each class", "best SSIM of a class, KKT")
         ),
-        minutes=21,
+        minutes=23,
     ),
     PaperClaim(
         where="figure 2",
+        weight=3,
         text="Ten classes leak more than two groups, of equally many images: images with SSIM above 0.4.",
         criterion=Exceeds(
             larger=(quantity(AT_LENGTH, TEN, COUNT),),
@@ -116,24 +137,25 @@ BUZAGLO = (
     ),
     PaperClaim(
         where="figure 3, classes",
+        weight=2,
         text="The more classes, the more is reconstructed.",
         criterion=AboveChance(
             quantity=quantity(
-                "buzaglo2023.figure3_classes",
-                "classes by records of each",
-                "difference of share found, 10 over 2 classes, KKT",
+                FIGURE_3, (*OF_EACH, "classes by records of each"), "difference of share found, 10 over 2 classes, KKT"
             )
         ),
         minutes=30,
     ),
     PaperClaim(
         where="figure 3, images",
+        weight=2,
         text="The more images of each class, the more of them are reconstructed.",
-        recipe="buzaglo2023.figure3_classes",
+        criterion=Increasing(quantities=quantities(FIGURE_3, OF_EACH, "records found, 10 classes, KKT")),
         minutes=30,
     ),
     PaperClaim(
         where="figure 4, C = 10",
+        weight=2,
         text="Weight decay from standard initial weights leaks more than small initial weights without it.",
         criterion=AboveChance(
             quantity=quantity(
@@ -155,11 +177,18 @@ BUZAGLO = (
     PaperClaim(
         where="figure 4, C = 2",
         text="The same ordering for two classes.",
-        recipe=FIGURE_4,
-        minutes=12,
+        criterion=AboveChance(
+            quantity=quantity(
+                FIGURE_4,
+                "weight decay over none, two classes",
+                "difference of share found, decay 0.003 over no decay, small first layer, KKT",
+            )
+        ),
+        minutes=9,
     ),
     PaperClaim(
         where="figure 5",
+        weight=2,
         text="With weight decay more images lie near the boundary, where they are reconstructed.",
         criterion=UpperBound(
             quantities=measures("buzaglo2023.figure5_margins", "margins", ["SSIM against the margin, decay 0.01"]),
@@ -170,11 +199,14 @@ BUZAGLO = (
     PaperClaim(
         where="section 5",
         text="It works where the training error is not zero.",
-        recipe=FIGURE_4,
-        minutes=12,
+        criterion=AboveChance(
+            quantity=quantity("buzaglo2023.figure5_margins", "training error above zero", f"{FOUND}, KKT")
+        ),
+        minutes=5,
     ),
     PaperClaim(
         where="figure 6",
+        weight=2,
         text="CIFAR-100, 5,000 images, width 10,000: a few dozen (of them, at least 24) are reconstructed.",
         criterion=LowerBound(
             quantities=quantities(
@@ -200,6 +232,7 @@ BUZAGLO = (
     ),
     PaperClaim(
         where="figure 8",
+        weight=2,
         text="The more classes, with 500 images in all, the more are reconstructed.",
         criterion=AboveChance(
             quantity=quantity(
@@ -218,9 +251,14 @@ BUZAGLO = (
     ),
     PaperClaim(
         where="footnote 1",
-        text="Multipliers as a² plus a smallest one work as the hinge does.",
-        recipe=AT_LENGTH,
-        minutes=12,
+        text="Multipliers as a² plus a smallest one work as the hinge does: at least half as many images are listed.",
+        criterion=Exceeds(
+            larger=(quantity(AT_LENGTH, SQUARED, f"{LISTED}, {PUBLISHED}"),),
+            smaller=(quantity(AT_LENGTH, TWO, f"{LISTED}, {PUBLISHED}"),),
+            factor=0.5,
+        ),
+        unaffected_by=TWO_RUNS,
+        minutes=29,
     ),
 )
 PAPERS = (

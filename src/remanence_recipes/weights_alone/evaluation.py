@@ -15,6 +15,7 @@ from remanence.experiments.evaluations import Accuracy
 from remanence.metrics import SSIM, SSIM3, Scores, evaluate, nearest_ncc
 from remanence.metrics.evaluation import FPR
 from remanence.metrics.nulls import matched
+from remanence.metrics.statistics import bootstrap_statistic, rank_correlation
 from remanence.releases import Victim, weights_only
 from remanence.seeds import derive_seed
 from remanence.training import SquaredError
@@ -185,6 +186,21 @@ def found(name: str, scores: Scores) -> Measure:
     )
     return Measure.from_interval(
         name, scores.fraction_found, chance=scores.test.false / len(scores.found), meaning=meaning
+    )
+
+
+def against_margin(name: str, margins: Tensor, ssim: Tensor, seed: int) -> Measure:
+    """The rank correlation of the SSIM of the records with their margins."""
+    margins, ssim = margins.double().cpu(), ssim.double().cpu()
+
+    def correlation(rows: Tensor) -> float:
+        return rank_correlation(margins[rows], ssim[rows])
+
+    return Measure.from_interval(
+        f"SSIM against the margin, {name}",
+        bootstrap_statistic(correlation, (len(margins),), seed=derive_seed(seed, name)),
+        chance=0.0,
+        meaning="rank correlation over the records; negative where records near the boundary are reconstructed better",
     )
 
 

@@ -62,6 +62,13 @@ def difference(name: str, one: Tensor, other: Tensor, seed: int) -> Measure:
     return Measure.from_interval(f"difference of share found, {name}", found, meaning=meaning, chance=0.0)
 
 
+def number_found(name: str, surveyed: Surveyed, seed: int) -> Measure:
+    """The records found in one victim."""
+    found = bootstrap_mean(surveyed.found, seed=derive_seed(seed, name))
+    meaning = f"of {surveyed.records} records, mean over {len(surveyed.found)} victims, and its interval over them"
+    return Measure.from_interval(f"records found, {name}", found, meaning=meaning, chance=FDR * found.value)
+
+
 def fraction_found(name: str, surveyed: Surveyed) -> Measure:
     """The fraction found of the records of all victims."""
     victims = "one victim" if len(surveyed.found) == 1 else f"{len(surveyed.found)} victims"
@@ -122,6 +129,8 @@ def survey_along(
             for name, line in named.items():
                 suffix = f"{name}, {attack}" if name else attack
                 measures += [fraction_found(f"{x} {axis}, {suffix}", at) for x, at in zip(values, line, strict=True)]
+                if victims > 1:
+                    measures.append(number_found(f"{last} {axis}, {suffix}", line[-1], seed))
         groups = {f", {attack}": lines[attack] for attack in attacks}
         if len(curves) == 1:
             groups = {"": {attack: next(iter(lines[attack].values())) for attack in attacks}}
