@@ -58,6 +58,7 @@ class Federation:
         for index in rounds:
             case = self._round(weights, self.clients, defenses, derive_seed(self.seed, "round", index))
             weights = weights | {name: weights[name] + u for name, u in case.release.update.items()}
+            weights = weights | (case.release.statistics or {})
             done += 1
         if not all(bool(p.isfinite().all()) for p in weights.values()):
             raise Diverged("the federated training diverges: lower the learning rate or the noise", argument="local")
@@ -91,4 +92,12 @@ class Federation:
             fixed=self.truth.take(slice(0, 0)),
             private=records,
         )
-        return local_update(victim, clients=clients, names=tuple(self.sent.update), defenses=defenses, seed=seed)
+        return local_update(
+            victim,
+            clients=clients,
+            names=tuple(self.sent.update),
+            defenses=defenses,
+            batch_norm=self.sent.batch_norm,
+            statistics=self.sent.statistics is not None,
+            seed=seed,
+        )

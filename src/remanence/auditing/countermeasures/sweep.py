@@ -115,7 +115,7 @@ def _baseline(shared: _Sweep, end: float) -> tuple[Countermeasure, int]:
     notes = [
         describe(federation.sent.training),
         f"accuracy: after {trained}, from {before.value:.0%}" if learnt else f"accuracy: {trained} learn nothing",
-        *simplified(federation.sent.model),
+        *simplified(federation.sent.model, federation.sent.batch_norm),
         *filter(None, (row.reason,)),
     ]
     row = replace(row, accuracy=accuracy if learnt else None, reason="; ".join(notes), seconds=perf_counter() - start)
