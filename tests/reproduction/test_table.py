@@ -98,6 +98,8 @@ def test_victims_are_repetitions() -> None:
         replace(CLAIM, criterion=replace(NUMBER, quantity=both)), made_result(0.9), made_result(1.1, label="two")
     )
     assert (found.ours, found.seeds, found.minutes) == (pytest.approx(1.0), (3,), 2.0)
+    one = row(replace(CLAIM, criterion=replace(NUMBER, quantity=both), minutes=0.0), made_result(0.9))
+    assert (one.ours, one.minutes) == (0.9, 1.0)
 
 
 def test_a_comparison_needs_both_sides() -> None:
