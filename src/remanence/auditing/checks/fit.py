@@ -12,6 +12,7 @@ from remanence.auditing.checks.records import evenly
 from remanence.errors import BadInput
 from remanence.metrics.exchangeability import rank_sum_test
 from remanence.metrics.statistics import auc
+from remanence.models import running_statistics
 from remanence.releases import KnowsUpdate
 from remanence.training import SquaredError
 from remanence.types import Data, Params
@@ -159,13 +160,23 @@ def check_update(release: KnowsUpdate, private: Data, held_out: Data, numbers: d
         text = (
             f"Simulated on the private records, the update has a cosine of {ours:.2f} with the one that was sent: the "
             "weights before it, the records, their preprocessing or the local training are not quite those stated, "
-            "or a defense changed it."
+            f"or a defense changed it.{_taken_for_frozen(release)}"
         )
         return [*checks, Check(name="update", status="warning" if ours < _UNEXPLAINED else "note", text=text)]
     return [
         *checks,
         Check(name="update", status="ok", text=f"The private records explain the update (cosine {ours:.2f})."),
     ]
+
+
+def _taken_for_frozen(release: KnowsUpdate) -> str:
+    """What to do where a client's BatchNorm may have been in training mode, and nothing that was sent says so."""
+    if release.batch_norm == "training" or not running_statistics(release.model):
+        return ""
+    return (
+        " BatchNorm is taken to be frozen, as no statistics that changed were sent: if it was in training mode, give "
+        "the whole state dict of the client, with its buffers."
+    )
 
 
 def _cosine(release: KnowsUpdate, sent: Tensor, data: Data) -> float:

@@ -179,4 +179,6 @@ def _attacked(shared: _Sweep, setting: Setting, end: float) -> Countermeasure:
 
 
 def _found_words(row: Countermeasure) -> str:
-    return "not tested" if row.together is None else f"{row.together.found} of {row.together.records} found"
+    if row.together is None:
+        return f"not tested ({row.reason})" if row.reason else "not tested"
+    return f"{row.together.found} of {row.together.records} found"

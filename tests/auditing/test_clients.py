@@ -1,19 +1,24 @@
-"""Sweeps of clients whose BatchNorm is in training mode, and of those that send some layers alone."""
+"""Audits and sweeps of clients whose BatchNorm is in training mode, and of those that send some layers alone."""
+
+from time import sleep
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from remanence.attacks import FirstLayer
+from remanence.auditing import applicable
 from remanence.auditing.checks.outputs import endpoints
+from remanence.auditing.checks.preflight import preflight
 from remanence.auditing.countermeasures.federation import Federation
 from remanence.auditing.countermeasures.membership import strongest_membership
 from remanence.auditing.countermeasures.sweep import sweep_update
 from remanence.auditing.evidence.membership import gather_evidence
 from remanence.auditing.inputs.updates import update_release
-from remanence.releases import LocalUpdate
+from remanence.releases import Gradient, LocalUpdate
 from remanence.training import SGD, Training
-from remanence.types import Data, Params
+from remanence.types import Data, Params, Reconstruction
 
 STEPS = Training(optimizer=SGD(lr=0.1), epochs=2)
 
@@ -90,6 +95,36 @@ def test_the_end_of_a_client_has_the_statistics_that_it_sent(batch: Data) -> Non
         assert end is not None
         for name in ("1.weight", "2.running_mean", "2.running_var"):
             torch.testing.assert_close(end[name], after[name])
+
+
+def test_a_warning_names_batchnorm_where_no_statistics_were_sent(batch: Data, others: Data) -> None:
+    """It is simulated frozen, and the update is not explained; with statistics it is, whatever those of the base."""
+    after = trained(dict(net().state_dict()), batch)
+    alone = {name: p for name, p in after.items() if name in dict(net().named_parameters())}
+    checks = {each.name: each for each in preflight(shown(alone, batch), batch, others).checks}
+    assert checks["update"].status != "ok"
+    assert "with its buffers" in checks["update"].text
+    checks = {each.name: each for each in preflight(shown(after, batch), batch, others).checks}
+    assert checks["update"].status == "ok"
+    assert checks["normalize"].status == "ok"
+
+
+def test_a_closed_form_before_a_search_is_not_counted_as_steps(batch: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search of a thousand quick steps after two seconds for the features is estimated as such."""
+    model, run = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10)).double(), FirstLayer.run
+    cross_entropy(model(batch.x), batch.y).backward()
+    head = {name: p.detach() - 0.1 * p.grad for name, p in model.named_parameters() if name.startswith("3")}
+    given = {"batch_size": len(batch), "shape": batch.shape, "num_classes": 10}
+    release = update_release(model.eval(), dict(model.state_dict()), head, STEPS, **given).release
+
+    def slow(attack: FirstLayer, release: Gradient, *, seed: int) -> Reconstruction:
+        sleep(2.1)
+        return run(attack, release, seed=seed)
+
+    monkeypatch.setattr(FirstLayer, "run", slow)
+    (asked,) = applicable(release, attacks=["GradientMatching"])
+    assert asked.attack.features is not None
+    assert 2 < asked.seconds < 100  # as steps it would be 700
 
 
 def test_a_first_layer_that_was_not_sent_has_no_span(batch: Data, others: Data) -> None:
