@@ -3,9 +3,9 @@ federation trained for a few rounds.
 
     rows = sweep_update(release, truth, held_out, {"clients": (2, 5, 10), "noise": (0.1, 1)}, asked, budget=450, seed=0)
 
-All attacks run on each setting, as far as its part of the budget goes: one that reads the plain update exactly may be
-the first that noise defeats. Sums cost no accuracy, as the server steps along the same mean; all other defenses are
-those of every client of the federation.
+All attacks that are given run on each setting, as far as its part of the budget goes: one that reads the plain update
+exactly may be the first that noise defeats. Sums cost no accuracy, as the server steps along the same mean; all other
+defenses are those of every client of the federation.
 """
 
 from collections.abc import Sequence
