@@ -218,9 +218,9 @@ def _probe(attack: Any, release: Any, seed: int) -> tuple[float | None, Reconstr
                 return perf_counter() - start, found
         return None, None
     if getattr(attack, "features", None) is not None:  # a closed form before the search, which is not one of its steps
-        whole = _timed(with_search(attack, steps=1), release, seed)
+        closed_form = _timed(with_search(attack, steps=1), release, seed)
         search, _ = _probe(replace(attack, features=None), release, seed)
-        return None if search is None else whole + search, None
+        return closed_form + (search or 0.0), None
     first = _timed(with_search(attack, steps=_STEPS), release, seed)
     if first > _PROBE:
         if first < _WARMING * _PROBE:  # the first run of a kind also imports and compiles

@@ -29,8 +29,11 @@ def simplified(model: nn.Module, batch_norm: BatchNormMode = "frozen") -> list[s
     """What the training of a stand-in leaves out of the layers of its network."""
     notes, layers = list[str](), list(model.modules())
     if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in layers):
-        kept, sent = "BatchNorm keeps the statistics that it begins with", "no defense changes BatchNorm statistics"
-        notes.append(kept if batch_norm == "frozen" else sent)
+        frozen, training = (
+            "BatchNorm keeps the statistics that it begins with",
+            "no defense changes BatchNorm statistics",
+        )
+        notes.append(frozen if batch_norm == "frozen" else training)
     if any(isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p for layer in layers):
         notes.append("it is trained without dropout")
     return notes

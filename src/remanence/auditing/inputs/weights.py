@@ -152,9 +152,7 @@ def _chosen(
     return chosen
 
 
-def _options(
-    dicts: Mapping[str, Iterable[str]], needed: list[str], others: Iterable[str]
-) -> Iterator[tuple[str, str]]:
+def _options(dicts: Mapping[str, Iterable[str]], needed: list[str], others: Iterable[str]) -> Iterator[tuple[str, str]]:
     """The dicts, of which the names are given, with the prefixes that names may have in them, the likeliest first: that
     of the first name that is needed, and `others`."""
 
