@@ -1,5 +1,6 @@
 """Audits and sweeps of clients whose BatchNorm is in training mode, and of those that send some layers alone."""
 
+from dataclasses import replace
 from time import sleep
 
 import pytest
@@ -86,6 +87,16 @@ def test_a_sweep_with_batchnorm_in_training_mode_says_what_it_leaves_out(batch: 
     assert [row.status for row in (first, *rows)] == ["ran", "ran"]
     assert "no defense changes BatchNorm statistics" in (first.reason or "")
     assert "keeps the statistics" not in (first.reason or "")
+
+
+def test_who_is_told_the_labels_is_told_them_in_a_sweep(batch: Data, others: Data) -> None:
+    release = replace(shown(trained(dict(net().state_dict()), batch), batch), labels=batch.y)
+    case = Federation.from_held_out(release, batch, others, 2, seed=0).update(2, ())
+    assert case.release.labels is not None
+    assert torch.equal(case.release.labels, case.truth.y)
+    assert len(case.truth) == 2 * len(batch)
+    rows = sweep_update(release, batch, others, {"noise": (1,)}, (), budget=2, seed=0)
+    assert [row.labels for row in rows] == [None, None]
 
 
 def test_the_end_of_a_client_has_the_statistics_that_it_sent(batch: Data) -> None:
