@@ -108,16 +108,23 @@ def test_the_end_of_a_client_has_the_statistics_that_it_sent(batch: Data) -> Non
             torch.testing.assert_close(end[name], after[name])
 
 
-def test_a_warning_names_batchnorm_where_no_statistics_were_sent(batch: Data, others: Data) -> None:
-    """It is simulated frozen, and the update is not explained; with statistics it is, whatever those of the base."""
+def test_weights_of_batchnorm_without_statistics_were_trained_in_training_mode(batch: Data, others: Data) -> None:
+    """The private records explain the update, with statistics and without; where the assumption is wrong they do not,
+    and the warning says what to give."""
     after = trained(dict(net().state_dict()), batch)
     alone = {name: p for name, p in after.items() if name in dict(net().named_parameters())}
-    checks = {each.name: each for each in preflight(shown(alone, batch), batch, others).checks}
-    assert checks["update"].status != "ok"
-    assert "with its buffers" in checks["update"].text
-    checks = {each.name: each for each in preflight(shown(after, batch), batch, others).checks}
-    assert checks["update"].status == "ok"
-    assert checks["normalize"].status == "ok"
+    unchanged = {name: p for name, p in net().state_dict().items() if "running" in name}
+    for sent, mode, status in (
+        (after, "training", "ok"),
+        (alone, "training", "ok"),
+        (alone | unchanged, "frozen", "warning"),
+    ):
+        release = shown(sent, batch)
+        checks = {each.name: each for each in preflight(release, batch, others).checks}
+        assert (release.batch_norm, checks["update"].status) == (mode, status)
+        assert ("with its buffers" in checks["update"].text) == (status == "warning")
+        assert (release.statistics is None) == (sent is not after)
+        assert mode == "frozen" or checks["normalize"].status == "ok"
 
 
 def test_a_closed_form_before_a_search_is_not_counted_as_steps(batch: Data, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,7 +160,7 @@ def check_update(release: KnowsUpdate, private: Data, held_out: Data, numbers: d
         text = (
             f"Simulated on the private records, the update has a cosine of {ours:.2f} with the one that was sent: the "
             "weights before it, the records, their preprocessing or the local training are not quite those stated, "
-            f"or a defense changed it.{_taken_for_frozen(release)}"
+            f"or a defense changed it.{_assumed_of_batch_norm(release)}"
         )
         return [*checks, Check(name="update", status="warning" if ours < _UNEXPLAINED else "note", text=text)]
     return [
@@ -169,13 +169,15 @@ def check_update(release: KnowsUpdate, private: Data, held_out: Data, numbers: d
     ]
 
 
-def _taken_for_frozen(release: KnowsUpdate) -> str:
-    """What to do where a client's BatchNorm may have been in training mode, and nothing that was sent says so."""
-    if release.batch_norm == "training" or not running_statistics(release.model):
+def _assumed_of_batch_norm(release: KnowsUpdate) -> str:
+    """What to do where no statistics say in which mode a client's BatchNorm was."""
+    if release.statistics is not None or not running_statistics(release.model):
         return ""
+    taken = "frozen, as no statistics that changed were sent"
+    if release.batch_norm == "training":
+        taken = "in training mode, as its weights were sent without its statistics"
     return (
-        " BatchNorm is taken to be frozen, as no statistics that changed were sent: if it was in training mode, give "
-        "the whole state dict of the client, with its buffers."
+        f" BatchNorm is taken to be {taken}: if it was not, give the whole state dict of the client, with its buffers."
     )
 
 

@@ -38,6 +38,7 @@ class ReleaseWeights:
 
     params: Params
     notes: tuple[str, ...]
+    absent: tuple[str, ...] = ()  # from the file of a client: those before
 
 
 def load_release_weights(
@@ -60,7 +61,7 @@ def load_release_weights(
         params = before | params
     counters = {name: torch.zeros((), dtype=p.dtype) for name, p in expected.items() if name.endswith(_COUNTERS)}
     params = {name: (counters | params)[name] for name in expected}
-    return ReleaseWeights(params=_in_single_precision(params, notes), notes=tuple(notes))
+    return ReleaseWeights(params=_in_single_precision(params, notes), notes=tuple(notes), absent=tuple(absent))
 
 
 def _file_in(path: Path) -> Path:
