@@ -87,6 +87,14 @@ def test_a_batch_that_peeling_leaves_comes_back_whole(digits: Data) -> None:
     assert_exact(found, batch, within=1e-6)
 
 
+def test_more_records_than_features_are_not_factorised() -> None:
+    generator = torch.Generator().manual_seed(0)
+    batch = Data(x=torch.rand(30, 20, generator=generator), y=torch.arange(30) % 10, num_classes=10)
+    release = honest(batch, nn.ReLU, hidden=(60,))
+    peeled, found = (FirstLayer(factorising=each).run(release, seed=0) for each in (False, True))
+    assert torch.equal(peeled.x, found.x)
+
+
 def test_a_clipped_gradient_has_the_same_factors(digits: Data) -> None:
     batch = some_digits(digits, 20, 16)
     release = honest(batch, nn.ReLU, hidden=(150,), dtype=torch.float64)

@@ -64,6 +64,9 @@ def test_a_client_may_send_its_head_alone(suffix: str, tmp_path: Path) -> None:
     found = load_release_weights(path, NET, before=STATE)
     assert_same(found.params, STATE | head)
     assert any("lacks" in note and "0.weight" in note for note in found.notes)
+    if suffix == "pt":
+        torch.save({f"module.{name}": value for name, value in head.items()}, tmp_path / "wrapped.pt")
+        assert_same(load_release_weights(tmp_path / "wrapped.pt", NET, before=STATE).params, STATE | head)
     with refused("shape-mismatch", "path"):  # these are no weights of a whole model
         load_release_weights(path, NET)
     other = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))

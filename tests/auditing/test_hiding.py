@@ -62,6 +62,7 @@ def test_several_axes_are_one_sentence_and_those_that_do_not_hide_are_named() ->
 def test_traces_without_a_list_do_not_count_as_hidden() -> None:
     assert "no setting of the sweep hides" in (what_would_help([FIRST, row("noise", 1, 0, p=0.005)]) or "").lower()
     assert "would hide" in (what_would_help([FIRST, row("noise", 1, 0, p=0.02)]) or "")
+    assert "noise of 1 would not" in (what_would_help([FIRST, row("clients", 5, 0), row("noise", 1, 0, p=0.005)]) or "")
 
 
 def test_where_nothing_hides_or_nothing_was_found_it_says_so() -> None:
@@ -84,4 +85,8 @@ def test_an_attack_that_ran_only_without_the_defense_is_named() -> None:
 def test_rows_of_models_have_no_sentence_of_a_sweep() -> None:
     assert what_would_help([]) is None
     assert what_would_help([replace(FIRST, name="weight decay")] * 2) is None
-    assert what_would_help([FIRST, row("noise", 1, 0, status="refused")]) is None
+
+
+def test_a_sweep_of_which_nothing_could_be_made_says_why() -> None:
+    refused = row("clients", 300, 0, status="refused", together=None, reason="too few records are held out")
+    assert what_would_help([FIRST, refused]) == ("No setting of the sweep could be made: too few records are held out.")

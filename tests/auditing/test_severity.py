@@ -83,6 +83,14 @@ def test_the_verdict_names_the_strongest_attack_and_test() -> None:
     assert "no proof" in verdict((REFUSED,), (), "inconclusive")
 
 
+def test_a_verdict_does_not_deny_what_one_attack_lists() -> None:
+    """The best score over attacks lists none where another attack is noise; the row of one lists some."""
+    listing = replace(RAN, name="GradientMatching", records=8, found=6, p=5e-5)
+    said = verdict((replace(RAN, records=8), listing), (AUC,), "none-found", replace(ALL, records=8))
+    assert said.startswith("No record is listed by the 2 attacks that ran taken together; GradientMatching by itself")
+    assert "lists 6 of 8" in said
+
+
 def test_with_few_held_out_records_nothing_found_says_nothing() -> None:
     assert severity([RAN], [], ALL, held_out=200) == "none-found"
     assert severity([RAN], [], ALL, held_out=5) == "inconclusive"

@@ -89,6 +89,14 @@ def test_printed_numbers_stand_against_ours(page: tuple[str, list[Decided]]) -> 
     assert ("balle2022", 0.0583) in {(name, x) for name, x, _ in shown}
 
 
+def test_numbers_that_a_logarithmic_axis_cannot_show_are_counted(page: tuple[str, list[Decided]]) -> None:
+    gain = next(each for each in page[1] if each.row.where == "table 3, gain")
+    better, worse = (replace(gain, row=replace(gain.row, ours=ours)) for ours in (0.2, -0.1))
+    (scores,) = against([better, worse])
+    assert scores.title.endswith("1 that is not positive not shown")
+    assert [series.y for series in scores.series if series.role == "ours"] == [(0.2,)]
+
+
 def test_texts_are_escaped(made_archive_result: Result) -> None:
     quantity = Quantity(recipe="balle2022.glm", experiments=("linear classifier",), name="mean mse")
     claim = Claim(quantity="mean mse", higher_is_better=False, printed=1e-12, where="here")

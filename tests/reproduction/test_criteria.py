@@ -25,6 +25,10 @@ def at(value: float, low: float | None = None, high: float | None = None, chance
     return Estimate(value=value, low=low, high=high, chance=chance)
 
 
+def near(value: float) -> Estimate:
+    return at(value, value - 0.1, value + 0.1)
+
+
 def printed(number: float, *, up: bool | None) -> Printed:
     return Printed(quantity=A, claim=Claim(quantity="error", higher_is_better=up, printed=number, where="here"))
 
@@ -51,13 +55,14 @@ def printed(number: float, *, up: bool | None) -> Printed:
         (AboveChance(quantity=A), [at(0.3, 0.2, 0.4, chance=0.1)], "met"),
         (AboveChance(quantity=A), [at(0.3, 0.05, 0.4, chance=0.1)], "open"),
         (AboveChance(quantity=A), [at(0.05, 0.0, 0.08, chance=0.1)], "missed"),
-        (PAIR, [at(2.0), at(1.0)], "met"),
-        (PAIR, [at(1.0), at(2.0)], "missed"),
+        (PAIR, [near(2.0), near(1.0)], "met"),
+        (PAIR, [near(1.0), near(2.0)], "missed"),
         (PAIR, [at(1.0, 0.5, 1.8), at(2.0, 1.5, 2.5)], "open"),
-        (Exceeds(larger=(A,), smaller=(B,), factor=3.0), [at(2.0), at(1.0)], "missed"),
-        (Exceeds(larger=(A,), smaller=(B, C)), [at(2.0), at(1.0), at(3.0)], "missed"),
-        (Increasing(quantities=(A, B, C)), [at(1.0), at(2.0), at(3.0)], "met"),
-        (Increasing(quantities=(A, B, C)), [at(1.0), at(3.0), at(2.0)], "missed"),
+        (Exceeds(larger=(A,), smaller=(B,), factor=3.0), [near(2.0), near(1.0)], "missed"),
+        (Exceeds(larger=(A,), smaller=(B, C)), [near(2.0), near(1.0), near(3.0)], "missed"),
+        (Increasing(quantities=(A, B, C)), [near(1.0), near(2.0), near(3.0)], "met"),
+        (Increasing(quantities=(A, B, C)), [near(1.0), near(3.0), near(2.0)], "missed"),
+        (PAIR, [at(23.0), at(15.0)], "open"),  # counts of one victim each
     ],
 )
 def test_verdicts(criterion: Criterion, found: list[Estimate], verdict: Verdict) -> None:

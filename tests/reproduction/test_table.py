@@ -98,13 +98,17 @@ def test_victims_are_repetitions() -> None:
         replace(CLAIM, criterion=replace(NUMBER, quantity=both)), made_result(0.9), made_result(1.1, label="two")
     )
     assert (found.ours, found.seeds, found.minutes) == (pytest.approx(1.0), (3,), 2.0)
+    one = row(replace(CLAIM, criterion=replace(NUMBER, quantity=both), minutes=0.0), made_result(0.9))
+    assert (one.ours, one.minutes) == (0.9, 1.0)
 
 
 def test_a_comparison_needs_both_sides() -> None:
     claim = replace(CLAIM, criterion=Exceeds(larger=(quantity("one"),), smaller=(quantity("two"),)))
     assert row(claim, made_result(2.0)).status == "not run"
-    assert row(claim, made_result(2.0), made_result(1.0, label="two")).status == "reproduced"
-    assert row(claim, made_result(2.0), made_result(3.0, label="two")).status == "contradicted"
+    ours = made_result(2.0, low=1.8, high=2.2)
+    assert row(claim, ours, made_result(1.0, label="two")).status == "reproduced"
+    assert row(claim, ours, made_result(3.0, label="two")).status == "contradicted"
+    assert row(claim, made_result(2.0), made_result(1.0, label="two")).status == "smaller"
 
 
 def test_what_is_compared_is_of_the_same_seeds() -> None:

@@ -116,7 +116,7 @@ def _release(request: Request, private: Data, fixed: Data | None) -> tuple[Any, 
         loaded = load_release_weights(Path(path), module, before=sent)
         for note in loaded.notes:
             say(f"{path}: {note}")
-        named = loaded.params
+        named = {name: p for name, p in loaded.params.items() if name not in loaded.absent}
         for wrapped in _wrappers(model, module):
             named = normalized_params(wrapped, named)
         return {name: p.to(request.device) for name, p in named.items()}

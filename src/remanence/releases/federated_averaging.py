@@ -98,10 +98,11 @@ class LocalUpdate:
         if self.clients > 1:
             message = "`clients` must be 1: the mean of several updates is not the end of one training"
             raise BadInput(message, code="conflict", argument="clients")
+        final = self.at | {name: self.at[name] + update for name, update in self.update.items()}
         return FineTuned(
             model=self.model,
             initial=self.at,
-            final=self.at | {name: self.at[name] + update for name, update in self.update.items()},
+            final=final | (self.statistics or {}),
             shape=self.shape,
             bounds=self.bounds,
             num_classes=num_classes,

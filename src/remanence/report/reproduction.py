@@ -87,14 +87,18 @@ def against(decided: Sequence[Decided]) -> Iterator[Figure]:
         None: "Others: as near as can be",
     }
     for up, title in titles.items():
-        mine = [each for each in decided if _has_number(each, up)]
+        every = [each for each in decided if _has_number(each, up)]
+        mine = [each for each in every if up is None or (each.row.ours or 0.0) > 0]
         values = [value for each in mine for value in (each.row.printed, each.row.ours) if value]
         if not values:
             continue
         series = [_points(paper, mine) for paper in dict.fromkeys(each.row.paper for each in mine)]
         diagonal = (min(values), max(values))
+        absent = len(every) - len(mine)  # from logarithmic axes
         yield Figure(
-            title=title,
+            title=f"{title}; {absent} that {'is' if absent == 1 else 'are'} not positive not shown"
+            if absent
+            else title,
             x_label="printed",
             y_label="ours",
             series=(*series, Series(name="as printed", x=diagonal, y=diagonal, role="chance")),
@@ -105,9 +109,8 @@ def against(decided: Sequence[Decided]) -> Iterator[Figure]:
 
 
 def _has_number(each: Decided, up: bool | None) -> bool:
-    criterion = each.claim.criterion
-    positive = each.row.ours is not None and each.row.ours > 0
-    return isinstance(criterion, Printed) and criterion.claim.higher_is_better is up and positive
+    criterion, measured = each.claim.criterion, each.row.ours is not None
+    return isinstance(criterion, Printed) and criterion.claim.higher_is_better is up and measured
 
 
 def _points(paper: str, decided: Sequence[Decided]) -> Series:

@@ -212,7 +212,10 @@ def _neighbours(found: Sequence[Estimate]) -> list[tuple[Estimate, Estimate]]:
 
 
 def _ordered(pairs: Sequence[tuple[Estimate, Estimate]], factor: float = 1.0) -> Verdict:
-    """Whether the first of each pair exceeds `factor` times the second, or where not, their intervals overlap."""
+    """Whether the first of each pair exceeds `factor` times the second, or where not, their intervals overlap. Two
+    numbers of which neither has an interval, such as the counts of one victim each, decide nothing."""
+    if any(all(each.low is None and each.high is None for each in pair) for pair in pairs):
+        return "open"
     wrong = [(one, other) for one, other in pairs if not one.value > factor * other.value]
     overlap = (_upper(one) > factor * _lower(other) for one, other in wrong)
     return "met" if not wrong else "open" if all(overlap) else "missed"

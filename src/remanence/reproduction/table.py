@@ -96,11 +96,12 @@ def _budget(found: Sequence[Pooled], archive: Archive) -> dict[str, float]:
 
 
 def _minutes(claim: PaperClaim, archive: Archive) -> float:
-    """What the deciding experiments took, by their results; else the estimate of the claim."""
+    """What the deciding experiments took, by their results; the estimate of the claim where some of them have none and
+    it is longer than what the others took."""
     experiments = {(each.recipe, label) for each in claim.quantities for label in each.experiments}
     taken = [minutes_of(archive, recipe, label, estimate=claim.minutes) for recipe, label in experiments]
     known = [each for each in taken if each is not None]
-    return sum(known) if known and len(known) == len(taken) else claim.minutes
+    return sum(known) if known and len(known) == len(taken) else max(claim.minutes, sum(known))
 
 
 def minutes_of(archive: Archive, recipe: str, experiment: str, *, estimate: float) -> float | None:

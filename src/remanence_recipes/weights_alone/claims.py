@@ -40,7 +40,7 @@ HAIM = (
     PaperClaim(
         where="CIFAR-10 notebook, cell 4",
         weight=3,
-        text="Two groups, 500 images, two runs pooled: images with SSIM above 0.4.",
+        text="Two groups, 500 images, two runs pooled: images with SSIM above 0.4, a count, within a quarter.",
         criterion=printed(AT_LENGTH, TWO, COUNT).within(0.25),  # a count of 17 has a standard deviation of 4
         unaffected_by=TWO_RUNS,
         minutes=23,

@@ -261,9 +261,9 @@ def _certain(layer: _Layer, residual: _Rows) -> list[_Record]:
 def _factorised(layer: _Layer, residual: _Rows, remaining: int, seed: int) -> list[_Record]:
     """Those of the `remaining` records that the zeros of their errors give."""
     relu = _relu_layer(layer)
-    if remaining < 2 or relu is None:
-        return []
     gradient = torch.cat([residual.weight, residual.bias[:, None]], 1)
+    if remaining < 2 or remaining > min(gradient.shape) or relu is None:  # more have no errors of their own in it
+        return []
     factors = factorise(relu, gradient, records=remaining, seed=seed)
     if not len(factors.x):
         return []

@@ -21,18 +21,19 @@ _KINDS: Final[dict[str, Callable[[Countermeasure], Evidence | None]]] = {
 
 def what_would_help(rows: Sequence[Countermeasure]) -> str | None:
     """The sentence of a sweep, whose rows of each axis go from the weakest to the strongest; None for other rows."""
+    swept = [row for row in rows[1:] if row.value is not None]
     axes = dict[str, list[Countermeasure]]()
-    for row in rows[1:]:
-        if row.value is not None and row.status == "ran":
+    for row in swept:
+        if row.status == "ran":
             axes.setdefault(row.name, []).append(row)
     if not axes:
-        return None
+        return f"No setting of the sweep could be made: {swept[0].reason}." if swept else None
     first, strongest = rows[0], [axis[-1] for axis in axes.values()]
     hiding = [weakest for axis in axes.values() if (weakest := _weakest_hiding(axis))]
     if not _leaks(first):
         clauses = [f"{_undefended(first)}, so that the sweep does not say what would hide them", *_readable([first])]
     elif hiding:
-        failing = [row for row in strongest if _leaks(row)]
+        failing = [row for row in strongest if row.together is not None and not hides(row)]
         untested = [row for row in strongest if row.together is None]
         clauses = [
             f"{_listed(hiding)} would hide the records: none is found by the attacks that ran at this budget, "

@@ -115,6 +115,11 @@ def _of_attacks(ran: Sequence[AttackRow], together: AuditTest | None, step: Seve
             f"{together.found} of {together.records} {noun} came back closer than held-out ones, too few to tell them "
             f"from chance ({tried})."
         )
+    if best.found:
+        return (
+            f"No record is listed by the {tried} taken together; {best.name} by itself lists {best.found} of "
+            f"{best.records} (p {number(best.p or 1.0)})."
+        )
     return f"No record was found by the {tried}; a stronger or longer attack may find some."
 
 

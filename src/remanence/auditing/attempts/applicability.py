@@ -217,6 +217,10 @@ def _probe(attack: Any, release: Any, seed: int) -> tuple[float | None, Reconstr
             if not limit.reached:
                 return perf_counter() - start, found
         return None, None
+    if getattr(attack, "features", None) is not None:  # a closed form before the search, which is not one of its steps
+        closed_form = _timed(with_search(attack, steps=1), release, seed)
+        search, _ = _probe(replace(attack, features=None), release, seed)
+        return closed_form + (search or 0.0), None
     first = _timed(with_search(attack, steps=_STEPS), release, seed)
     if first > _PROBE:
         if first < _WARMING * _PROBE:  # the first run of a kind also imports and compiles

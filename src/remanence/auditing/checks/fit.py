@@ -12,6 +12,7 @@ from remanence.auditing.checks.records import evenly
 from remanence.errors import BadInput
 from remanence.metrics.exchangeability import rank_sum_test
 from remanence.metrics.statistics import auc
+from remanence.models import running_statistics
 from remanence.releases import KnowsUpdate
 from remanence.training import SquaredError
 from remanence.types import Data, Params
@@ -159,13 +160,25 @@ def check_update(release: KnowsUpdate, private: Data, held_out: Data, numbers: d
         text = (
             f"Simulated on the private records, the update has a cosine of {ours:.2f} with the one that was sent: the "
             "weights before it, the records, their preprocessing or the local training are not quite those stated, "
-            "or a defense changed it."
+            f"or a defense changed it.{_assumed_of_batch_norm(release)}"
         )
         return [*checks, Check(name="update", status="warning" if ours < _UNEXPLAINED else "note", text=text)]
     return [
         *checks,
         Check(name="update", status="ok", text=f"The private records explain the update (cosine {ours:.2f})."),
     ]
+
+
+def _assumed_of_batch_norm(release: KnowsUpdate) -> str:
+    """What to do where no statistics say in which mode a client's BatchNorm was."""
+    if release.statistics is not None or not running_statistics(release.model):
+        return ""
+    taken = "frozen, as no statistics that changed were sent"
+    if release.batch_norm == "training":
+        taken = "in training mode, as its weights were sent without its statistics"
+    return (
+        f" BatchNorm is taken to be {taken}: if it was not, give the whole state dict of the client, with its buffers."
+    )
 
 
 def _cosine(release: KnowsUpdate, sent: Tensor, data: Data) -> float:

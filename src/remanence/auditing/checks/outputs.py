@@ -86,4 +86,6 @@ def endpoints(release: Any) -> tuple[Params | None, Params | None]:
     if isinstance(release, KnowsFinal):
         return getattr(release, "initial", None), release.final
     before, update = release.at, getattr(release, "update", None)
-    return before, None if update is None else before | {name: before[name] + u for name, u in update.items()}
+    if update is None:
+        return before, None
+    return before, before | {name: before[name] + u for name, u in update.items()} | (release.statistics or {})

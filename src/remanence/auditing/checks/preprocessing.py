@@ -161,6 +161,8 @@ def _fit(
     data, loss = concat([private, held_out]), released_loss(release)
     x = data.x if other is None else (data.x - other.mean) / other.std * stated[1] + stated[0]
     logits, shift = _logits_and_shift(release.model, params, x)
+    if getattr(release, "batch_norm", None) == "training":
+        shift = None  # a client's batches have their own statistics, and few of them moved those that it keeps
     each = losses_of(logits, data.y, loss)
     return _Fit(
         correct=is_correct(logits, data.y, loss),

@@ -1,7 +1,7 @@
 """The federation of an owner who has one client: other clients are made of held-out records, as many for each."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -48,8 +48,9 @@ class Federation:
 
     def update(self, clients: int, defenses: tuple[Defense, ...]) -> Case[LocalUpdate]:
         """What the server sees of so many clients, the owner's among them, which train as it did; and all their
-        records."""
-        return self._round(self.sent.at, clients, defenses, derive_seed(self.seed, "update"))
+        records. It is told their labels where it was told those of the owner's."""
+        case = self._round(self.sent.at, clients, defenses, derive_seed(self.seed, "update"))
+        return case if self.sent.labels is None else replace(case, release=replace(case.release, labels=case.truth.y))
 
     def train(self, defenses: tuple[Defense, ...], rounds: Iterable[int]) -> tuple[Params, int]:
         """The weights after so many rounds in which every client takes part, from those that the server sent; and how
@@ -58,6 +59,7 @@ class Federation:
         for index in rounds:
             case = self._round(weights, self.clients, defenses, derive_seed(self.seed, "round", index))
             weights = weights | {name: weights[name] + u for name, u in case.release.update.items()}
+            weights = weights | (case.release.statistics or {})
             done += 1
         if not all(bool(p.isfinite().all()) for p in weights.values()):
             raise Diverged("the federated training diverges: lower the learning rate or the noise", argument="local")
@@ -91,4 +93,12 @@ class Federation:
             fixed=self.truth.take(slice(0, 0)),
             private=records,
         )
-        return local_update(victim, clients=clients, names=tuple(self.sent.update), defenses=defenses, seed=seed)
+        return local_update(
+            victim,
+            clients=clients,
+            names=tuple(self.sent.update),
+            defenses=defenses,
+            batch_norm=self.sent.batch_norm,
+            statistics=self.sent.statistics is not None,
+            seed=seed,
+        )

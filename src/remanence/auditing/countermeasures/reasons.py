@@ -5,6 +5,7 @@ from torch import nn
 from remanence.auditing.answer.report import AttackRow, Status
 from remanence.errors import BadInput
 from remanence.progress import OutOfTime
+from remanence.releases.releases import BatchNormMode
 
 NO_TIME = "the budget ended before it did: give more with `--budget`"
 
@@ -24,11 +25,15 @@ def named(row: AttackRow) -> str:
     return reason if reason.startswith(row.name) else f"{row.name}: {reason}"
 
 
-def simplified(model: nn.Module) -> list[str]:
+def simplified(model: nn.Module, batch_norm: BatchNormMode = "frozen") -> list[str]:
     """What the training of a stand-in leaves out of the layers of its network."""
     notes, layers = list[str](), list(model.modules())
     if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in layers):
-        notes.append("BatchNorm keeps the statistics that it begins with")
+        frozen, training = (
+            "BatchNorm keeps the statistics that it begins with",
+            "no defense changes BatchNorm statistics",
+        )
+        notes.append(frozen if batch_norm == "frozen" else training)
     if any(isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p for layer in layers):
         notes.append("it is trained without dropout")
     return notes

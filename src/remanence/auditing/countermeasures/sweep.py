@@ -3,9 +3,9 @@ federation trained for a few rounds.
 
     rows = sweep_update(release, truth, held_out, {"clients": (2, 5, 10), "noise": (0.1, 1)}, asked, budget=450, seed=0)
 
-All attacks run on each setting, as far as its part of the budget goes: one that reads the plain update exactly may be
-the first that noise defeats. Sums cost no accuracy, as the server steps along the same mean; all other defenses are
-those of every client of the federation.
+All attacks that are given run on each setting, as far as its part of the budget goes: one that reads the plain update
+exactly may be the first that noise defeats. Sums cost no accuracy, as the server steps along the same mean; all other
+defenses are those of every client of the federation.
 """
 
 from collections.abc import Sequence
@@ -115,7 +115,7 @@ def _baseline(shared: _Sweep, end: float) -> tuple[Countermeasure, int]:
     notes = [
         describe(federation.sent.training),
         f"accuracy: after {trained}, from {before.value:.0%}" if learnt else f"accuracy: {trained} learn nothing",
-        *simplified(federation.sent.model),
+        *simplified(federation.sent.model, federation.sent.batch_norm),
         *filter(None, (row.reason,)),
     ]
     row = replace(row, accuracy=accuracy if learnt else None, reason="; ".join(notes), seconds=perf_counter() - start)
@@ -154,7 +154,9 @@ def _attacked(shared: _Sweep, setting: Setting, end: float) -> Countermeasure:
     """What the update of this setting shows before the time `end`: labels, membership, and records."""
     truth, held_out, seed = shared.federation.truth, shared.federation.held_out, shared.seed
     case = shared.federation.update(setting.clients, setting.defenses)
-    labels, _ = labels_of(case.release, case.truth, held_out, seed=derive_seed(seed, "labels"))
+    labels = None
+    if case.release.labels is None:
+        labels, _ = labels_of(case.release, case.truth, held_out, seed=derive_seed(seed, "labels"))
     tpr, auc = strongest_membership(case.release, truth, held_out, seed=derive_seed(seed, "membership"))
     tried = list[Attempt]()
     asked = applicable_again(shared.asked, case.release, records=len(case.truth), times=setting.clients)
@@ -179,4 +181,6 @@ def _attacked(shared: _Sweep, setting: Setting, end: float) -> Countermeasure:
 
 
 def _found_words(row: Countermeasure) -> str:
-    return "not tested" if row.together is None else f"{row.together.found} of {row.together.records} found"
+    if row.together is None:
+        return f"not tested ({row.reason})" if row.reason else "not tested"
+    return f"{row.together.found} of {row.together.records} found"

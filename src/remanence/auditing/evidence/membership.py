@@ -24,11 +24,11 @@ from remanence.experiments.outcome import Figure, Series
 from remanence.metrics.evaluation import FPR
 from remanence.metrics.exchangeability import rank_sum_test
 from remanence.metrics.statistics import auc, bootstrap_statistic, roc
-from remanence.models import FirstLinear, apply, first_linear
+from remanence.models import FirstLinear, Unsupported, apply, first_linear
 from remanence.progress import OutOfTime, time_limit
 from remanence.releases import FineTunedUnknownRecipe, KnowsFinal, KnowsInitial, KnowsUpdate, WeightsOnly
 from remanence.seeds import derive_seed
-from remanence.types import Data
+from remanence.types import Data, Params
 
 Gathered: TypeAlias = tuple[tuple[Evidence, ...], tuple[Figure, ...]]
 SECONDS = 60.0
@@ -140,9 +140,12 @@ def span_of(release: Any, private: Data) -> Span:
     """
     shown = release
     if not isinstance(release, KnowsFinal):
-        classes, final = max(private.num_classes, 1), release.at | release.sent
         shown = WeightsOnly(
-            model=release.model, final=final, shape=release.shape, bounds=release.bounds, num_classes=classes
+            model=release.model,
+            final=release.at | _first_layer_sent(release),
+            shape=release.shape,
+            bounds=release.bounds,
+            num_classes=max(private.num_classes, 1),
         )
     span = estimate_span(shown)
     if span.rank is not None:
@@ -158,6 +161,13 @@ def span_of(release: Any, private: Data) -> Span:
         raise BadInput(message, code="unsupported-model", argument="release")
     every = [shown, *_from_scaled_bases(release)] if isinstance(release, KnowsInitial) else [shown]
     return max((estimate_span(each, rank=records) for each in every), key=lambda span: span.gap)
+
+
+def _first_layer_sent(release: KnowsUpdate) -> Params:
+    """The update of the first layer, zero where the client kept it frozen."""
+    first = first_linear(release.model, release.shape)
+    names = () if isinstance(first, Unsupported) else (f"{first.layer.path}.{kind}" for kind in ("weight", "bias"))
+    return {name: release.sent.get(name, torch.zeros_like(release.at[name])) for name in names if name in release.at}
 
 
 def _from_scaled_bases(release: KnowsInitial) -> Iterator[FineTunedUnknownRecipe]:

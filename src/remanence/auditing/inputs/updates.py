@@ -19,6 +19,7 @@ from remanence.engine import loss_gradient, updated_names
 from remanence.errors import BadInput
 from remanence.models import apply, running_statistics
 from remanence.releases import Gradient, LocalUpdate
+from remanence.releases.releases import BatchNormMode
 from remanence.search import balanced
 from remanence.training import CrossEntropy, Logistic, Loss, Training
 from remanence.types import Params
@@ -48,16 +49,17 @@ def update_release(
     bounds: Bounds = UNIT,
 ) -> UpdateRelease:
     """The release of a client that trained on `batch_size` records; `training` is None where it is not known. What is
-    not in `after` was not sent: a client may train a head or adapters alone."""
+    not in `after` was not sent: a client may train a head or adapters alone. BatchNorm is taken to be in training mode
+    where its statistics changed, or were not sent with its weights."""
+    mode, statistics = _batch_norm(model, before, after)
     after = before | after
     _check_weights(model, before, after)
     update = {name: after[name] - before[name] for name in updated_names(model, before, after)}
     if not update:
         message = "the weights before and after are the same: the client sent nothing, give those of another round"
         raise BadInput(message, code="conflict", argument="after")
-    statistics = _statistics(model, before, after)
     common = {"model": model, "at": before, "labels": labels, "batch_size": batch_size}
-    common |= {"shape": shape, "bounds": bounds, "batch_norm": "frozen" if statistics is None else "training"}
+    common |= {"shape": shape, "bounds": bounds, "batch_norm": mode}
     if training is not None:
         with suppress(BadInput):  # the class says which trainings can be simulated
             known = {"update": update, "training": training, "statistics": statistics}
@@ -83,13 +85,17 @@ def _check_weights(model: nn.Module, before: Params, after: Params) -> None:
                 raise BadInput(message, code="not-finite", argument=argument)
 
 
-def _statistics(model: nn.Module, before: Params, after: Params) -> Params | None:
-    """The running statistics of BatchNorm that the client sent; None where they did not change: it was frozen."""
+def _batch_norm(model: nn.Module, before: Params, sent: Params) -> tuple[BatchNormMode, Params | None]:
+    """The mode of the client's BatchNorm, and its running statistics where it sent them and they changed."""
     names = running_statistics(model)
-    if not all(name in before and name in after for name in names):
-        return None
-    changed = any(not torch.equal(before[name], after[name]) for name in names)
-    return {name: after[name] for name in names} if changed else None
+    if not names or not all(name in before for name in names):
+        return "frozen", None
+    if all(name in sent for name in names):
+        changed = any(not torch.equal(before[name], sent[name]) for name in names)
+        return ("training", {name: sent[name] for name in names}) if changed else ("frozen", None)
+    weights = {f"{name.rpartition('.')[0]}.weight" for name in names}
+    trained = any(name in sent and not torch.equal(before[name], sent[name]) for name in weights)
+    return ("training" if trained and not any(name in sent for name in names) else "frozen"), None
 
 
 def _reason(training: Training | None) -> str:

@@ -38,6 +38,7 @@ class ReleaseWeights:
 
     params: Params
     notes: tuple[str, ...]
+    absent: tuple[str, ...] = ()  # from the file of a client: those before
 
 
 def load_release_weights(
@@ -60,7 +61,7 @@ def load_release_weights(
         params = before | params
     counters = {name: torch.zeros((), dtype=p.dtype) for name, p in expected.items() if name.endswith(_COUNTERS)}
     params = {name: (counters | params)[name] for name in expected}
-    return ReleaseWeights(params=_in_single_precision(params, notes), notes=tuple(notes))
+    return ReleaseWeights(params=_in_single_precision(params, notes), notes=tuple(notes), absent=tuple(absent))
 
 
 def _file_in(path: Path) -> Path:
@@ -136,7 +137,8 @@ def _chosen(
         keys, prefix = option
         return sum(f"{prefix}{name}" not in dicts[keys] for name in needed)
 
-    keys, prefix = min(_options(dicts, needed), key=lacking)  # the first of those that lack least
+    others = _PREFIXES if partial else ()
+    keys, prefix = min(_options(dicts, needed, others), key=lacking)  # the first of those that lack least
     tensors = dicts[keys]
     chosen = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
     chosen = {name: value for name, value in chosen.items() if not name.endswith(_COUNTERS)}
@@ -151,8 +153,9 @@ def _chosen(
     return chosen
 
 
-def _options(dicts: Mapping[str, Iterable[str]], needed: list[str]) -> Iterator[tuple[str, str]]:
-    """The dicts, of which the names are given, with the prefixes that names may have in them, the likeliest first."""
+def _options(dicts: Mapping[str, Iterable[str]], needed: list[str], others: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The dicts, of which the names are given, with the prefixes that names may have in them, the likeliest first: that
+    of the first name that is needed, and `others`."""
 
     def likely(keys: str) -> int:
         last = keys.rpartition(".")[2]
@@ -160,7 +163,7 @@ def _options(dicts: Mapping[str, Iterable[str]], needed: list[str]) -> Iterator[
 
     for keys in sorted(dicts, key=likely):
         endings = (name.removesuffix(needed[0]) for name in dicts[keys] if needed and name.endswith(needed[0]))
-        for prefix in ["", *sorted({each for each in endings if each.endswith(".")}, key=_unusual)]:
+        for prefix in ["", *sorted({*others, *(each for each in endings if each.endswith("."))}, key=_unusual)]:
             yield keys, prefix
 
 
