@@ -105,10 +105,14 @@ def _p(evidence: Evidence | None) -> float:
 
 def _accuracies(rows: Sequence[Countermeasure], first: Countermeasure) -> list[str]:
     """The accuracy with each of the rows where it was measured, and without."""
-    each = [f"{percent(row.accuracy.value)} with {row.setting}" for row in rows if row.accuracy is not None]
+    each = {row.setting: percent(row.accuracy.value) for row in rows if row.accuracy is not None}
     if first.accuracy is None or not each:
         return []
-    return [f"accuracy is {_joined(each, 'and')} in place of {percent(first.accuracy.value)}"]
+    without = percent(first.accuracy.value)
+    if set(each.values()) == {without}:
+        return [f"accuracy stays at {without}"]
+    changed = [f"{accuracy} with {setting}" for setting, accuracy in each.items()]
+    return [f"accuracy is {_joined(changed, 'and')} in place of {without}"]
 
 
 def _no_time(rows: Sequence[Countermeasure], first: Countermeasure) -> list[str]:
