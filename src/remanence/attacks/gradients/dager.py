@@ -10,7 +10,8 @@ from typing import final
 
 import torch
 
-from remanence.attacks.gradients.token_span import Span, find_tokens
+from remanence.attacks.gradients.token_sentences import arrange_sequences
+from remanence.attacks.gradients.token_span import Span, find_tokens, projection_gradient
 from remanence.attacks.gradients.token_trees import grow_sequences
 from remanence.errors import BadInput, check_above, check_min
 from remanence.models.transformer import Transformer
@@ -52,16 +53,28 @@ class DAGER:
             model, first, exact=self.exact, max_tokens=release.batch_size * release.length
         )
         ids, scores = torch.zeros(0, release.length, dtype=torch.int64), torch.zeros(0)
-        if model.causal and len(model.blocks) > 1:
-            ids, scores = grow_sequences(
-                model,
-                Span.from_release(release, 1, rounding=_PREFIX_ROUNDING),
-                tokens,
-                count=release.batch_size,
-                length=release.length,
-                exact=self.exact,
-                max_atoms=self.max_atoms,
-            )
+        if len(model.blocks) > 1:
+            second = Span.from_release(release, 1, rounding=_PREFIX_ROUNDING)
+            if model.causal:
+                ids, scores = grow_sequences(
+                    model,
+                    second,
+                    tokens,
+                    count=release.batch_size,
+                    length=release.length,
+                    exact=self.exact,
+                    max_atoms=self.max_atoms,
+                )
+            else:
+                ids, scores = arrange_sequences(
+                    model,
+                    second,
+                    projection_gradient(release, 0, "value"),
+                    tokens,
+                    count=release.batch_size,
+                    length=release.length,
+                    exact=self.exact,
+                )
         return TokenReconstruction(
             ids=ids, scores=scores, tokens=tokens, token_scores=token_scores, objective=objective
         )
