@@ -31,11 +31,12 @@ def arrange_sequences(
     scores (n,); `values` (m, width) is the gradient of the first block's value projection, `span` is that of the second
     block, and `model` holds its weights."""
     counts, shares = count_tokens(token_errors(model, values, tokens), count=count, length=length)
-    order = _Order(model=model, basis=span.basis.to(model.tokens.weight), exact=exact)
+    order = _Order.start(model, span, tokens, length=length, exact=exact)
     found = dict[tuple[int, ...], float]()
-    for i in track(range(count), total=count, label="sequences"):
-        likely = shares[:, i].topk(min(len(tokens), 2 * length)).indices
-        row = order.search(tokens.repeat_interleave(counts[:, i])[:length], tokens[likely], length)
+    for i in track(range(counts.shape[1]), total=counts.shape[1], label="sequences"):
+        likely = tokens[shares[:, i].topk(min(len(tokens), 2 * length)).indices]
+        bag = tokens.repeat_interleave(counts[:, i])[:length]
+        row = order.search(bag if len(bag) else likely[:1], likely, length)
         found[tuple(row.tolist())] = float(order.scores(row[None]).amin())
     best = sorted(found, key=lambda row: -found[row])
     return torch.tensor(best).reshape(-1, length), torch.tensor([found[row] for row in best])
@@ -46,7 +47,8 @@ def token_errors(model: Transformer, values: Tensor, tokens: Tensor) -> Tensor:
     from the gradient (m, width) of the first block's values."""
     atoms, common = first_block_atoms(model)
     inputs = torch.cat([atoms[tokens], common])
-    return (values.double() @ torch.linalg.pinv(inputs)).T[: len(tokens)]
+    errors: Tensor = (values.double() @ torch.linalg.pinv(inputs)).T[: len(tokens)]
+    return errors
 
 
 def count_tokens(errors: Tensor, *, count: int, length: int) -> tuple[Tensor, Tensor]:
@@ -58,14 +60,16 @@ def count_tokens(errors: Tensor, *, count: int, length: int) -> tuple[Tensor, Te
     from scipy.cluster.hierarchy import fcluster, linkage
 
     count = min(count, len(errors))
+    best, least = (errors.new_ones(len(errors), count).long(), errors.new_ones(len(errors), count)), float("inf")
+    if len(errors) < 2:
+        return best
     tree = linkage(F.normalize(errors).cpu().numpy(), "average")
-    best, least = (torch.ones(len(errors), count).long(), torch.ones(len(errors), count)), float("inf")
     for cut in range(count, min(len(errors), 4 * count) + 1):
         cluster = torch.from_numpy(fcluster(tree, cut, "maxclust")).to(errors.device)
         largest = cluster.bincount().argsort(descending=True, stable=True)[:count]
-        sentences = torch.stack([errors[cluster == each].nanmedian(0).values for each in largest])
+        sentences = torch.stack([errors[cluster == each].median(0).values for each in largest])
         shares = _shares(errors, sentences)
-        whole = shares.round()
+        whole = shares.round().clamp_max(length)
         whole = torch.where(whole.any(1, keepdim=True), whole, F.one_hot(shares.argmax(1), count))
         loss = float((errors - whole @ sentences).norm()) + float(errors.norm()) * bool((whole.sum(0) > length).any())
         if loss < least:
@@ -87,15 +91,25 @@ class _Order:
     """The order of a sentence's tokens, by the span of the second block."""
 
     model: Transformer
-    basis: Tensor  # (rank, width), orthonormal
+    mean: Tensor  # (1, width), norm one: a direction that is projected out
+    basis: Tensor  # (rank, width), orthonormal: the span without it
     exact: float
+
+    @classmethod
+    def start(cls, model: Transformer, span: Span, tokens: Tensor, *, length: int, exact: float) -> "_Order":
+        """The mean over every token at every position is projected out: it is large in a trained network, common to all
+        sequences, and hides how they differ."""
+        shifts = torch.arange(length, device=tokens.device)
+        every = tokens[(torch.arange(len(tokens), device=tokens.device)[:, None] + shifts) % len(tokens)]
+        mean = F.normalize(_entering(model, every).mean((0, 1)).double(), dim=0)[None]
+        like = model.tokens.weight
+        return cls(model=model, mean=mean.to(like), basis=span.without(mean).basis.to(like), exact=exact)
 
     def scores(self, ids: Tensor) -> Tensor:
         """(n, length): the fraction in the span of what enters the second attention, in sequences (n, length); one
         where there is padding."""
-        first, second = self.model.blocks[0], self.model.blocks[1]
-        assert isinstance(first, Block) and isinstance(second, Block)
-        x = second.norm1(first(self.model.embed(ids), self.model.mask(ids)))
+        x = _entering(self.model, ids)
+        x = x - (x @ self.mean.T) @ self.mean
         inside = (x @ self.basis.T).square().sum(-1) / x.square().sum(-1)
         return torch.where(ids == PADDING, 1, inside)
 
@@ -142,3 +156,11 @@ class _Order:
         every[:, at] = tokens
         outside = (1 - self.scores(every)).sum(1) / (every != PADDING).sum(1)
         return every[outside.argmin()]
+
+
+def _entering(model: Transformer, ids: Tensor) -> Tensor:
+    """What enters the second attention, for sequences (n, length): (n, length, width)."""
+    first, second = model.blocks[0], model.blocks[1]
+    assert isinstance(second, Block)
+    entering: Tensor = second.norm1(first(model.embed(ids), model.mask(ids)))
+    return entering
