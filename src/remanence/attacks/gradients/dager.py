@@ -1,7 +1,8 @@
 """DAGER: the tokens and sequences of a batch, exactly, from the gradients of a transformer's attention.
 
 Petrov, Dimitrov, Baader, Müller, Vechev, "DAGER: Exact Gradient Inversion for Large Language Models" (NeurIPS 2024).
-The tokens are found in the first block (`token_span.py`), the sequences of a decoder in the second (`token_trees.py`).
+The tokens are found in the first block (`token_span.py`), the sequences of a decoder in the second (`token_trees.py`),
+those of an encoder in both (`token_sentences.py`).
 """
 
 from copy import deepcopy
@@ -26,7 +27,7 @@ _PREFIX_ROUNDING = 10  # what enters the second block was computed by the client
 @final
 @dataclass(frozen=True, kw_only=True)
 class DAGER:
-    """Tokens of any transformer and sequences of a decoder; nothing is sampled. The objective is the fraction of the
+    """Tokens and sequences of a batch; nothing is sampled. The objective is the fraction of the
     first block's span, by singular values, that the tokens leave unexplained."""
 
     exact: float = 0.999  # fraction of a squared norm in the span above which a token or prefix is in it

@@ -30,8 +30,13 @@ def arrange_sequences(
     """Up to `count` sequences (n, length) of these `tokens` (k,), padded with zeros, the most certain first, and their
     scores (n,); `values` (m, width) is the gradient of the first block's value projection, `span` is that of the second
     block, and `model` holds its weights."""
+    mean = _mean(model, tokens, length)
+    span = span.without(mean)
+    if span.fills(mean):
+        return tokens.new_zeros(0, length), span.rows.new_zeros(0)
+    like = model.tokens.weight
+    order = _Order(model=model, mean=mean.to(like), basis=span.basis.to(like), exact=exact)
     counts, shares = count_tokens(token_errors(model, values, tokens), count=count, length=length)
-    order = _Order.start(model, span, tokens, length=length, exact=exact)
     found = dict[tuple[int, ...], float]()
     for i in track(range(counts.shape[1]), total=counts.shape[1], label="sequences"):
         likely = tokens[shares[:, i].topk(min(len(tokens), 2 * length)).indices]
@@ -95,16 +100,6 @@ class _Order:
     basis: Tensor  # (rank, width), orthonormal: the span without it
     exact: float
 
-    @classmethod
-    def start(cls, model: Transformer, span: Span, tokens: Tensor, *, length: int, exact: float) -> "_Order":
-        """The mean over every token at every position is projected out: it is large in a trained network, common to all
-        sequences, and hides how they differ."""
-        shifts = torch.arange(length, device=tokens.device)
-        every = tokens[(torch.arange(len(tokens), device=tokens.device)[:, None] + shifts) % len(tokens)]
-        mean = F.normalize(_entering(model, every).mean((0, 1)).double(), dim=0)[None]
-        like = model.tokens.weight
-        return cls(model=model, mean=mean.to(like), basis=span.without(mean).basis.to(like), exact=exact)
-
     def scores(self, ids: Tensor) -> Tensor:
         """(n, length): the fraction in the span of what enters the second attention, in sequences (n, length); one
         where there is padding."""
@@ -156,6 +151,14 @@ class _Order:
         every[:, at] = tokens
         outside = (1 - self.scores(every)).sum(1) / (every != PADDING).sum(1)
         return every[outside.argmin()]
+
+
+def _mean(model: Transformer, tokens: Tensor, length: int) -> Tensor:
+    """(1, width), of norm one: the mean of what enters the second attention over every token at every position. It is
+    large in a trained network, common to all sequences, and hides how they differ."""
+    first, shifts = torch.arange(len(tokens)), torch.arange(length)
+    every = tokens[((first[:, None] + shifts) % len(tokens)).to(tokens.device)]
+    return F.normalize(_entering(model, every).mean((0, 1)).double(), dim=0)[None]
 
 
 def _entering(model: Transformer, ids: Tensor) -> Tensor:

@@ -64,6 +64,11 @@ class Span:
         _, values, basis = torch.linalg.svd(rows, full_matrices=False)
         return Span(rows=(values[:, None] * basis)[values > self.edge], edge=self.edge)
 
+    def fills(self, directions: Tensor) -> bool:
+        """Whether it and `directions` (k, width), which were projected out of it, are all that LayerNorm leaves, one
+        less than the width: then every vector lies in the span, and being in it says nothing."""
+        return len(self.rows) + len(directions) >= self.rows.shape[1] - 1
+
     @property
     def basis(self) -> Tensor:
         """(rank, width): the directions with norm one."""

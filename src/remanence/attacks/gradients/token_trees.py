@@ -47,6 +47,8 @@ def _grown(
     prefixes, owners = [root], list[tuple[int, int]]()  # of each atom: the number of its prefix and of its token
     common = orthonormal(torch.stack([tables.alone(position).mean(0) for position in range(length)]).double())
     pursuit = Pursuit.start(span, exact=exact, common=common, dtype=model.tokens.weight.dtype)
+    if pursuit.span.fills(common):
+        return
     _expand(tables, pursuit, prefixes, owners, [0])
     for _ in range(count * length):
         if pursuit.done:
