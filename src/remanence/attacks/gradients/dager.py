@@ -27,8 +27,8 @@ _PREFIX_ROUNDING = 10  # what enters the second block was computed by the client
 @final
 @dataclass(frozen=True, kw_only=True)
 class DAGER:
-    """Tokens and sequences of a batch; nothing is sampled. The objective is the fraction of the
-    first block's span, by singular values, that the tokens leave unexplained."""
+    """Tokens and sequences of a batch; nothing is sampled. The objective is the fraction of the first block's span, by
+    singular values, that the tokens leave unexplained."""
 
     exact: float = 0.999  # fraction of a squared norm in the span above which a token or prefix is in it
     max_atoms: int = 40_000  # prefixes that are considered at a time: the best ones

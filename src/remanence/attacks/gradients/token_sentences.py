@@ -30,10 +30,11 @@ def arrange_sequences(
     """Up to `count` sequences (n, length) of these `tokens` (k,), padded with zeros, the most certain first, and their
     scores (n,); `values` (m, width) is the gradient of the first block's value projection, `span` is that of the second
     block, and `model` holds its weights."""
+    tokens = tokens[tokens != PADDING]
     mean = _mean(model, tokens, length)
     span = span.without(mean)
-    if span.fills(mean):
-        return tokens.new_zeros(0, length), span.rows.new_zeros(0)
+    if span.fills(mean) or not len(tokens):
+        return torch.zeros(0, length, dtype=torch.int64), torch.zeros(0)
     like = model.tokens.weight
     order = _Order(model=model, mean=mean.to(like), basis=span.basis.to(like), exact=exact)
     counts, shares = count_tokens(token_errors(model, values, tokens), count=count, length=length)
@@ -116,7 +117,9 @@ class _Order:
             if self.scores(ids[None]).amin() > self.exact:
                 break
             before = ids
-            for at in range(min(length, int((ids != PADDING).sum()) + 1)):
+            for at in range(length):
+                if at and ids[at - 1] == PADDING:
+                    break
                 ids = self._replaced(ids, at, likely)
             size = int((ids != PADDING).sum())
             ids = F.pad(self._arranged(ids[:size]), (0, length - size), value=PADDING)
@@ -156,8 +159,7 @@ class _Order:
 def _mean(model: Transformer, tokens: Tensor, length: int) -> Tensor:
     """(1, width), of norm one: the mean of what enters the second attention over every token at every position. It is
     large in a trained network, common to all sequences, and hides how they differ."""
-    first, shifts = torch.arange(len(tokens)), torch.arange(length)
-    every = tokens[((first[:, None] + shifts) % len(tokens)).to(tokens.device)]
+    every = torch.stack([tokens.roll(shift) for shift in range(length)], dim=1)
     return F.normalize(_entering(model, every).mean((0, 1)).double(), dim=0)[None]
 
 
