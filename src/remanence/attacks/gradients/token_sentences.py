@@ -37,10 +37,10 @@ def arrange_sequences(
         return torch.zeros(0, length, dtype=torch.int64), torch.zeros(0)
     like = model.tokens.weight
     order = _Order(model=model, mean=mean.to(like), basis=span.basis.to(like), exact=exact)
-    counts, shares = count_tokens(token_errors(model, values, tokens), count=count, length=length)
+    counts, coefficients = count_tokens(token_errors(model, values, tokens), count=count, length=length)
     found = dict[tuple[int, ...], float]()
     for i in track(range(counts.shape[1]), total=counts.shape[1], label="sequences"):
-        likely = tokens[shares[:, i].topk(min(len(tokens), 2 * length)).indices]
+        likely = tokens[coefficients[:, i].topk(min(len(tokens), 2 * length)).indices]
         bag = tokens.repeat_interleave(counts[:, i])[:length]
         row = order.search(bag if len(bag) else likely[:1], likely, length)
         found[tuple(row.tolist())] = float(order.scores(row[None]).amin())
@@ -66,24 +66,26 @@ def count_tokens(errors: Tensor, *, count: int, length: int) -> tuple[Tensor, Te
     from scipy.cluster.hierarchy import fcluster, linkage
 
     count = min(count, len(errors))
-    best, least = (errors.new_ones(len(errors), count).long(), errors.new_ones(len(errors), count)), float("inf")
+    best, best_loss = (errors.new_ones(len(errors), count).long(), errors.new_ones(len(errors), count)), float("inf")
     if len(errors) < 2:
         return best
     tree = linkage(F.normalize(errors).cpu().numpy(), "average")
-    for cut in range(count, min(len(errors), 4 * count) + 1):
-        cluster = torch.from_numpy(fcluster(tree, cut, "maxclust")).to(errors.device)
+    for clusters in range(count, min(len(errors), 4 * count) + 1):
+        cluster = torch.from_numpy(fcluster(tree, clusters, "maxclust")).to(errors.device)
         largest = cluster.bincount().argsort(descending=True, stable=True)[:count]
         sentences = torch.stack([errors[cluster == each].median(0).values for each in largest])
-        shares = _shares(errors, sentences)
-        whole = shares.round().clamp_max(length)
-        whole = torch.where(whole.any(1, keepdim=True), whole, F.one_hot(shares.argmax(1), count))
-        loss = float((errors - whole @ sentences).norm()) + float(errors.norm()) * bool((whole.sum(0) > length).any())
-        if loss < least:
-            best, least = (whole.long(), shares), loss
+        coefficients = _coefficients(errors, sentences)
+        rounded = coefficients.round().clamp_max(length)
+        rounded = torch.where(rounded.any(1, keepdim=True), rounded, F.one_hot(coefficients.argmax(1), count))
+        loss = float((errors - rounded @ sentences).norm()) + float(errors.norm()) * bool(
+            (rounded.sum(0) > length).any()
+        )
+        if loss < best_loss:
+            best, best_loss = (rounded.long(), coefficients), loss
     return best
 
 
-def _shares(errors: Tensor, sentences: Tensor) -> Tensor:
+def _coefficients(errors: Tensor, sentences: Tensor) -> Tensor:
     """(k, n): each of the errors (k, m) as a combination of those of sentences (n, m) that is not negative."""
     from scipy.optimize import nnls
 
