@@ -1,6 +1,6 @@
 """What a server reconstructs from the gradients of clients that train transformers on text: studies of our own.
 
-    remanence run text.decoder       scale small, one CPU core: about two minutes
+    remanence run text.decoder       scale small, one CPU core: about two minutes; text.encoder about five
 
 Weights are random unless an experiment says that they were trained; sentences are those of Python's documentation.
 """
@@ -39,6 +39,7 @@ class _Client:
 
     sequences: int
     length: int = 16
+    min_length: int | None = None  # of a sentence; `length` unless given
     width: int = 768
     blocks: int = 2
     causal: bool = True
@@ -67,12 +68,28 @@ def decoder(scale: Scale) -> Sequence[Experiment]:
 
 
 def encoder(scale: Scale) -> Sequence[Experiment]:
-    """The set of tokens of a batch from one gradient of an encoder that classifies; their order is not searched."""
-    client = _Client(sequences=4, length=8, width=96, blocks=3, causal=False)
+    """Sentences of a batch from one gradient of an encoder that classifies, at random weights and after training."""
     if scale == "smoke":
-        return [_experiment("4 sentences of 8 tokens", client)]
+        client = _Client(sequences=4, length=8, width=96, blocks=2, causal=False)
+        return [_experiment("4 sentences of 8 tokens", client, sequences=4)]
+    eight = _Client(sequences=8, blocks=3, causal=False)
     return [
-        _experiment(f"{n} sentences of 16 tokens", _Client(sequences=n, blocks=3, causal=False)) for n in (1, 8, 32)
+        *(_experiment(f"{n} sentences of 16 tokens", replace(eight, sequences=n), sequences=n) for n in (1, 8)),
+        _experiment("8 sentences of 16 tokens, 2 blocks", replace(eight, blocks=2), sequences=8),
+        _experiment("8 sentences of 6 to 16 tokens", replace(eight, min_length=6), sequences=8),
+        _experiment("32 sentences of 16 tokens", replace(eight, sequences=32)),
+        _experiment("8 sentences of 16 tokens, trained for 40 steps", replace(eight, width=256, steps=40)),
+    ]
+
+
+def width(scale: Scale) -> Sequence[Experiment]:
+    """Batches of 8 sentences of 16 tokens and a width that ends the span: decoders and encoders of 96 to 256."""
+    if scale == "smoke":
+        return [_experiment("decoder of width 96", _Client(sequences=4, length=8, width=96), sequences=4)]
+    return [
+        _experiment(f"{name} of width {each}", _Client(sequences=8, width=each, causal=causal))
+        for name, causal in (("decoder", True), ("encoder", False))
+        for each in (96, 112, 128, 144, 160, 192, 256)
     ]
 
 
@@ -130,7 +147,12 @@ def _tuned(trial: Trial) -> Outcome:
 
 def _attacked(client: _Client, seed: int, device: torch.device) -> Outcome:
     """Recall and precision of the tokens, sequences with every token right, each with its chance level."""
-    parts = python_docs(length=client.length, private=client.sequences, seed=derive_seed(seed, "sentences"))
+    parts = python_docs(
+        length=client.length,
+        private=client.sequences,
+        seed=derive_seed(seed, "sentences"),
+        min_length=client.min_length,
+    )
     model = _network(client, parts.private)
     at = transformer_params(model, seed=derive_seed(seed, "weights"), lora_std=client.lora_std)
     at = _trained(model, at, parts, steps=client.steps, seed=derive_seed(seed, "training"))
@@ -152,24 +174,21 @@ def _attacked(client: _Client, seed: int, device: torch.device) -> Outcome:
             meaning=f"of the {scores.returned_tokens} tokens returned",
             chance=scores.guessed_tokens / scores.returned_tokens if scores.returned_tokens else None,
         ),
+        Measure.from_interval(
+            SEQUENCES,
+            binomial_proportion(scores.right_sequences, scores.sequences),
+            meaning=f"of {scores.sequences}, every token right; chance is the fraction of the returned ones that "
+            "equals a held-out sentence",
+            chance=scores.held_out_sequences / max(1, scores.returned_sequences),
+        ),
+        Measure(
+            name="positions right",
+            value=scores.overlap,
+            meaning="mean agreement with the nearest returned sequence; chance is that of held-out sentences",
+            chance=scores.held_out_overlap,
+        ),
         Measure(name="seconds of the attack", value=seconds, meaning="on one machine, often shared"),
     ]
-    if client.causal:
-        measures += [
-            Measure.from_interval(
-                SEQUENCES,
-                binomial_proportion(scores.right_sequences, scores.sequences),
-                meaning=f"of {scores.sequences}, every token right; chance is the fraction of the returned ones that "
-                "equals a held-out sentence",
-                chance=scores.held_out_sequences / max(1, scores.returned_sequences),
-            ),
-            Measure(
-                name="positions right",
-                value=scores.overlap,
-                meaning="mean agreement with the nearest returned sequence; chance is that of held-out sentences",
-                chance=scores.held_out_overlap,
-            ),
-        ]
     return Outcome(measures=tuple(measures))
 
 

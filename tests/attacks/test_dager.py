@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from remanence.attacks import DAGER
+from remanence.attacks.gradients.token_sentences import count_tokens, token_errors
 from remanence.data import Tokens, python_docs
 from remanence.models import Transformer, adapter_names, decoder, encoder, transformer_params
 from remanence.releases import TransformerUpdate, transformer_update
@@ -20,10 +21,10 @@ from remanence.types import Params, TokenReconstruction
 LENGTH, WORDS = 6, tuple(map(str, range(300)))
 
 
-def batch(n: int, *, seed: int = 0) -> Tokens:
-    """Sequences of random words, most of which occur more than once."""
+def batch(n: int, *, distinct: int = 37, seed: int = 0) -> Tokens:
+    """Sequences of random words, of which there are few enough that many occur more than once."""
     generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(3, 40, (n, LENGTH), generator=generator)
+    ids = torch.randint(3, 3 + distinct, (n, LENGTH), generator=generator)
     return Tokens(ids=ids, y=torch.arange(n) % 2, vocabulary=WORDS, num_classes=2)
 
 
@@ -38,6 +39,11 @@ def released(
     model = decoder(len(WORDS), length=LENGTH, width=width, rank=rank)
     at = transformer_params(model, seed=1, lora_std=lora_std)
     return transformer_update(model, at, truth, seed=0, defenses=defenses).release
+
+
+def classified(truth: Tokens, *, blocks: int = 2) -> TransformerUpdate:
+    model = encoder(len(WORDS), 2, length=truth.ids.shape[1], width=64, blocks=blocks)
+    return transformer_update(model, transformer_params(model, seed=1), truth, seed=0).release
 
 
 def sequences(found: TokenReconstruction | Tokens) -> set[tuple[int, ...]]:
@@ -100,12 +106,72 @@ def test_shorter_sequences_end_where_they_end() -> None:
     assert sequences(DAGER().run(released(truth), seed=0)) == sequences(truth)
 
 
-def test_tokens_of_an_encoder_are_exact_and_no_sequences_are_claimed() -> None:
-    truth = batch(4)
-    model = encoder(len(WORDS), 2, length=LENGTH, width=64)
-    found = DAGER().run(transformer_update(model, transformer_params(model, seed=1), truth, seed=0).release, seed=0)
+@pytest.mark.parametrize("blocks", [2, 3])
+def test_tokens_and_sequences_of_an_encoder_are_exact(blocks: int) -> None:
+    truth = batch(5, distinct=80)  # so many that each sequence has words of its own
+    assert len(words(truth)) < truth.ids.numel()
+    found = DAGER().run(classified(truth, blocks=blocks), seed=0)
     assert set(found.tokens.tolist()) == words(truth)
+    assert sequences(found) == sequences(truth)
+    assert float(found.scores.min()) > 0.999999
+
+
+def test_sequences_of_an_encoder_are_those_that_a_search_over_all_finds() -> None:
+    """Every sequence of three tokens, in float64 and against a span by numpy."""
+    truth = batch(2)
+    truth = dataclasses.replace(truth, ids=truth.ids[:, :3])
+    release = classified(truth, blocks=3)
+    net = loaded(release.model, release.at).double()
+    every = torch.tensor(list(product(sorted(words(truth)), repeat=3)))
+    x = net.blocks[1].get_submodule("norm1")(net.blocks[0](net.embed(every), net.mask(every))).numpy()
+    _, values, rows = np.linalg.svd(release.gradient["blocks.1.value.weight"].double().numpy())
+    rows = rows[: int((values > 1e-6 * values[0]).sum())]
+    outside = np.linalg.norm(x - x @ rows.T @ rows, axis=2) / np.linalg.norm(x, axis=2)
+    inside = every[torch.from_numpy((outside < 1e-3).all(1))]
+    found = DAGER().run(release, seed=0)
+    assert sequences(found) == set(map(tuple, inside.tolist())) == sequences(truth)
+
+
+def test_shorter_sequences_of_an_encoder_end_where_they_end() -> None:
+    truth = batch(4)
+    ids = truth.ids.clone()
+    ids[0, 3:] = 0
+    ids[1, 5:] = 0
+    truth = dataclasses.replace(truth, ids=ids)
+    assert sequences(DAGER().run(classified(truth), seed=0)) == sequences(truth)
+
+
+def test_errors_of_tokens_are_those_that_autograd_propagates_to_the_values() -> None:
+    truth = batch(3)
+    release = classified(truth)
+    net = loaded(release.model, release.at).double()
+    outputs: list[torch.Tensor] = []
+    net.blocks[0].get_submodule("value").register_forward_hook(lambda *call: outputs.append(call[2]))
+    net.requires_grad_(True)
+    (errors,) = torch.autograd.grad(net.loss(truth.ids, truth.y), outputs)
+    scaled = errors / (net.embed(truth.ids).var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
+    tokens = truth.ids.unique()
+    expected = torch.stack([scaled[truth.ids == token].sum(0) for token in tokens]).detach()
+    at = loaded(release.model, release.at)
+    found = token_errors(at, release.gradient["blocks.0.value.weight"], tokens)
+    assert torch.allclose(found, expected, atol=1e-5 * float(expected.abs().max()))
+
+
+def test_tokens_are_counted_in_the_sentences_whose_errors_they_are_sums_of() -> None:
+    generator = torch.Generator().manual_seed(0)
+    counts = torch.tensor([[1, 0, 0]] * 3 + [[0, 1, 0]] * 3 + [[0, 0, 1]] * 3 + [[0, 2, 0], [1, 1, 0], [1, 2, 1]])
+    errors = counts.double() @ torch.randn(3, 30, generator=generator, dtype=torch.float64)
+    errors += 0.05 * torch.randn(errors.shape, generator=generator, dtype=torch.float64)
+    found, _ = count_tokens(errors, count=3, length=9)
+    assert sorted(found.T.tolist()) == sorted(counts.T.tolist())
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_span_of_every_direction_shows_no_sequences(causal: bool) -> None:
+    truth = batch(12)
+    found = DAGER().run(released(truth) if causal else classified(truth), seed=0)
     assert found.ids.shape == (0, LENGTH)
+    assert len(found.scores) == 0
 
 
 def test_the_release_is_left_as_it_was_and_the_answer_repeats() -> None:

@@ -1,7 +1,8 @@
 """DAGER: the tokens and sequences of a batch, exactly, from the gradients of a transformer's attention.
 
 Petrov, Dimitrov, Baader, Müller, Vechev, "DAGER: Exact Gradient Inversion for Large Language Models" (NeurIPS 2024).
-The tokens are found in the first block (`token_span.py`), the sequences of a decoder in the second (`token_trees.py`).
+The tokens are found in the first block (`token_span.py`), the sequences of a decoder in the second (`token_trees.py`),
+those of an encoder in both (`token_sentences.py`).
 """
 
 from copy import deepcopy
@@ -10,7 +11,8 @@ from typing import final
 
 import torch
 
-from remanence.attacks.gradients.token_span import Span, find_tokens
+from remanence.attacks.gradients.token_sentences import arrange_sequences
+from remanence.attacks.gradients.token_span import Span, find_tokens, projection_gradient
 from remanence.attacks.gradients.token_trees import grow_sequences
 from remanence.errors import BadInput, check_above, check_min
 from remanence.models.transformer import Transformer
@@ -25,8 +27,8 @@ _PREFIX_ROUNDING = 10  # what enters the second block was computed by the client
 @final
 @dataclass(frozen=True, kw_only=True)
 class DAGER:
-    """Tokens of any transformer and sequences of a decoder; nothing is sampled. The objective is the fraction of the
-    first block's span, by singular values, that the tokens leave unexplained."""
+    """Tokens and sequences of a batch; nothing is sampled. The objective is the fraction of the first block's span, by
+    singular values, that the tokens leave unexplained."""
 
     exact: float = 0.999  # fraction of a squared norm in the span above which a token or prefix is in it
     max_atoms: int = 40_000  # prefixes that are considered at a time: the best ones
@@ -52,16 +54,28 @@ class DAGER:
             model, first, exact=self.exact, max_tokens=release.batch_size * release.length
         )
         ids, scores = torch.zeros(0, release.length, dtype=torch.int64), torch.zeros(0)
-        if model.causal and len(model.blocks) > 1:
-            ids, scores = grow_sequences(
-                model,
-                Span.from_release(release, 1, rounding=_PREFIX_ROUNDING),
-                tokens,
-                count=release.batch_size,
-                length=release.length,
-                exact=self.exact,
-                max_atoms=self.max_atoms,
-            )
+        if len(model.blocks) > 1:
+            second = Span.from_release(release, 1, rounding=_PREFIX_ROUNDING)
+            if model.causal:
+                ids, scores = grow_sequences(
+                    model,
+                    second,
+                    tokens,
+                    count=release.batch_size,
+                    length=release.length,
+                    exact=self.exact,
+                    max_atoms=self.max_atoms,
+                )
+            else:
+                ids, scores = arrange_sequences(
+                    model,
+                    second,
+                    projection_gradient(release, 0, "value"),
+                    tokens,
+                    count=release.batch_size,
+                    length=release.length,
+                    exact=self.exact,
+                )
         return TokenReconstruction(
             ids=ids, scores=scores, tokens=tokens, token_scores=token_scores, objective=objective
         )

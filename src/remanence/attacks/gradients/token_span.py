@@ -22,7 +22,13 @@ from remanence.releases.defenses import GaussianNoise
 from remanence.releases.text import KnowsTokenGradient
 
 _EXPLAINED = 1e-4  # of its squared norm: an atom of which less remains is a combination of selected ones
-_PROJECTIONS = ("query", "key", "value")
+
+
+def projection_gradient(release: KnowsTokenGradient, block: int, name: str) -> Tensor:
+    """(m, width): the gradient of a block's query, key or value projection, or of the factor A of its adapter."""
+    name = f"blocks.{block}.{name}"
+    kind = "lora_a" if f"{name}.lora_a" in release.gradient else "weight"
+    return release.gradient[f"{name}.{kind}"].detach()
 
 
 @final
@@ -38,14 +44,12 @@ class Span:
     def from_release(cls, release: KnowsTokenGradient, block: int, *, rounding: float) -> "Span":
         """The span of block number `block`; singular values below `rounding` units in the last place of the largest are
         taken for zero, and those that the client's Gaussian noise explains."""
-        names = [f"blocks.{block}.{each}" for each in _PROJECTIONS]
-        kind = "lora_a" if f"{names[0]}.lora_a" in release.gradient else "weight"
-        gradients = [release.gradient[f"{name}.{kind}"].detach().double() for name in names]
-        used = [g / g.norm() for g in gradients if bool(g.any())]
+        gradients = [projection_gradient(release, block, each) for each in ("query", "key", "value")]
+        used = [g.double() / g.double().norm() for g in gradients if bool(g.any())]
         if not used:
-            return cls(rows=gradients[0][:0], edge=0.0)
+            return cls(rows=gradients[0][:0].double(), edge=0.0)
         _, values, directions = torch.linalg.svd(torch.cat(used), full_matrices=False)
-        eps = torch.finfo(release.gradient[f"{names[0]}.{kind}"].dtype).eps
+        eps = torch.finfo(gradients[0].dtype).eps
         squared = sum(each.relative_std**2 for each in release.defenses if isinstance(each, GaussianNoise))
         std = sqrt(squared / (1 + squared) / used[0].numel())  # of an entry, where a gradient has norm one
         height, width = sum(map(len, used)), directions.shape[1]
@@ -59,6 +63,11 @@ class Span:
             return self
         _, values, basis = torch.linalg.svd(rows, full_matrices=False)
         return Span(rows=(values[:, None] * basis)[values > self.edge], edge=self.edge)
+
+    def fills(self, directions: Tensor) -> bool:
+        """Whether it and `directions` (k, width), which were projected out of it, are all that LayerNorm leaves, one
+        less than the width: then every vector lies in the span, and being in it says nothing."""
+        return len(self.rows) + len(directions) >= self.rows.shape[1] - 1
 
     @property
     def basis(self) -> Tensor:
@@ -133,13 +142,9 @@ class Pursuit:
 def find_tokens(model: Transformer, span: Span, *, exact: float, max_tokens: int) -> tuple[Tensor, Tensor, float]:
     """The ids (k,) of the tokens that the first block's span is made of, in the order in which they are found, their
     scores (k,), and the fraction of the span that they leave unexplained; `model` holds its weights."""
-    norm = model.get_submodule("blocks.0.norm1")
-    scale, bias = norm.get_parameter("weight").double(), norm.get_parameter("bias").double()
-    positions = _centred(model.positions.weight.double()) * scale
-    pursuit = Pursuit.start(
-        span, exact=exact, common=orthonormal(torch.cat([positions, bias[None]])), dtype=torch.float64
-    )
-    pursuit.add(_centred(model.tokens.weight.double()) * scale)
+    atoms, common = first_block_atoms(model)
+    pursuit = Pursuit.start(span, exact=exact, common=orthonormal(common), dtype=torch.float64)
+    pursuit.add(atoms)
     total = float(pursuit.span.rows.norm())
     empty = span.rows.new_zeros(0)
     found, levels = [empty.long()], [empty]
@@ -152,6 +157,15 @@ def find_tokens(model: Transformer, span: Span, *, exact: float, max_tokens: int
         pursuit.select(found[-1])
     residual = float(pursuit.span.rows.norm()) / total if total else 0.0
     return torch.cat(found), torch.cat(levels), residual
+
+
+def first_block_atoms(model: Transformer) -> tuple[Tensor, Tensor]:
+    """What enters the first attention is made of: a vector for each token (vocabulary, width), and common ones, which
+    are those of the positions and the norm's bias (length + 1, width)."""
+    norm = model.get_submodule("blocks.0.norm1")
+    scale, bias = norm.get_parameter("weight").double(), norm.get_parameter("bias").double()
+    positions = _centred(model.positions.weight.double()) * scale
+    return _centred(model.tokens.weight.double()) * scale, torch.cat([positions, bias[None]])
 
 
 def _centred(x: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ sequences by the tokens for which it lies in the span. Where the span has a lowe
 selected by pursuit, as tokens are.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
@@ -33,13 +34,23 @@ def grow_sequences(
 ) -> tuple[Tensor, Tensor]:
     """Up to `count` sequences (n, length) of these `tokens` (k,), padded with zeros, the most certain first, and their
     scores (n,); `model` holds its weights. At most `max_atoms` prefixes are considered at a time."""
+    growing = _grown(model, span, tokens, count=count, length=length, exact=exact, max_atoms=max_atoms)
+    return _leaves(list(track(growing, total=count * length, label="tokens of sequences")), count, length)
+
+
+def _grown(
+    model: Transformer, span: Span, tokens: Tensor, *, count: int, length: int, exact: float, max_atoms: int
+) -> Iterator[_Prefix]:
+    """Each prefix as it is found: all at a time that are in the span, or the one with the largest part in it."""
     tables = _Tables(model=model, tokens=tokens, positions={})
     root = _Prefix(ids=(), key=model.tokens.weight[:0], value=model.tokens.weight[:0], score=1.0)
     prefixes, owners = [root], list[tuple[int, int]]()  # of each atom: the number of its prefix and of its token
     common = orthonormal(torch.stack([tables.alone(position).mean(0) for position in range(length)]).double())
     pursuit = Pursuit.start(span, exact=exact, common=common, dtype=model.tokens.weight.dtype)
+    if pursuit.span.fills(common):
+        return
     _expand(tables, pursuit, prefixes, owners, [0])
-    for _ in track(range(count * length), total=count * length, label="sequences"):
+    for _ in range(count * length):
         if pursuit.done:
             break
         scores = pursuit.scores()
@@ -47,6 +58,7 @@ def grow_sequences(
         new = new if len(new) else scores.argmax()[None]
         first = len(prefixes)
         prefixes += [tables.extend(prefixes[owners[i][0]], owners[i][1], float(scores[i])) for i in new.tolist()]
+        yield from prefixes[first:]
         pursuit.select(new)
         scores[new] = 0
         if len(owners) > max_atoms:
@@ -55,7 +67,6 @@ def grow_sequences(
             owners = [owners[i] for i in best.tolist()]
         growing = [i for i in range(first, len(prefixes)) if len(prefixes[i].ids) < length]
         _expand(tables, pursuit, prefixes, owners, growing)
-    return _leaves(prefixes, count, length)
 
 
 def _expand(
