@@ -37,7 +37,7 @@ CHOSEN = tuned_on_truth("The settings of the search were chosen on true records 
 
 
 def resnet_learning_rate(scale: Scale) -> Sequence[Experiment]:
-    """SSIM of SimuDy on ResNet-18 by the learning rate that it simulates: is it highest at the true one?"""
+    """SSIM of SimuDy on ResNet-18 by the learning rate that it simulates, which should be highest at the true one."""
     training, records = FINE_TUNING[scale], 20 if scale == "full" else 10
     attack = with_search(replace(DEEP, candidates=records), steps=STEPS[scale])
     return [
@@ -84,8 +84,10 @@ def _by_rate(images: Images, trial: Trial) -> Outcome:
 
 
 def unknown_batch_size(scale: Scale) -> Sequence[Experiment]:
-    """Images of an MLP that is trained in mini-batches, by SimuDy at the true batch size and at full batch, whose
-    learning rate the objective chooses from a grid."""
+    """Images of an MLP that is trained in mini-batches, by SimuDy at the true batch size and at full batch.
+
+    The learning rate of the latter is chosen from a grid by the objective.
+    """
     records, attack = SIZES[scale][0], simudy(scale)
     training = replace(TRAINING, batch_size=max(1, records // 4), shuffled=False)
     return [
