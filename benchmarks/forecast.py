@@ -19,7 +19,7 @@ from remanence.diagnostics.forecasting import Fitted, WeightsForecast, fit
 
 RESULTS = Path(__file__).parents[1] / "results" / "ablations"
 CHECKED = ("ordinary_weights", "ordinary_two_groups", "ordinary_many", "ordinary_convergence")
-MOST = 60  # weight of a victim: one of 900 records counts as one of 60
+MAX_WEIGHT = 60  # of a victim: one of 900 records counts as one of 60
 
 Point = tuple[tuple[float, ...], float, int]  # features, fraction found, records
 
@@ -57,7 +57,7 @@ def points(file: str) -> Iterator[Point]:
 def fitted() -> Fitted:
     """The fit on all victims that are not checked."""
     features, found, records = zip(*victims(), *points("ordinary_size"), strict=True)
-    return fit(features, found, [min(count, MOST) for count in records])
+    return fit(features, found, [min(count, MAX_WEIGHT) for count in records])
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Run the experiments of one or several recipes on a backend: whole experiments on the workers of a Ray cluster, one
 GPU each, or one after the other in this process.
 
-A worker is told the name of the recipe, the scale, the label, the seed and the device, imports the recipe itself, and
+A worker receives the name of the recipe, the scale, the label, the seed and the device, imports the recipe itself, and
 sends back a run of one result: no victim, model or function travels. Every experiment depends on its seed alone, so
 that the results are those of one process.
 """

@@ -165,7 +165,7 @@ def _many(scale: Scale, few: Shipped) -> Shipped:
 
 
 def _grouped(shipped: Shipped) -> Shipped:
-    """The same with one output, on two groups of centred records."""
+    """A network of one output on two groups of records, which it centres, trained and attacked as `shipped`."""
     training = replace(shipped.training, loss=Logistic())
     return replace(shipped, inputs="centred", one_output=True, first_whitening=0.7, training=training)
 

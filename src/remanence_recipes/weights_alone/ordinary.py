@@ -280,8 +280,8 @@ def experiment(label: str, about: str, measure: Callable[[int, torch.device], Ou
 
 def _tuned(trial: Trial) -> Outcome:
     caveat = tuned_on_truth(
-        "Learning rates and the length of trainings, the attack's learning rate, whitening, rounds and tempering "
-        "were chosen by looking at true records of other seeds."
+        "Learning rates and the length of trainings, the attack's learning rate, whitening, rounds, tempering and how "
+        "many candidates stand for an unknown number of records were chosen by looking at true records of other seeds."
     )
     return Outcome(caveats=(caveat,))
 

@@ -48,7 +48,7 @@ class Federation:
 
     def update(self, clients: int, defenses: tuple[Defense, ...]) -> Case[LocalUpdate]:
         """What the server sees of so many clients, the owner's among them, which train as it did; and all their
-        records. It is told their labels where it was told those of the owner's."""
+        records. It holds their labels where it holds those of the owner's."""
         case = self._round(self.sent.at, clients, defenses, derive_seed(self.seed, "update"))
         return case if self.sent.labels is None else replace(case, release=replace(case.release, labels=case.truth.y))
 
