@@ -14,7 +14,7 @@ def quantity(recipe: str, experiments: str | tuple[str, ...], name: str) -> Quan
 
 
 def quantities(recipe: str, experiments: Sequence[str], name: str) -> tuple[Quantity, ...]:
-    """The same number of each of several experiments."""
+    """The quantity `name` in the results of each of several experiments."""
     return tuple(quantity(recipe, label, name) for label in experiments)
 
 

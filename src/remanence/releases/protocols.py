@@ -127,7 +127,7 @@ class KnowsUpdate(Protocol):
         ...
 
     def simulate_with_statistics(self, x: Tensor, labels: Tensor) -> tuple[Params, Params]:
-        """The same, and the running statistics of BatchNorm in training mode; none where it is frozen."""
+        """What `simulate` gives, and the running statistics of BatchNorm in training mode; none where it is frozen."""
         ...
 
 

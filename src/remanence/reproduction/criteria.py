@@ -102,7 +102,7 @@ class Printed:
         return found[0]
 
     def within(self, rtol: float) -> "Printed":
-        """The same with another tolerance."""
+        """The criterion with another relative tolerance."""
         return replace(self, claim=replace(self.claim, rtol=rtol))
 
 

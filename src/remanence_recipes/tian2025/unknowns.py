@@ -128,7 +128,7 @@ def _mean_ssim(images: Images, found: Tensor, truth: Tensor, seed: int) -> Inter
 
 
 def _null(images: Images, trial: Trial) -> float:
-    """The same of as many images that were never trained on."""
+    """The null level of the mean SSIM: as many images that were never trained on."""
     truth = trial.victims.cases[0].truth.x
     others = shuffled(trial.victims.split.test, derive_seed(trial.seed, "look-alikes")).x[: len(truth)]
     return _mean_ssim(images, others, truth, trial.seed).value
