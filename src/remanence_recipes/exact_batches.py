@@ -89,7 +89,7 @@ def _exact(scale: Scale, setting: Setting, seed: int, device: torch.device) -> O
         "FirstLayer, peeling alone": FirstLayer(factorising=False),
         "FirstLayer": FirstLayer(),
     }
-    samples = next((count for most, count in _SAMPLES[scale].items() if setting.records <= most), 0)
+    samples = next((count for largest, count in _SAMPLES[scale].items() if setting.records <= largest), 0)
     if samples:
         attacks["SPEAR"] = SPEAR(samples=samples)
     found: Mapping[str, list[Tensor]] = {name: [] for name in attacks}
