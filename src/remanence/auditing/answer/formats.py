@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from xml.etree import ElementTree as ET
 
 from remanence.auditing.answer.report import Answer, AttackRow, Evidence
-from remanence.auditing.answer.severity import leaks
+from remanence.auditing.answer.severity import leaks_alone
 from remanence.auditing.answer.threats import threats_not_asked
 from remanence.auditing.answer.words import SCALE, attack_words, count, evidence_words, interval_words, not_run, ranked
 from remanence.disk import write_text
@@ -124,7 +124,7 @@ def _leaking(answer: Answer) -> list[AttackRow]:
     if answer.severity not in ("some-records", "many-records"):
         return []
     ran = [row for row in answer.attacks if row.status == "ran" and row.subject == "release"]
-    return [row for row in ran if leaks(row, attacks=len(ran))]
+    return [row for row in ran if leaks_alone(row, attacks=len(ran))]
 
 
 def _members(evidence: Sequence[Evidence]) -> list[Evidence]:
