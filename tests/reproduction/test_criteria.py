@@ -36,12 +36,15 @@ def printed(number: float, *, up: bool | None) -> Printed:
 @pytest.mark.parametrize(
     ("criterion", "found", "verdict"),
     [
-        (printed(1.0, up=False), [at(0.89)], "beaten"),
+        (printed(1.0, up=False), [at(0.89, 0.8, 0.98)], "beaten"),
+        (printed(1.0, up=False), [at(0.89, 0.7, 1.02)], "met"),  # its interval includes print
+        (printed(1.0, up=False), [at(0.5)], "met"),  # one number, without an interval
         (printed(1.0, up=False), [at(0.91)], "met"),
         (printed(1.0, up=False), [at(1.09)], "met"),
         (printed(1.0, up=False), [at(1.2)], "missed"),
         (printed(1.0, up=False), [at(1.2, 1.05, 1.4)], "open"),
-        (printed(1.0, up=True), [at(1.2)], "beaten"),
+        (printed(1.0, up=True), [at(1.2, 1.1, 1.3)], "beaten"),
+        (printed(1.0, up=True), [at(1.2, 0.9, 1.5)], "met"),
         (printed(1.0, up=True), [at(0.8, 0.7, 0.85)], "missed"),
         (printed(1.0, up=None), [at(0.95)], "met"),
         (printed(1.0, up=None), [at(0.5)], "missed"),

@@ -70,7 +70,8 @@ class Criterion(Protocol):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Printed:
-    """Ours is no worse than a printed number by more than the claim's tolerance, and beats it by more than a tenth."""
+    """Ours is no worse than a printed number by more than the claim's tolerance; and it beats it by more than a tenth,
+    and with all of its interval."""
 
     quantity: Quantity
     claim: Claim
@@ -97,8 +98,11 @@ class Printed:
         if not self.claim.holds(value):
             bounds = (found[0].low, found[0].high)
             return "open" if any(self.claim.holds(each) for each in bounds if each is not None) else "missed"
-        gain = value - printed if up else printed - value
-        return "beaten" if up is not None and gain > BETTER * abs(printed) else "met"
+        worst = found[0].low if up else found[0].high
+        if up is None or worst is None:
+            return "met"
+        gain, surely = (value - printed, worst > printed) if up else (printed - value, worst < printed)
+        return "beaten" if surely and gain > BETTER * abs(printed) else "met"
 
     def ours(self, found: Sequence[Estimate]) -> Estimate:
         return found[0]
