@@ -1,8 +1,11 @@
 """What measured numbers say about a claim."""
 
+from dataclasses import replace
+
 import pytest
 from made_archive import quantity
 from refusals import refused
+from scipy.stats import ttest_rel
 
 from remanence.experiments import Claim
 from remanence.reproduction import (
@@ -74,6 +77,25 @@ def printed(number: float, *, up: bool | None) -> Printed:
 )
 def test_verdicts(criterion: Criterion, found: list[Estimate], verdict: Verdict) -> None:
     assert criterion.verdict(found) == verdict
+
+
+def test_what_shares_its_seeds_is_compared_seed_by_seed() -> None:
+    """Seeds differ by more than what is compared, as networks of different initial weights do."""
+    larger, smaller = [1.2, 3.1, 5.15], [1.0, 2.9, 5.0]
+    alike, same = (by_seed(values) for values in (larger, smaller))
+    reference = ttest_rel(larger, smaller).confidence_interval(0.95)
+    assert reference.low > 0
+    assert PAIR.verdict([alike, same]) == "met"
+    assert PAIR.verdict([same, alike]) == "missed"
+    other = replace(same, by_seed={seed + 1: value for seed, value in same.by_seed.items()})
+    assert PAIR.verdict([alike, other]) == "open"
+    twice = Exceeds(larger=(A,), smaller=(B,), factor=1.1)
+    assert ttest_rel(larger, [1.1 * value for value in smaller]).confidence_interval(0.95).low < 0
+    assert twice.verdict([alike, same]) == "open"
+
+
+def by_seed(values: list[float]) -> Estimate:
+    return replace(Estimate.mean(values), by_seed=dict(enumerate(values)))
 
 
 def test_the_number_in_the_table_is_the_one_that_decides() -> None:

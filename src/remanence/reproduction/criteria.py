@@ -4,10 +4,11 @@ What is not met is missed only where its interval excludes the claim too; else i
 where the interval of the difference agrees.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
-from math import hypot
+from math import hypot, sqrt
+from statistics import fmean, stdev
 from typing import Literal, Protocol, TypeAlias, final
 
 from remanence.errors import BadInput
@@ -34,12 +35,22 @@ class Quantity:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A measured number with its 95 % interval and the level that chance reaches."""
+    """A measured number with its 95 % interval and the level that chance reaches; `by_seed` has the number of each
+    seed, where it is their mean."""
 
     value: float
     low: float | None = None
     high: float | None = None
     chance: float | None = None
+    by_seed: Mapping[int, float] = field(default_factory=dict)
+
+    @classmethod
+    def mean(cls, values: Sequence[float], *, chance: float | None = None) -> "Estimate":
+        """The mean of several values, with Student's 95 % interval over them."""
+        from scipy.stats import t
+
+        mean, reach = fmean(values), float(t.ppf(0.975, len(values) - 1)) * stdev(values) / sqrt(len(values))
+        return cls(value=mean, low=mean - reach, high=mean + reach, chance=chance)
 
 
 class Criterion(Protocol):
@@ -219,7 +230,7 @@ def _neighbours(found: Sequence[Estimate]) -> list[tuple[Estimate, Estimate]]:
 
 def _ordered(pairs: Sequence[tuple[Estimate, Estimate]], factor: float = 1.0) -> Verdict:
     """Whether the first of each pair exceeds `factor` times the second by more than chance: the 95 % interval of their
-    difference, from their own (Zou and Donner 2008), lies above zero. One below zero misses, any other leaves it open.
+    difference lies above zero. One below zero misses, any other leaves it open.
     Two numbers of which neither has an interval, such as the counts of one victim each, decide nothing."""
     if any(all(each.low is None and each.high is None for each in pair) for pair in pairs):
         return "open"
@@ -230,6 +241,9 @@ def _ordered(pairs: Sequence[tuple[Estimate, Estimate]], factor: float = 1.0) ->
 
 
 def _difference(one: Estimate, other: Estimate, factor: float) -> Estimate:
+    """The difference seed by seed, where both have the same ones; else from their intervals (Zou and Donner 2008)."""
+    if one.by_seed.keys() == other.by_seed.keys() and len(one.by_seed) > 1:
+        return Estimate.mean([value - factor * other.by_seed[seed] for seed, value in one.by_seed.items()])
     value = one.value - factor * other.value
     below = hypot(one.value - _lower(one), factor * (_upper(other) - other.value))
     above = hypot(_upper(one) - one.value, factor * (other.value - _lower(other)))
