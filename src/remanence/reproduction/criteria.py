@@ -145,16 +145,19 @@ class LowerBound:
 @final
 @dataclass(frozen=True, kw_only=True)
 class UpperBound:
-    """Every quantity is at most `bound`, but for a hundredth of it; `printed` where the paper prints it."""
+    """Every quantity is at most `bound`, but for a hundredth of it; `printed` where the paper prints it.
+
+    With `surely` all of its interval is, as there must be where the bound is what chance reaches."""
 
     quantities: tuple[Quantity, ...]
     bound: float
     printed: float | None = None
     less_effort_suffices: bool = False
+    surely: bool = False
 
     def verdict(self, found: Sequence[Estimate]) -> Verdict:
         bound = self.bound + NEAR * abs(self.bound)
-        wrong = [each for each in found if each.value > bound]
+        wrong = [each for each in found if (_upper(each) if self.surely else each.value) > bound]
         return "met" if not wrong else "open" if all(_lower(each) <= bound for each in wrong) else "missed"
 
     def ours(self, found: Sequence[Estimate]) -> Estimate:
