@@ -94,7 +94,7 @@ def test_the_level_of_a_step_holds_over_all_of_its_tests() -> None:
 def test_the_verdict_names_the_attack_that_shows_a_leak_by_itself() -> None:
     said = verdict((RAN, LISTING), (), "some-records", ALL)
     assert said.startswith("7 of 100 records were reconstructed beyond chance by SimuDy by itself, one of 2 attacks")
-    assert "p 0.0002); all taken together list none." in said
+    assert "p 0.0002); all together list none." in said
     unlisted = verdict((RAN, replace(LISTING, found=0)), (), "membership", ALL)
     assert "What SimuDy reconstructed lies nearer to private than to held-out records" in unlisted
 
@@ -105,6 +105,9 @@ def test_the_verdict_names_the_strongest_attack_and_test() -> None:
     said = verdict((RAN, found), (RATE, AUC), "many-records", together)
     assert "43 of 100 records were reconstructed beyond chance, 40 by SimuDy, the strongest of 2 attacks" in said
     assert "(about 2 by chance, p" in said
+    fewer = verdict((RAN, found), (), "many-records", replace(together, found=39))
+    assert fewer.startswith("39 of 100 records were reconstructed beyond chance by the 2 attacks that ran, all together")
+    assert fewer.endswith("; SimuDy by itself lists 40.")
     people = verdict((found,), (), "many-records", replace(together, subjects=True))
     assert "43 of 100 subjects were reconstructed beyond chance by SimuDy" in people
     rate, area = replace(RATE, value=0.98, low=0.9), replace(AUC, value=0.999, p=1e-20)

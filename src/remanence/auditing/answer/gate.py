@@ -2,8 +2,8 @@
 
 A condition is `QUANTITY OPERATOR VALUE`:
 
-    found>0                   records that all attacks together found, or one of them by itself where that is more;
-                              `found>=5%` as a fraction of the records
+    found>0                   records that all attacks together found, or one of them by itself where that alone shows
+                              a leak; `found>=5%` as a fraction of the records
     exact>0                   exact copies among them
     FirstLayer.found>=3       the same for one attack
     membership.tpr@1%>0.05    evidence, by its group and the end of its name; the lower end of its interval is compared
@@ -115,7 +115,7 @@ def _failure(answer: Answer, condition: Condition) -> str:
 
 
 def _audit_failure(answer: Answer, condition: Condition, sign: Callable[[float, float], bool]) -> str:
-    """The condition on the records that all attacks together found, or one of them by itself where that is more."""
+    """The condition on the records that all attacks together found, or one by itself where that alone shows a leak."""
     leak = find_leak(answer.attacks, answer.together)
     if (found := leak.test if leak else answer.together) is None:
         return f"{condition.text}: no attack ran that could say it"

@@ -78,17 +78,17 @@ class Leak(NamedTuple):
 
 
 def find_leak(attacks: Sequence[AttackRow], together: AuditTest | None) -> Leak | None:
-    """The test of all attacks together, or of one of several by itself, that shows a leak and found most; None where
-    none does."""
-    if together is None:
-        return None
+    """The test that shows a leak: of all attacks together, or where that does not, of the one of several that found
+    most by itself; None where none does."""
     ran = [row for row in _ran(attacks) if row.records]
-    shown = [Leak(together, None)] if leaks(together, tests=2 if len(ran) > 1 else 1) else []
-    for row in ran:
-        if len(ran) > 1 and row.records and row.found and leaks_alone(row, attacks=len(ran)):
-            counts = replace(together, records=row.records, found=row.found, copies=row.exact or 0)
-            shown.append(Leak(replace(counts, false=row.chance or 0.0, p=row.p or 0.0), row.name))
-    return max(shown, key=lambda each: each.test.found, default=None)
+    if together is None or leaks(together, tests=2 if len(ran) > 1 else 1):
+        return together and Leak(together, None)
+    alone = [row for row in ran if len(ran) > 1 and leaks_alone(row, attacks=len(ran))]
+    if not alone:
+        return None
+    best = max(alone, key=lambda row: row.found or 0)
+    counts = replace(together, records=best.records or 0, found=best.found or 0, copies=best.exact or 0)
+    return Leak(replace(counts, false=best.chance or 0.0, p=best.p or 0.0), best.name)
 
 
 def leaks_alone(row: AttackRow, *, attacks: int) -> bool:
@@ -140,12 +140,16 @@ def _of_attacks(ran: Sequence[AttackRow], together: AuditTest | None, step: Seve
     noun = "subjects" if together.subjects else "records"
     if step in ("some-records", "many-records"):
         found, alone = find_leak(ran, together) or Leak(together, None)
-        who = f", {best.found} by {best.name}, the strongest of {tried}" if len(ran) > 1 else f" by {best.name}"
-        who = f" by {alone} by itself, one of {tried}" if alone else who
-        were, all_list = "was" if found.found == 1 else "were", f"; all taken together list {together.found or 'none'}"
+        who, more = f" by {best.name}", ""
+        if alone:
+            who, more = f" by {alone} by itself, one of {tried}", f"; all together list {together.found or 'none'}"
+        elif (best.found or 0) > found.found:
+            who, more = f" by the {tried}, all together", f"; {best.name} by itself lists {best.found}"
+        elif len(ran) > 1:
+            who = f", {best.found} by {best.name}, the strongest of {tried}"
         return (
-            f"{found.found} of {found.records} {noun} {were} reconstructed beyond chance{who} "
-            f"({by_chance(found.false)}, p {number(found.p)}){all_list if alone else ''}."
+            f"{found.found} of {found.records} {noun} {'was' if found.found == 1 else 'were'} reconstructed beyond "
+            f"chance{who} ({by_chance(found.false)}, p {number(found.p)}){more}."
         )
     if together.found:
         return (
