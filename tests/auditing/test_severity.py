@@ -106,7 +106,9 @@ def test_the_verdict_names_the_strongest_attack_and_test() -> None:
     assert "43 of 100 records were reconstructed beyond chance, 40 by SimuDy, the strongest of 2 attacks" in said
     assert "(about 2 by chance, p" in said
     fewer = verdict((RAN, found), (), "many-records", replace(together, found=39))
-    assert fewer.startswith("39 of 100 records were reconstructed beyond chance by the 2 attacks that ran, all together")
+    assert fewer.startswith(
+        "39 of 100 records were reconstructed beyond chance by the 2 attacks that ran, all together"
+    )
     assert fewer.endswith("; SimuDy by itself lists 40.")
     people = verdict((found,), (), "many-records", replace(together, subjects=True))
     assert "43 of 100 subjects were reconstructed beyond chance by SimuDy" in people
