@@ -120,11 +120,13 @@ def _result(rule: str, text: str, answer: Answer, artifact: str, *, level: str =
 
 
 def _leaking(answer: Answer) -> list[AttackRow]:
-    """The attacks on which a severity of reconstructed records rests; none where the severity is lower."""
+    """The attacks on which a severity of reconstructed records rests: that leak by themselves, or where they do only
+    together, that list a record; none where the severity is lower."""
     if answer.severity not in ("some-records", "many-records"):
         return []
     ran = [row for row in answer.attacks if row.status == "ran" and row.subject == "release"]
-    return [row for row in ran if leaks_alone(row, attacks=len(ran))]
+    alone = [row for row in ran if leaks_alone(row, attacks=len(ran))]
+    return alone or [row for row in ran if row.found] or ran
 
 
 def _members(evidence: Sequence[Evidence]) -> list[Evidence]:
