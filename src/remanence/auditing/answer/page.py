@@ -13,6 +13,7 @@ from markupsafe import Markup
 from remanence.auditing.answer.documentation import REFERENCES, questions
 from remanence.auditing.answer.examples import Examples
 from remanence.auditing.answer.report import SEVERITIES, Answer, AttackRow, Countermeasure, Evidence, Report, Severity
+from remanence.auditing.answer.severity import find_leak
 from remanence.auditing.answer.threats import threats_asked, threats_not_asked
 from remanence.auditing.answer.tradeoff import along_sweep, tradeoff
 from remanence.auditing.answer.words import (
@@ -149,15 +150,17 @@ def render_report(report: Report) -> str:
 
 def _numbers(answer: Answer, worst: AttackRow | None) -> list[tuple[str, str, str]]:
     """The three numbers of the first screen: the list, the p-value and the rank, each with what it means."""
-    if (found := answer.together) is None:
+    leak = find_leak(answer.attacks, answer.together)
+    if (found := leak.test if leak else answer.together) is None:
         return []
+    who = f"records together, by {leak.by}" if leak and leak.by else "records and attacks together"
     noun = "subject" if found.subjects else "record"
     listed = f"of these {by_chance(found.false)}" if found.found else "none stands out"
     copies = f"; {count(found.copies, 'exact copy')}".replace("copys", "copies") if found.copies else ""
     often = f"1 in {1 / max(found.p, 1e-9):,.0f}" if found.p < 0.5 else "in most audits"
     said = [
         (f"{found.found:,} of {found.records:,}", f"{noun}s found", f"{listed}{copies}"),
-        (often, "chance of such scores without a leak", f"all records and attacks together, p {number(found.p)}"),
+        (often, "chance of such scores without a leak", f"all {who}, p {number(found.p)}"),
     ]
     if worst and (ranks := worst.ranks):
         said.append(

@@ -24,7 +24,7 @@ STATUS: Final = {"ran": "ran", "refused": "refused", "failed": "failed", "skippe
 def lines_of(answer: Answer) -> list[str]:
     """The answer in at most ten lines of at most a hundred columns; after a sweep one for each of its settings, and
     what would help."""
-    verdict = wrap(answer.verdict, WIDTH, max_lines=2, placeholder=" …")
+    verdict = wrap(answer.verdict, WIDTH, max_lines=3, placeholder=" …")
     after = [
         _line("not run", not_run(answer.attacks)),
         _line("evidence", _evidence_line(answer.evidence)),
