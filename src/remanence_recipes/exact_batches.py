@@ -32,7 +32,7 @@ _EXACT = 1e-3  # root mean square error of a record: 60 dB
 _SAMPLES: dict[Scale, dict[int, int]] = {  # of SPEAR by the largest batch; larger ones are left to FirstLayer
     "smoke": {16: 20_000},
     "small": {16: 100_000, 64: 2048},
-    "full": {16: 1_000_000, 20: 4_000_000, 24: 50_000_000, 32: 1_000_000, 64: 2048},
+    "full": {16: 1_000_000, 20: 4_000_000, 32: 1_000_000, 64: 2048},
 }
 
 
@@ -77,7 +77,7 @@ def head_to_head(scale: Scale) -> Sequence[Experiment]:
         settings += [Setting(records=256)] + [Setting(records=n, standardised=True) for n in (16, 32, 64)]
         if scale == "full":
             settings += [Setting(records=20, epochs=epochs) for epochs in (0, 10)]
-            settings += [Setting(records=n, standardised=True) for n in (20, 24, 128)]
+            settings += [Setting(records=n, standardised=True) for n in (20, 128)]
             settings += [Setting(records=n, epochs=10, noise=1e-3) for n in (8, 32, 64)]
             settings += [Setting(records=64, local_steps=steps) for steps in (2, 5)]
             settings += [Setting(records=256, epochs=10), Setting(records=256, width=1000)]
