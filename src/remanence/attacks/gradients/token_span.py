@@ -43,14 +43,15 @@ class Span:
     @classmethod
     def from_release(cls, release: KnowsTokenGradient, block: int, *, rounding: float) -> "Span":
         """The span of block number `block`; singular values below `rounding` units in the last place of the largest are
-        taken for zero, and those that the client's Gaussian noise explains."""
+        taken for zero, and those that the client's Gaussian noise, or the rounding of its weights, explains."""
         gradients = [projection_gradient(release, block, each) for each in ("query", "key", "value")]
         used = [g.double() / g.double().norm() for g in gradients if bool(g.any())]
         if not used:
             return cls(rows=gradients[0][:0].double(), edge=0.0)
         _, values, directions = torch.linalg.svd(torch.cat(used), full_matrices=False)
         eps = torch.finfo(gradients[0].dtype).eps
-        squared = sum(each.relative_std**2 for each in release.defenses if isinstance(each, GaussianNoise))
+        noises = [each.relative_std for each in release.defenses if isinstance(each, GaussianNoise)]
+        squared = sum(each**2 for each in (*noises, release.rounding))
         std = sqrt(squared / (1 + squared) / used[0].numel())  # of an entry, where a gradient has norm one
         height, width = sum(map(len, used)), directions.shape[1]
         edge = max(rounding * eps * float(values[0]), 1.02 * std * (sqrt(height) + sqrt(width)))  # Marchenko-Pastur

@@ -6,8 +6,8 @@ together:
 - *many-records*, *some-records*: an attack returned exact copies; or records are listed at a false-discovery rate of
   5 %, and the p-value of all attacks and all records together is at most one in a thousand. Many are 10 % of the
   records. With fewer than 10 records no test reaches one in a thousand, and one in a hundred has to do.
-- *membership*: private records are distinguished from held-out ones of their class, by a membership test, the span, or
-  the ranks of all reconstructions together.
+- *membership*: private records are distinguished from held-out ones of their class, by a membership test, the span, the
+  ranks of all reconstructions together, or the tokens of a batch of text.
 - *none-found*: something was tested, and none of it.
 - *inconclusive*: nothing could be tested: no attack ran and nothing was measured, or too few records were held out.
 
@@ -54,7 +54,7 @@ def _ran(attacks: Sequence[AttackRow]) -> list[AttackRow]:
 def _tests(together: AuditTest | None, evidence: Sequence[Evidence]) -> list[tuple[AuditTest | Evidence, float]]:
     """The tests of membership and their p-values: of evidence, and of the ranks of enough reconstructed records."""
     tests: list[tuple[AuditTest | Evidence, float]] = [
-        (row, row.p) for row in evidence if row.p is not None and row.group in ("membership", "span")
+        (row, row.p) for row in evidence if row.p is not None and row.group in ("membership", "span", "tokens")
     ]
     if together is not None and together.records >= FEW:
         tests.append((together, together.p))
