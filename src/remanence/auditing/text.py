@@ -84,7 +84,7 @@ def audit_text(
         attacks=(tried.row,),
         together=found,
         evidence=tried.evidence,
-        verdict=text_verdict(tried.row, tried.scores, tried.evidence[0].p if tried.evidence else None, step),
+        verdict=text_verdict(tried.row, tried.best and tried.best.scores, step),
         severity=step,
         not_tested=not_tested(release, [tried.row]),
         correction=correction([tried.row]),

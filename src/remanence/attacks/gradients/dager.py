@@ -43,10 +43,10 @@ class DAGER:
         require(release, KnowsTokenGradient, by=type(self).__name__)
         model = _with_weights(release)
         first = Span.from_release(release, 0, rounding=_TOKEN_ROUNDING)
-        if not len(first.rows):
+        if not first.edge:
             raise BadInput(
-                "the gradients of the first attention are zero: adapters whose factor B is zero, as it is before the "
-                "first step, show nothing; take a later update",
+                "the gradients of the first attention are zero: it is frozen, or adapters have a factor B of zero, as "
+                "before the first step; take an update that trains it",
                 code="not-identifiable",
                 argument="release",
             )
@@ -54,7 +54,7 @@ class DAGER:
             model, first, exact=self.exact, max_tokens=release.batch_size * release.length
         )
         ids, scores = torch.zeros(0, release.length, dtype=torch.int64), torch.zeros(0)
-        if len(model.blocks) > 1:
+        if len(model.blocks) > 1 and len(tokens):
             second = Span.from_release(release, 1, rounding=_PREFIX_ROUNDING)
             if model.causal:
                 ids, scores = grow_sequences(

@@ -98,20 +98,23 @@ def load_sentences(path: Path) -> tuple[Sentence, ...]:
     return stored.sentences
 
 
-def text_verdict(row: AttackRow, scores: TokenScores | None, p: float | None, step: Severity) -> str:
-    """The answer of an audit of text in a sentence or two; `p` is that of the tokens."""
-    if scores is None or p is None:
+def text_verdict(row: AttackRow, scores: TokenScores | None, step: Severity) -> str:
+    """The answer of an audit of text in a sentence or two, from the attack and the best reading of tokens."""
+    if scores is None:
         return "No attack could run on this release, which is no proof that nothing leaks."
-    right = f"{scores.right_tokens:,} of {count(scores.tokens, 'token')}"
-    guess = f"a guess by frequency {scores.guessed_tokens:,}"
+    tokens = (
+        f"{scores.right_tokens:,} of {count(scores.tokens, 'token')} of the batch "
+        f"(a guess by frequency has {scores.guessed_tokens:,})"
+    )
     if step in ("some-records", "many-records"):
         were = "was" if row.found == 1 else "were"
         return (
             f"{row.found} of {count(row.records or 0, 'sentence')} {were} reconstructed by {row.name}, {row.exact} "
-            f"token for token ({by_chance(row.chance)}, p {number(row.p)}), and {right} ({guess})."
+            f"token for token ({by_chance(row.chance)}, p {number(row.p)}), and {tokens}."
         )
-    few = f" Too few sentences were held out to tell anything from chance: give {FEWEST_HELD_OUT} or more."
-    said = f"No sentence was reconstructed beyond chance by {row.name}"
+    ran = row.status == "ran"
+    said = f"No sentence was reconstructed beyond chance by {row.name}" if ran else f"{row.name} did not run"
     if step == "membership":
-        return f"{said}; which tokens are in the batch shows: {right} ({guess}, p {number(p)})."
-    return f"{said}, and {right} ({guess}); a stronger attack may find some.{few if step == 'inconclusive' else ''}"
+        return f"{said}; the update shows {tokens}."
+    few = f" Too few sentences were held out to tell anything from chance: give {FEWEST_HELD_OUT} or more."
+    return f"{said}, and not its tokens; a stronger attack may find some.{few if step == 'inconclusive' else ''}"

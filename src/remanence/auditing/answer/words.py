@@ -55,9 +55,10 @@ def setting_cells(row: Countermeasure) -> tuple[str, ...]:
     if row.status != "ran":
         return row.setting, row.status, "", "", "", "", ""
     tested = row.together
+    exact = f", {tested.copies} exact" if tested and row.tokens else ""
     return (
         row.setting,
-        f"{tested.found} of {tested.records}" if tested else "not tested",
+        f"{tested.found} of {tested.records}{exact}" if tested else "not tested",
         number(tested.p) if tested else "",
         _with_chance(row.tokens),
         _with_chance(row.labels),

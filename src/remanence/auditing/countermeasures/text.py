@@ -105,6 +105,7 @@ def _attacked(clients: _Clients, setting: Setting, seconds: float) -> Countermea
         status, reason = why(fault)
         return replace(row, status=status, reason=reason)
     tried = attempt_tokens(release, clients.truth, clients.held_out, seconds=seconds, seed=clients.seed)
+    row = replace(row, tokens=tried.best and tried.best.recall)
     if tried.test is None:
         skipped = (tried.row.name,) if tried.row.status == "skipped" else ()
         return replace(row, reason=tried.row.reason, no_time=skipped)
@@ -112,7 +113,6 @@ def _attacked(clients: _Clients, setting: Setting, seconds: float) -> Countermea
         row,
         attack=replace(tried.row, subject="stand-in"),
         together=together([tried.test], seed=derive_seed(clients.seed, "together")),
-        tokens=tried.evidence[0],
     )
 
 

@@ -3,7 +3,8 @@
 A sequence is found where a returned one agrees with it more than with any held-out sequence, on a list of which 5 % are
 false; a copy agrees in every token. The tokens of a batch are compared with those of other batches: if the update
 showed nothing, the batch could be exchanged for any other, and p is the fraction of batches of held-out sequences that
-have as large a part of their tokens among the returned ones. Chance is the guess of as many tokens, the most frequent.
+have as large a part of their tokens among the returned ones. Chance is the guess of as many tokens, the most frequent;
+p is no smaller than that of the sign test between the guess and what was returned.
 """
 
 from dataclasses import replace
@@ -59,12 +60,13 @@ def sequence_test(found: TokenReconstruction, private: Data, held_out: Data, *, 
 
 
 def token_evidence(
-    scores: TokenScores, found: TokenReconstruction, private: Data, held_out: Data, *, seed: int
+    by: str, scores: TokenScores, returned: Tensor, private: Data, held_out: Data, *, seed: int
 ) -> tuple[Evidence, Evidence]:
-    """The fraction of the batch's distinct tokens that was returned, and of the returned ones that are in the batch."""
+    """The fraction of the batch's distinct tokens that was `returned` (k,), and the fraction of those that is in the
+    batch; `by` says what they were read from."""
     right = binomial_proportion(scores.right_tokens, scores.tokens)
     recall = Evidence(
-        name="tokens: recall",
+        name=f"tokens by {by}: recall",
         value=right.value,
         low=right.low,
         high=right.high,
@@ -73,28 +75,36 @@ def token_evidence(
             f"fraction of the batch's {scores.tokens:,} distinct tokens that the update shows, order aside; by chance: "
             f"of a guess of the {scores.returned_tokens:,} most frequent tokens of held-out sequences"
         ),
-        p=_exchanged(found, private, held_out, right.value, seed),
+        p=max(_exchanged(returned, private, held_out, right.value, seed), _better_than_guessed(scores)),
         group="tokens",
     )
-    returned = scores.returned_tokens
-    correct = binomial_proportion(scores.right_tokens, returned) if returned else None
+    count = scores.returned_tokens
+    correct = binomial_proportion(scores.right_tokens, count) if count else None
     precision = Evidence(
-        name="tokens: precision",
+        name=f"tokens by {by}: precision",
         value=correct and correct.value,
         low=correct and correct.low,
         high=correct and correct.high,
-        chance=scores.guessed_tokens / returned if returned else None,
-        meaning=f"fraction of the {returned:,} tokens returned that are in the batch; by chance: of that guess",
+        chance=scores.guessed_tokens / count if count else None,
+        meaning=f"fraction of the {count:,} tokens returned that are in the batch; by chance: of that guess",
         group="tokens",
     )
     return recall, precision
 
 
-def _exchanged(found: TokenReconstruction, private: Data, held_out: Data, recall: float, seed: int) -> float:
+def _better_than_guessed(scores: TokenScores) -> float:
+    """The p-value of the sign test (McNemar's, exact) that as many tokens are right by the guess alone as by the attack
+    alone."""
+    from scipy.stats import binom
+
+    return float(binom.sf(scores.only_returned - 1, scores.only_returned + scores.only_guessed, 0.5))
+
+
+def _exchanged(tokens: Tensor, private: Data, held_out: Data, recall: float, seed: int) -> float:
     """The p-value of the recall: for batches of held-out sequences in place of the private ones."""
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randint(len(held_out), (_BATCHES, len(private)), generator=generator)
-    returned = set(found.tokens.tolist())
+    returned = set(tokens.tolist())
     rows = [set(row) - {PADDING} for row in held_out.x.long().tolist()]
     batches = (set[int]().union(*(rows[i] for i in each)) for each in chosen.tolist())
     above = sum(len(batch & returned) >= recall * len(batch) - 1e-9 for batch in batches)
