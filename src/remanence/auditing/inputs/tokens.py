@@ -54,9 +54,10 @@ def load_vocabulary(path: Path | None, model: Transformer) -> tuple[str, ...]:
     with parsing(path, "a vocabulary"):
         text = read_text(path, max_bytes=_MAX_VOCABULARY)
         given = json.loads(text) if path.suffix == ".json" else text.splitlines()
-    named = list(given.items()) if isinstance(given, dict) else [(word, i) for i, word in enumerate(given)]
+    listed_words = given if isinstance(given, list) else []
+    named = list(given.items()) if isinstance(given, dict) else [(word, i) for i, word in enumerate(listed_words)]
     if not named or not all(isinstance(word, str) and type(i) is int and i >= 0 for word, i in named):
-        message = f"{path} must be a list of words, an object of ids by word, or lines with a word each: it is neither"
+        message = f"{path} must hold words: a JSON list, a JSON object of ids by word, or a line for each"
         raise BadInput(message, code="wrong-type", argument="vocabulary")
     if (largest := max(i for _, i in named)) + shift >= size:
         message = f"{path} names ids up to {largest}, and the network has {size - shift}, 0..{size - shift - 1}"

@@ -19,6 +19,7 @@ from remanence.errors import BadInput
 from remanence.models import Transformer
 from remanence.models.gpt2 import OFFSET, from_gpt2, gpt2, is_gpt2
 from remanence.models.transformer import PADDING, Approximation
+from remanence.progress import say
 from remanence.releases import TransformerUpdate
 from remanence.types import Params
 
@@ -46,6 +47,7 @@ class TokenNetwork:
         ids = batch.ids[:1, : int((batch.ids[0] != PADDING).sum())]
         theirs = _logits(self.module, at, ids - OFFSET)
         if theirs is None:
+            say("note: the network cannot be called with token ids alone, and is taken for GPT-2 as it was published")
             return self
         differences = list[float]()
         for gelu in _APPROXIMATIONS:
@@ -124,8 +126,9 @@ def _heads(module: nn.Module, held: Params) -> int:
 def _logits(module: nn.Module, at: Params, ids: Tensor) -> Tensor | None:
     """What the owner's network says of its token ids (1, length): (1, length, vocabulary); None where it cannot be
     called like that."""
+    held = [*module.named_parameters(), *module.named_buffers()]  # each once, of those that are tied
     with suppress(Exception), torch.no_grad():  # anything may happen in a stranger's network
-        said: Any = functional_call(module, dict(at), (ids,))
+        said: Any = functional_call(module, {name: at[name] for name, _ in held if name in at}, (ids,))
         said = getattr(said, "logits", said[0] if isinstance(said, tuple) else said)
         if isinstance(said, Tensor) and said.ndim == 3 and said.shape[1] == ids.shape[1]:
             return said

@@ -12,7 +12,10 @@ class Conv1D(nn.Module):
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.weight, self.bias = nn.Parameter(0.02 * torch.randn(inputs, outputs)), nn.Parameter(torch.randn(outputs))
+        self.weight, self.bias = (
+            nn.Parameter(0.02 * torch.randn(inputs, outputs)),
+            nn.Parameter(0.02 * torch.randn(outputs)),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return x @ self.weight + self.bias
