@@ -117,4 +117,5 @@ def text_verdict(row: AttackRow, scores: TokenScores | None, step: Severity) -> 
     if step == "membership":
         return f"{said}; the update shows {tokens}."
     few = f" Too few sentences were held out to tell anything from chance: give {FEWEST_HELD_OUT} or more."
-    return f"{said}, and not its tokens; a stronger attack may find some.{few if step == 'inconclusive' else ''}"
+    tokens = "and no tokens beyond a guess by frequency; a stronger attack may find some"
+    return f"{said}, {tokens}.{few if step == 'inconclusive' else ''}"
