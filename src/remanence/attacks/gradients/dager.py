@@ -54,7 +54,11 @@ class DAGER:
                 argument="release",
             )
         tokens, token_scores, objective = find_tokens(
-            model, first, exact=self.exact, max_tokens=release.batch_size * release.length
+            model,
+            first,
+            length=release.length,
+            exact=self.exact,
+            max_tokens=release.batch_size * release.length,
         )
         ids, scores = torch.zeros(0, release.length, dtype=torch.int64), torch.zeros(0)
         if len(model.blocks) > 1 and len(tokens):

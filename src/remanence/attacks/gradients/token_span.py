@@ -148,10 +148,13 @@ class Pursuit:
         self.remaining[index] = 0
 
 
-def find_tokens(model: Transformer, span: Span, *, exact: float, max_tokens: int) -> tuple[Tensor, Tensor, float]:
+def find_tokens(
+    model: Transformer, span: Span, *, length: int, exact: float, max_tokens: int
+) -> tuple[Tensor, Tensor, float]:
     """The ids (k,) of the tokens that the first block's span is made of, in the order in which they are found, their
-    scores (k,), and the fraction of the span that they leave unexplained; `model` holds its weights."""
-    atoms, common = first_block_atoms(model)
+    scores (k,), and the fraction of the span that they leave unexplained; `model` holds its weights, and no sequence is
+    longer than `length`."""
+    atoms, common = first_block_atoms(model, length)
     pursuit = Pursuit.start(span, exact=exact, common=orthonormal(common), dtype=torch.float64)
     pursuit.add(atoms)
     total = float(pursuit.span.rows.norm())
@@ -168,12 +171,12 @@ def find_tokens(model: Transformer, span: Span, *, exact: float, max_tokens: int
     return torch.cat(found), torch.cat(levels), residual
 
 
-def first_block_atoms(model: Transformer) -> tuple[Tensor, Tensor]:
+def first_block_atoms(model: Transformer, length: int) -> tuple[Tensor, Tensor]:
     """What enters the first attention is made of: a vector for each token (vocabulary, width), and common ones, which
-    are those of the positions and the norm's bias (length + 1, width)."""
+    are those of the first `length` positions and the norm's bias (length + 1, width)."""
     norm = model.get_submodule("blocks.0.norm1")
     scale, bias = norm.get_parameter("weight").double(), norm.get_parameter("bias").double()
-    positions = _centred(model.positions.weight.double()) * scale
+    positions = _centred(model.positions.weight[:length].double()) * scale
     return _centred(model.tokens.weight.double()) * scale, torch.cat([positions, bias[None]])
 
 
