@@ -76,7 +76,7 @@ def along_sweep(rows: Sequence[Countermeasure], *, noun: str = "record") -> Figu
             x, y = tuple(x for x, _ in by_chance), tuple(chance for _, chance in by_chance)
             series.append(Series(name=name, x=x, y=y, role="chance"))
     return Figure(
-        title="What each defense hides, and what it costs",
+        title="What each defense hides" + (", and what it costs" if any(row.accuracy for row in shown) else ""),
         x_label="setting",
         y_label="fraction",
         series=tuple(series),
