@@ -301,5 +301,46 @@ def test_weights_after_a_step_show_what_their_rounding_leaves(kind: torch.dtype)
     assert found.attacks[0].exact == 5 if kind is torch.float32 else "rounding" in str(found.answer.preflight)
 
 
+def test_adapters_of_the_values_alone_are_audited_and_swept() -> None:
+    """Nothing else was sent: other projections are frozen, and other clients send the same."""
+    model = decoder(300, length=LENGTH, width=64, rank=16)
+    at = transformer_params(model, seed=1, lora_std=0.02)
+    gradient = token_gradient(model, at, TRUTH)
+    after = {name: p - LR * gradient[name] if ".value.lora" in name else p for name, p in at.items()}
+    network = token_network(model)
+    assert network
+    made = token_update(network, at, after, TRUTH, gradient=False)
+    report = audit(made, truth=TRUTH, held_out=HELD_OUT, budget=60, sweep={"clients": (2,)})
+    assert report.attacks[0].exact == 5
+    assert report.answer.preflight.numbers["update_cosine"] == pytest.approx(1, abs=1e-3)
+    assert [row.status for row in report.answer.countermeasures] == ["ran", "ran"]
+
+
+def test_weight_decay_of_a_step_is_taken_out() -> None:
+    release = released()
+    network = token_network(release.model)
+    assert network
+    after = {name: p - LR * (release.gradient[name] + 0.1 * p) for name, p in release.at.items()}
+    exact = token_update(network, release.at, after, TRUTH, gradient=False, decay=LR * 0.1)
+    for name in ("blocks.0.query.weight", "tokens.weight"):
+        expected = LR * release.gradient[name]
+        assert torch.allclose(exact.gradient[name], expected, atol=1e-3 * float(expected.abs().max()))
+
+
+def test_sentences_of_an_encoder_are_found() -> None:
+    found = audit(released(causal=False), truth=TRUTH, held_out=HELD_OUT, budget=60)
+    assert found.attacks[0].exact == 5
+    assert found.evidence[0].value == 1
+
+
+def test_what_is_no_text_is_refused_for_a_release_of_it() -> None:
+    with refused("wrong-type", "truth"):
+        audit(released(), truth=(TRUTH.ids, TRUTH.y), held_out=HELD_OUT)
+    with refused("shape-mismatch", "truth"):
+        audit(replace(released(), length=3), truth=TRUTH, held_out=HELD_OUT)
+    with refused("empty", "held_out"):
+        audit(released(), truth=TRUTH, held_out=HELD_OUT.take([]))
+
+
 def test_a_network_that_is_no_transformer_is_none() -> None:
     assert token_network(nn.Linear(3, 3)) is None

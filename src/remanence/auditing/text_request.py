@@ -7,7 +7,7 @@ import torch
 
 from remanence.auditing.answer.report import Digests, Report
 from remanence.auditing.countermeasures.axes import parse_sweep
-from remanence.auditing.inputs.digests import digest_file
+from remanence.auditing.inputs.digests import digest_file, digest_params
 from remanence.auditing.inputs.recipe import Recipe, load_recipe
 from remanence.auditing.inputs.tokens import load_tokens, load_vocabulary
 from remanence.auditing.inputs.transformers import TokenNetwork, token_update
@@ -39,10 +39,11 @@ def run_text_request(request: Request, network: TokenNetwork, *, command: str) -
     before = _weights(request.before, network, request.device)
     sent_file = request.gradient or request.after
     assert sent_file is not None
+    sent = _weights(sent_file, network, request.device, before=_absent(before, request))
     release = token_update(
         network,
         before,
-        _weights(sent_file, network, request.device, before=_absent(before, request)),
+        sent,
         truth,
         gradient=request.gradient is not None,
         decay=(recipe.weight_decay or 0.0) * (recipe.lr or 0.0) if recipe.optimizer == "sgd" else 0.0,
@@ -56,8 +57,8 @@ def run_text_request(request: Request, network: TokenNetwork, *, command: str) -
         attacks=request.attacks,
         command=command,
         digests=Digests(
-            model=digest_file(Path(sent_file)),
-            base=digest_file(Path(request.before)),
+            model=_digest(sent_file, sent),
+            base=_digest(request.before, before),
             data=digest_file(Path(request.data)),
             held_out=digest_file(Path(request.held_out)),
         ),
@@ -81,6 +82,11 @@ def _weights(path: str, network: TokenNetwork, device: str, *, before: Params | 
     for note in loaded.notes:
         say(f"{path}: {note}")
     return {name: p.to(device) for name, p in loaded.params.items()}
+
+
+def _digest(path: str, params: Params) -> str:
+    """The digest of a file, or of the values where weights are a folder of shards."""
+    return digest_file(Path(path)) if Path(path).is_file() else digest_params(params)
 
 
 def _caveats(recipe: Recipe) -> tuple[Caveat, ...]:

@@ -163,6 +163,7 @@ def model(
         "remanence audit update client:make_net --before r7.pt --after c3.pt --data batch.npz --held-out others.npz",
         "remanence audit update client:make_net --before r7.pt --after c3.pt --data batch.npz --held-out others.npz"
         " --local 'sgd lr=0.1 epochs=1 batch=full' --sweep 'clients=1,2,5,10 noise=0,0.1,1'",
+        "remanence audit update client:make_gpt --before r7.pt --gradient g.pt --data tokens.npz --held-out others.npz",
     )
 )
 def update(

@@ -56,7 +56,10 @@ def _check_update(
 
 def _cosine(release: TransformerUpdate, batch: Tokens) -> float:
     computed = token_gradient(release.model, release.at, batch)
-    sent, ours = (_flat({name: each[name] for name in release.gradient}) for each in (release.gradient, computed))
+    sent, ours = (
+        _flat({name: each[name] for name in computed if name in release.gradient})
+        for each in (release.gradient, computed)
+    )
     return float(torch.dot(sent, ours) / (sent.norm() * ours.norm()).clamp_min(1e-300))
 
 

@@ -46,13 +46,13 @@ class _Clients:
         """The owner's client, and others whose sequences are sampled from those held out, at most half of them."""
         order = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(seed)).to(held_out.ids.device)
         half = int(_MAX_OTHERS * len(held_out))
-        computed = token_gradient(sent.model, sent.at, truth)
+        computed = _sent_part(sent, truth)
         return cls(
             sent=sent,
             truth=truth,
             others=held_out.take(order[:half]),
             held_out=held_out.take(order[half:]),
-            scale=_length(sent.gradient) / _length({name: computed[name] for name in sent.gradient}),
+            scale=_length(sent.gradient) / max(_length(computed), 1e-30),
             seed=seed,
         )
 
@@ -68,8 +68,8 @@ class _Clients:
         total = self._defended(self.sent.gradient, setting, 0)
         for index in range(1, setting.clients):
             batch = self.others.take(slice((index - 1) * size, index * size))
-            computed = token_gradient(self.sent.model, self.sent.at, batch)
-            theirs = self._defended({name: self.scale * computed[name] for name in total}, setting, index)
+            computed = {name: self.scale * g for name, g in _sent_part(self.sent, batch).items()}
+            theirs = self._defended(computed, setting, index)
             total = {name: g + theirs[name] for name, g in total.items()}
         mean = {name: g / setting.clients for name, g in total.items()}
         count = setting.clients * self.sent.batch_size
@@ -114,6 +114,12 @@ def _attacked(clients: _Clients, setting: Setting, seconds: float) -> Countermea
         attack=replace(tried.row, subject="stand-in"),
         together=together([tried.test], seed=derive_seed(clients.seed, "together")),
     )
+
+
+def _sent_part(sent: TransformerUpdate, batch: Tokens) -> Params:
+    """The gradient of another client's `batch`, of the parameters that this one sent; zero for those it has frozen."""
+    computed = token_gradient(sent.model, sent.at, batch)
+    return {name: computed.get(name, torch.zeros_like(g)) for name, g in sent.gradient.items()}
 
 
 def _length(gradient: Params) -> float:

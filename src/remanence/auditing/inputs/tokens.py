@@ -1,7 +1,9 @@
 """Token records from files: integer arrays as a tokenizer makes them, and the vocabulary that names them.
 
-np.savez("batch.npz", input_ids=ids, attention_mask=mask)     # or lengths=..., or ids below zero where nothing is
-np.save("batch.npy", ids)                                     # sequences of one length
+    np.savez("batch.npz", input_ids=ids, attention_mask=mask)     # or lengths=..., or ids below zero where nothing is
+    np.save("batch.npy", ids)                                     # sequences of one length
+
+Nothing is unpickled.
 """
 
 import json
@@ -23,6 +25,7 @@ _IDS = ("input_ids", "ids", "tokens", "x")
 _MASKS, _LENGTHS, _LABELS = ("attention_mask", "mask"), ("lengths", "length"), ("y", "labels", "label")
 _SUFFIXES = (".npy", ".npz", ".safetensors", ".pt")
 _MAX_VOCABULARY = 2**26  # bytes
+_BLANK = "\u0120"  # what stands for a blank before a word in the vocabulary of GPT-2
 
 
 def load_tokens(source: str, model: Transformer, vocabulary: tuple[str, ...], *, argument: str) -> Tokens:
@@ -62,7 +65,7 @@ def load_vocabulary(path: Path | None, model: Transformer) -> tuple[str, ...]:
     if (largest := max(i for _, i in named)) + shift >= size:
         message = f"{path} names ids up to {largest}, and the network has {size - shift}, 0..{size - shift - 1}"
         raise BadInput(message, code="out-of-range", argument="vocabulary")
-    words |= {i + shift: printable(word, MAX_NAME) for word, i in named}
+    words |= {i + shift: printable(word.replace(_BLANK, "") or word, MAX_NAME) for word, i in named}
     return tuple(words.values())
 
 

@@ -80,8 +80,11 @@ def token_update(
     this weight decay times the learning rate, both under the owner's names, as are the weights `before`."""
     network = network.checked(before, batch)
     at, values = network.renamed(before), network.renamed(sent)
-    known = values if gradient else {name: (1 - decay) * at[name] - value for name, value in values.items()}
-    changed = {name: g for name, g in known.items() if bool(g.any())}
+    if gradient:
+        changed = {name: g for name, g in values.items() if bool(g.any())}
+    else:
+        trained = [name for name, value in values.items() if not torch.equal(value, at[name])]
+        changed = {name: (1 - decay) * at[name] - values[name] for name in trained}
     if not changed:
         message = "the client sent nothing: its gradient is zero, or the weights before and after are the same"
         raise BadInput(message, code="conflict", argument="gradient" if gradient else "after")
