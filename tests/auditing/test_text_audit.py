@@ -16,6 +16,7 @@ from remanence.auditing import Report, audit
 from remanence.auditing.answer.gate import failures
 from remanence.auditing.answer.report import Countermeasure
 from remanence.auditing.countermeasures.text import sweep_tokens
+from remanence.auditing.evidence.text_labels import text_labels
 from remanence.auditing.evidence.tokens import agreement
 from remanence.auditing.inputs.tokens import load_tokens, load_vocabulary
 from remanence.auditing.inputs.transformers import token_network, token_update
@@ -291,8 +292,8 @@ def test_weights_after_a_step_show_what_their_rounding_leaves(kind: torch.dtype)
     assert network
     before = {name: p.to(kind).float() for name, p in release.at.items()}
     exact = token_gradient(release.model, before, TRUTH)
-    after = {name: (p - exact[name]).to(kind).float() for name, p in before.items()}
-    made = token_update(network, before, after, TRUTH, gradient=False)
+    after = {name: (p - LR * exact[name]).to(kind).float() for name, p in before.items()}
+    made = token_update(network, before, after, TRUTH, gradient=False, lr=LR)
     names = [f"blocks.{block}.{name}.weight" for block in (0, 1) for name in ("query", "key", "value")]
     errors = [made.gradient[name] - exact[name] for name in names]
     relative = max(float(e.norm() / made.gradient[name].norm()) for e, name in zip(errors, names, strict=True))
@@ -321,16 +322,31 @@ def test_weight_decay_of_a_step_is_taken_out() -> None:
     network = token_network(release.model)
     assert network
     after = {name: p - LR * (release.gradient[name] + 0.1 * p) for name, p in release.at.items()}
-    exact = token_update(network, release.at, after, TRUTH, gradient=False, decay=LR * 0.1)
+    exact = token_update(network, release.at, after, TRUTH, gradient=False, lr=LR, decay=0.1)
     for name in ("blocks.0.query.weight", "tokens.weight"):
-        expected = LR * release.gradient[name]
+        expected = release.gradient[name]
         assert torch.allclose(exact.gradient[name], expected, atol=1e-3 * float(expected.abs().max()))
 
 
-def test_sentences_of_an_encoder_are_found() -> None:
-    found = audit(released(causal=False), truth=TRUTH, held_out=HELD_OUT, budget=60)
+def test_sentences_and_labels_of_an_encoder_are_found() -> None:
+    found = audit(released(causal=False), truth=TRUTH, held_out=HELD_OUT, budget=60, sweep={"clients": (2,)})
     assert found.attacks[0].exact == 5
-    assert found.evidence[0].value == 1
+    rows = {each.name: each for each in found.evidence}
+    assert (rows["tokens by attention: recall"].value, rows["labels"].value) == (1, 1)
+    assert [row.labels and row.labels.value for row in found.answer.countermeasures] == [1, 1]
+    assert 'class="num">labels</th>' in found.to_html()
+
+
+def test_labels_of_all_clients_are_those_of_the_sum() -> None:
+    """Ten sentences of one class among others of both: their counts are told by the head's bias alone."""
+    one = replace(sampled(10, seed=5), y=torch.ones(10).long())
+    model = encoder(300, 2, length=LENGTH, width=64)
+    release = transformer_update(model, weights(model), one, seed=0).release
+    labels = text_labels(release, one, HELD_OUT, seed=0)
+    assert labels
+    assert labels.value == 1
+    assert (labels.p or 1) < 0.01
+    assert text_labels(released(), TRUTH, HELD_OUT, seed=0) is None
 
 
 def test_what_is_no_text_is_refused_for_a_release_of_it() -> None:

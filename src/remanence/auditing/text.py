@@ -17,6 +17,7 @@ from remanence.auditing.attempts.tokens import TEXT_ATTACKS, attempt_tokens
 from remanence.auditing.checks.tokens import check_tokens
 from remanence.auditing.countermeasures.axes import DEFAULT, Sweep, settings
 from remanence.auditing.countermeasures.text import sweep_tokens
+from remanence.auditing.evidence.text_labels import text_labels
 from remanence.auditing.evidence.together import together
 from remanence.auditing.evidence.tokens import distinct, of_length
 from remanence.auditing.inputs.digests import digest_params
@@ -66,8 +67,10 @@ def audit_text(
     truth = distinct(batch)
     tried = attempt_tokens(release, truth, held_out, seconds=budget / 2 if sweep is not None else budget, seed=seed)
     say(f"[{perf_counter() - start:5.0f} s] {tried.row.name}: {tried.row.status}")
+    labels = text_labels(release, batch, held_out, seed=derive_seed(seed, "labels"))
+    evidence = (*tried.evidence, *([labels] if labels else []))
     found = together([tried.test] if tried.test else [], seed=derive_seed(seed, "together"))
-    step = severity([tried.row], tried.evidence, found, held_out=len(held_out))
+    step = severity([tried.row], evidence, found, held_out=len(held_out))
     rows = (
         sweep_tokens(release, truth, held_out, sweep, budget=end - perf_counter(), seed=derive_seed(seed, "sweep"))
         if sweep is not None
@@ -83,7 +86,7 @@ def audit_text(
         preflight=ready,
         attacks=(tried.row,),
         together=found,
-        evidence=tried.evidence,
+        evidence=evidence,
         verdict=text_verdict(tried.row, tried.best and tried.best.scores, step),
         severity=step,
         not_tested=not_tested(release, [tried.row]),

@@ -46,7 +46,8 @@ def run_text_request(request: Request, network: TokenNetwork, *, command: str) -
         sent,
         truth,
         gradient=request.gradient is not None,
-        decay=(recipe.weight_decay or 0.0) * (recipe.lr or 0.0) if recipe.optimizer == "sgd" else 0.0,
+        lr=recipe.lr or 1.0,
+        decay=recipe.weight_decay or 0.0 if recipe.optimizer == "sgd" else 0.0,
     )
     return audit(
         release,

@@ -16,6 +16,7 @@ from remanence.auditing.answer.report import Countermeasure
 from remanence.auditing.attempts.reasons import why
 from remanence.auditing.attempts.tokens import attempt_tokens
 from remanence.auditing.countermeasures.axes import Setting, Sweep, settings
+from remanence.auditing.evidence.text_labels import text_labels
 from remanence.auditing.evidence.together import together
 from remanence.data import Tokens
 from remanence.errors import BadInput
@@ -55,6 +56,12 @@ class _Clients:
             scale=_length(sent.gradient) / max(_length(computed), 1e-30),
             seed=seed,
         )
+
+    def sequences(self, setting: Setting) -> Tokens:
+        """The sequences of all clients whose updates are summed, the owner's first."""
+        ids, y = ((getattr(self.truth, each), getattr(self.others, each)) for each in ("ids", "y"))
+        size = (setting.clients - 1) * len(self.truth)
+        return replace(self.truth, ids=torch.cat([ids[0], ids[1][:size]]), y=torch.cat([y[0], y[1][:size]]))
 
     def update(self, setting: Setting) -> TransformerUpdate:
         """What the server sees: the mean of the updates of so many clients, each after its own defenses."""
@@ -105,7 +112,10 @@ def _attacked(clients: _Clients, setting: Setting, seconds: float) -> Countermea
         status, reason = why(fault)
         return replace(row, status=status, reason=reason)
     tried = attempt_tokens(release, clients.truth, clients.held_out, seconds=seconds, seed=clients.seed)
-    row = replace(row, tokens=tried.best and tried.best.recall)
+    labels = text_labels(
+        release, clients.sequences(setting), clients.held_out, seed=derive_seed(clients.seed, "labels")
+    )
+    row = replace(row, tokens=tried.best and tried.best.recall, labels=labels)
     if tried.test is None:
         skipped = (tried.row.name,) if tried.row.status == "skipped" else ()
         return replace(row, reason=tried.row.reason, no_time=skipped)

@@ -74,17 +74,24 @@ def token_network(module: nn.Module) -> TokenNetwork | None:
 
 
 def token_update(
-    network: TokenNetwork, before: Params, sent: Params, batch: Tokens, *, gradient: bool, decay: float = 0.0
+    network: TokenNetwork,
+    before: Params,
+    sent: Params,
+    batch: Tokens,
+    *,
+    gradient: bool,
+    lr: float = 1.0,
+    decay: float = 0.0,
 ) -> TransformerUpdate:
     """The release of a client that trained on `batch`: `sent` is a gradient, or the weights after a step of SGD with
-    this weight decay times the learning rate, both under the owner's names, as are the weights `before`."""
+    this learning rate and weight decay, both under the owner's names, as are the weights `before`."""
     network = network.checked(before, batch)
     at, values = network.renamed(before), network.renamed(sent)
     if gradient:
         changed = {name: g for name, g in values.items() if bool(g.any())}
     else:
         trained = [name for name, value in values.items() if not torch.equal(value, at[name])]
-        changed = {name: (1 - decay) * at[name] - values[name] for name in trained}
+        changed = {name: (at[name] - values[name]) / lr - decay * at[name] for name in trained}
     if not changed:
         message = "the client sent nothing: its gradient is zero, or the weights before and after are the same"
         raise BadInput(message, code="conflict", argument="gradient" if gradient else "after")
@@ -98,13 +105,13 @@ def token_update(
         gradient=changed | zeros,
         batch_size=len(batch),
         length=batch.ids.shape[1],
-        rounding=_rounding(values, changed),
+        rounding=_rounding(values, changed) / (1 if gradient else lr),
     )
 
 
 def _rounding(values: Params, gradient: Params) -> float:
-    """The largest standard deviation of the errors in an attention's gradient, over its root mean square entry, that
-    come from the format in which `values`, a gradient or weights after a step, were stored."""
+    """The largest standard deviation of the errors of an attention's `values`, a gradient or weights after a step, that
+    come from the format in which they were stored, over the root mean square entry of the `gradient`."""
     attention = [name for name in gradient if name.rpartition(".")[0] in _PROJECTIONS and gradient[name].ndim == 2]
     stored = [kind for kind in _COARSE if all(_exact(values[name], kind) for name in attention)]
     errors = [0.0]
