@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from remanence.attacks import ATTACKS
+from remanence.attacks import ATTACKS, DAGER
 from remanence.auditing.answer.report import SEVERITIES, Answer, AttackRow, Evidence
 from remanence.auditing.answer.saved import load_answer
 from remanence.auditing.answer.severity import find_leak, leaks_alone
@@ -32,7 +32,7 @@ _OPERATORS: Final[dict[str, Callable[[float, float], bool]]] = {
     ">": operator.gt,
     "==": operator.eq,
 }
-_GROUPS = ("membership", "span", "labels", "other")
+_GROUPS = ("membership", "span", "labels", "tokens", "other")
 _COUNTS = ("found", "exact")
 _CONDITION = re.compile(r"\s*([A-Za-z][\w.@%:+ -]*?)\s*(>=|>|==)\s*(\S+)\s*")
 
@@ -62,7 +62,7 @@ def parse_condition(text: str) -> Condition:
         return Condition(text=text.strip(), subject="", quantity=name, operator=sign, value=SEVERITIES.index(value))
     subject, _, quantity = name.partition(".")
     subject, quantity = (subject, quantity) if quantity else ("", subject)
-    attacks = [attack.__name__ for attack in ATTACKS]
+    attacks = [attack.__name__ for attack in (*ATTACKS, DAGER)]
     if subject not in ("", *attacks, *_GROUPS):
         raise unknown_name("attack or group of evidence", subject, [*attacks, *_GROUPS], argument="--fail-if")
     if subject not in _GROUPS and quantity not in _COUNTS:

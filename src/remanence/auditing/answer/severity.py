@@ -6,8 +6,8 @@ together:
 - *many-records*, *some-records*: an attack returned exact copies; or records are listed at a false-discovery rate of
   5 %, and the p-value of all records is at most one in a thousand. Many are 10 % of the records. With fewer than 10
   records no test reaches one in a thousand, and one in a hundred has to do.
-- *membership*: private records are distinguished from held-out ones of their class, by a membership test, the span, or
-  the ranks of reconstructions.
+- *membership*: private records are distinguished from held-out ones of their class, by a membership test, the span, the
+  ranks of reconstructions, or the tokens of a batch of text.
 - *none-found*: something was tested, and none of it.
 - *inconclusive*: nothing could be tested: no attack ran and nothing was measured, or too few records were held out.
 
@@ -59,7 +59,7 @@ def _tests(
     """The tests of membership and their p-values: of evidence, and of the ranks of enough reconstructed records, by all
     attacks together and, where there are several, by the best of them, times their number."""
     tests: list[tuple[AuditTest | AttackRow | Evidence, float]] = [
-        (row, row.p) for row in evidence if row.p is not None and row.group in ("membership", "span")
+        (row, row.p) for row in evidence if row.p is not None and row.group in ("membership", "span", "tokens")
     ]
     if together is not None and together.records >= FEW:
         tests.append((together, together.p))
