@@ -166,18 +166,25 @@ def results(paper: str) -> str:
 
 
 def measures(file: str) -> str:
-    """The measures of every experiment of one file, a column for each."""
+    """The measures of every experiment of one file, a column for each; of a single experiment a row for each."""
     found = dict(read_results())[file]
     names = list(dict.fromkeys(each.name for result in found for each in result.measures))
 
-    def cells(result: Result) -> tuple[str, ...]:
-        rows = {each.name: row(file, result, each.name) for each in result.measures}
-        shown = {
-            name: f"{each.quantity.ours}{f' ({each.interval})' * bool(each.interval)}" for name, each in rows.items()
-        }
-        return result.label, *(shown.get(name, "not run") for name in names)
+    def cells(result: Result) -> dict[str, str]:
+        return {each.name: _cell(row(file, result, each.name)) for each in result.measures}
 
-    return table(("experiment", *names), (cells(result) for result in found))
+    if len(found) == 1:
+        return table(("measure", found[0].label), cells(found[0]).items())
+    every = [(result.label, cells(result)) for result in found]
+    rows = ((label, *(shown.get(name, "not run") for name in names)) for label, shown in every)
+    return table(("experiment", *names), rows)
+
+
+def _cell(row: Row) -> str:
+    """A value with its interval, and its chance level where that is not zero."""
+    chance = f"chance {row.chance}" if row.chance not in ("", "0") else ""
+    around = "; ".join(filter(None, (row.interval, chance)))
+    return f"{row.quantity.ours}{f' ({around})' * bool(around)}"
 
 
 def _numbers(row: Row) -> tuple[str, ...]:
