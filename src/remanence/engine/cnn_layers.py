@@ -3,6 +3,7 @@ weights, which are piecewise linear, and ReLU with a surrogate derivative."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, final
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d, linear, max_pool2d
 
 from remanence.engine.cnn_tape import Tape
+from remanence.engine.cuda import Beside
 from remanence.models.operations import Conv
 
 
@@ -34,7 +36,13 @@ class Convolution:
             return grad
         wanted = (not self.first, weight_grads, weight_grads and self.name in tape.weights.shifts)
         kernel = tape.weights.kernels[self.name]
-        grad_x, grad_kernel, grad_shift = self._backward(grad, tape.inputs[self.name], kernel, wanted)
+        if weight_grads and tape.beside is not None:
+            x, wanted = tape.inputs[self.name], (False, *wanted[1:])
+            grads, _ = tape.beside.run(partial(self._backward, grad, x, kernel, wanted))
+            _, grad_kernel, grad_shift = grads
+            grad_x = grad if self.first else self._backward(grad, x, kernel, (True, False, False))[0]
+        else:
+            grad_x, grad_kernel, grad_shift = self._backward(grad, tape.inputs[self.name], kernel, wanted)
         if weight_grads:
             tape.grad_kernels[self.name] = grad_kernel
         if wanted[2]:
@@ -49,9 +57,27 @@ class Convolution:
         tangents.inputs[self.name] = tangent
         if self.joined:
             return self._convolved(torch.cat([tangent, x], 1), torch.cat([kernel, direction], 1), shift)
+        if self.name in tangents.ahead:
+            found = self._convolved(tangent, kernel, None)
+            return found.add_(_awaited(tangents.ahead.pop(self.name)))
         return self._convolved(x, direction, shift).add_(self._convolved(tangent, kernel, None))
 
+    def launch_ahead(self, tape: Tape, tangents: Tape, *, back: bool) -> None:
+        """Launch, beside the pass that is to come, the convolutions that do not depend on it."""
+        if self.joined or self.first or tangents.beside is None:
+            return
+        x, grad, kernel = tape.inputs[self.name], tape.grad_outputs[self.name], tangents.weights.kernels[self.name]
+        if back:
+            work = partial(self._backward, grad, x, kernel, (True, False, False))
+            (found, _, _), event = tangents.beside.run(work)
+            tangents.ahead[f"{self.name} back"] = found, event
+        else:
+            work_forward = partial(self._convolved, x, kernel, tangents.weights.shifts.get(self.name))
+            tangents.ahead[self.name] = tangents.beside.run(work_forward)
+
     def backward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor) -> Tensor:
+        if tangents.beside is not None:
+            return self._concurrent_backward_jvp(tape, tangents, tangent, tangents.beside)
         if self.name in tape.weights.shifts:
             tangents.grad_shifts[self.name] = tangent.sum((0, 2, 3))
         backward_jvp = self._joined_backward_jvp if self.joined else self._separate_backward_jvp
@@ -78,6 +104,39 @@ class Convolution:
             x, tangent = torch.cat([x, tangents.inputs[self.name]]), torch.cat([tangent, grad])
         return grad_x, self._backward(tangent, x, kernel, (False, True, False))[1]
 
+    def _concurrent_backward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor, beside: Beside) -> Tensor:
+        """As the others do, with the gradients of kernels beside those of inputs, which the layer before waits for."""
+        grad_kernels = self._joined_kernel_jvp if self.joined else self._separate_kernel_jvp
+        tangents.grad_kernels[self.name], _ = beside.run(partial(grad_kernels, tape, tangents, tangent))
+        if self.name in tape.weights.shifts:
+            tangents.grad_shifts[self.name], _ = beside.run(partial(tangent.sum, (0, 2, 3)))
+        x, grad, kernel = tape.inputs[self.name], tape.grad_outputs[self.name], tape.weights.kernels[self.name]
+        if self.joined:
+            both = torch.cat([tangent, grad], 1), torch.cat([kernel, tangents.weights.kernels[self.name]])
+            return self._backward(both[0], x, both[1], (True, False, False))[0]
+        grad_x = self._backward(tangent, x, kernel, (True, False, False))[0]
+        if (ahead := tangents.ahead.pop(f"{self.name} back", None)) is not None:
+            grad_x += _awaited(ahead)
+        else:
+            grad_x += self._backward(grad, x, tangents.weights.kernels[self.name], (True, False, False))[0]
+        return grad_x
+
+    def _joined_kernel_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor) -> Tensor:
+        x, grad, kernel = tape.inputs[self.name], tape.grad_outputs[self.name], tape.weights.kernels[self.name]
+        both = torch.cat([tangent, grad], 1), torch.cat([kernel, tangents.weights.kernels[self.name]])
+        grad_kernels = self._backward(both[0], x, both[1], (False, True, False))[1]
+        if not self.first:
+            grad_kernels[: len(kernel)] += self._backward(
+                grad, tangents.inputs[self.name], kernel, (False, True, False)
+            )[1]
+        return grad_kernels
+
+    def _separate_kernel_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor) -> Tensor:
+        x, grad, kernel = tape.inputs[self.name], tape.grad_outputs[self.name], tape.weights.kernels[self.name]
+        if not self.first:
+            x, tangent = torch.cat([x, tangents.inputs[self.name]]), torch.cat([tangent, grad])
+        return self._backward(tangent, x, kernel, (False, True, False))[1]
+
     def _convolved(self, x: Tensor, kernel: Tensor, shift: Tensor | None) -> Tensor:
         return conv2d(x, kernel, shift, self.conv.stride, self.conv.padding, self.conv.dilation)
 
@@ -88,6 +147,11 @@ class Convolution:
         geometry = self.conv.stride, self.conv.padding, self.conv.dilation, False, (0, 0), 1
         found: Any = torch.ops.aten.convolution_backward(grad, x, kernel, [len(kernel)], *geometry, wanted)
         return found  # type: ignore[no-any-return]
+
+
+def _awaited(ahead: tuple[Tensor, torch.cuda.Event]) -> Tensor:
+    torch.cuda.current_stream().wait_event(ahead[1])
+    return ahead[0]
 
 
 @final

@@ -12,7 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, final
 
+import torch
 from torch import Tensor
+
+from remanence.engine.cuda import Beside
 
 Tensors: TypeAlias = dict[str, Tensor]  # by layer
 
@@ -38,6 +41,8 @@ class Tape:
     grad_outputs: Tensors = field(default_factory=dict)
     grad_kernels: Tensors = field(default_factory=dict)
     grad_shifts: Tensors = field(default_factory=dict)
+    beside: Beside | None = None  # streams for what no later layer of the pass waits for
+    ahead: dict[str, tuple[Tensor, torch.cuda.Event]] = field(default_factory=dict)  # launched before the pass
 
     def num_values(self) -> int:
         """The number of values on the tape besides weights; layers share outputs and inputs."""

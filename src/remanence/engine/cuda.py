@@ -132,6 +132,35 @@ def changed_by(optimizers: Sequence[torch.optim.Optimizer]) -> list[Tensor]:
     return [*params_of(optimizers), *(value for value in states if isinstance(value, Tensor))]
 
 
+@final
+class Beside:
+    """Streams beside the current one of a CUDA device, for small kernels that leave most of it idle.
+
+    Each piece of work waits for what was launched before it; `join` lets the current stream wait for all of it. What it
+    reads is held until then: memory that is freed may be overwritten by the current stream.
+    """
+
+    def __init__(self, device: torch.device, count: int = 2) -> None:
+        self.streams = [torch.cuda.Stream(device) for _ in range(count)]
+        self.next, self.held = 0, list[Any]()
+
+    def run(self, work: Callable[[], Any], *held: Any) -> tuple[Any, torch.cuda.Event]:
+        """What `work` returns, and the event that the current stream must wait for before it reads that."""
+        stream, self.next = self.streams[self.next % len(self.streams)], self.next + 1
+        self.held.append((work, held))
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            found = work()
+            event = torch.cuda.Event()
+            event.record(stream)
+        return found, event
+
+    def join(self) -> None:
+        for stream in self.streams:
+            torch.cuda.current_stream().wait_stream(stream)
+        self.held.clear()
+
+
 @contextmanager
 def precision(*, tf32: bool) -> Iterator[None]:
     """A context in which matrix products and convolutions on a CUDA device are computed in TF32, or in full float32."""
