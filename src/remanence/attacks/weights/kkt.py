@@ -18,6 +18,7 @@ from remanence.attacks.weights import residual
 from remanence.attacks.weights.preprocessing import Preprocessing
 from remanence.attacks.weights.residual_autograd import SurrogateReLU, value_and_grads
 from remanence.bounds import clamp, is_finite, width
+from remanence.engine import elementwise
 from remanence.errors import BadInput, check_min
 from remanence.models import apply, replace_relu
 from remanence.releases import KnowsFinal, require
@@ -26,6 +27,7 @@ from remanence.types import Params, Reconstruction, float_like
 
 Multipliers: TypeAlias = Literal["penalised", "squared", "projected"]
 _PENALTY = 5.0  # on multipliers below the minimum
+TRANSPOSED = False  # benchmarks/kkt.py --transposed
 _PROJECTIONS = 20  # steps of the multipliers in each step of the candidates
 
 
@@ -127,6 +129,8 @@ class ExplainedWeights:
             why = residual.why_no_layers(release.model, release.shape)
             problem = f'"projected" `multipliers` need the closed form of an MLP with ReLU: {why}'
             raise BadInput(problem, code="unsupported-model", argument="multipliers")
+        if layers is not None and TRANSPOSED:
+            layers = tuple(replace(layer, rows=layer.weight.T.contiguous().T) for layer in layers)
         alphas = set() if layers else {run.alpha for run in runs}
         return cls(
             attack=attack,
@@ -162,7 +166,9 @@ class ExplainedWeights:
         multipliers = free.square() + self.minimum if self.attack.multipliers == "squared" else free
         explained = self._by_autograd if self.layers is None else self._in_closed_form
         value, grad_x, grad_multipliers = explained(x, multipliers)
-        if is_finite(self.release.bounds):
+        if is_finite(self.release.bounds) and self.stds is None and elementwise.applies(x, grad_x):
+            value += elementwise.add_outside(x, grad_x, width(self.release.bounds))
+        elif is_finite(self.release.bounds):
             outside = softshrink(self._pixels(x), width(self.release.bounds))
             residual.add_squares(value, outside)
             grad_x.add_(self._pixels(outside), alpha=2)

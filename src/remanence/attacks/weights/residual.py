@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import leaky_relu, linear
 
 from remanence.attacks.weights import activations as functions
-from remanence.engine import mlp
+from remanence.engine import elementwise, mlp
 from remanence.errors import BadInput
 from remanence.models.structure import MLP, Structure, parse
 from remanence.types import Params
@@ -37,6 +37,11 @@ class Layer:
     bias_scale: float = 1.0
     whitening: tuple[Tensor, Tensor] | None = None  # L and R: the residual of the weight, and its target, are  L . R
     activation: nn.Module = nn.ReLU()  # after the layer, unless it is the last
+    rows: Tensor | None = None  # the weight with its columns contiguous, as TF32 instructions take a second factor
+
+    @property
+    def factor(self) -> Tensor:
+        return self.weight if self.rows is None else self.rows
 
     def whiten_inputs(self, inputs: Tensor) -> Tensor:
         return inputs if self.whitening is None else inputs @ self.whitening[1]
@@ -138,6 +143,8 @@ def forward(
             value, first, second = functions.smooth(layer.activation, out)
         elif alpha is None:
             value, first = leaky_relu(out, leak), (out > 0).to(out).mul_(1 - leak).add_(leak)
+        elif not leak and shifts is None and elementwise.applies(out):
+            first, value = elementwise.relu_and_sigmoid(out, alpha), out
         else:
             scaled = alpha * out if shifts is None else torch.addcmul(shifts[index], alpha, out)
             first = scaled.sigmoid_()
@@ -155,7 +162,7 @@ def backward(layers: Sequence[Layer], activations: Activations, top: Tensor) -> 
     """D_k of every layer."""
     deltas = [top]
     for layer, derivative in zip(reversed(layers[1:]), reversed(activations.derivatives), strict=True):
-        deltas.append((deltas[-1] @ layer.weight).mul_(derivative))
+        deltas.append((deltas[-1] @ layer.factor).mul_(derivative))
     return deltas[::-1]
 
 
@@ -254,7 +261,7 @@ def grad_inputs(
     for index in reversed(range(len(layers))):
         layer, total = layers[index], None if index else out
         if grad_out is not None:
-            total = _add_product(total, grad_out, layer.weight)
+            total = _add_product(total, grad_out, layer.factor)
         deltas, last = layer.whiten_deltas(residual.deltas[index]), layer.whitening and layer.whitening[1].T
         total = _add_product(total, deltas, residual.weights[index], -2 / layer.scale, last=last)
         if index == 0:
@@ -265,6 +272,10 @@ def grad_inputs(
             grad_out = total.mul_(derivative).add_(grad_deltas[index - 1] * errors * second_derivative)
         elif activations.alpha is None:
             grad_out = total.mul_(derivative)
+        elif elementwise.applies(total, grad_deltas[index - 1], residual.deltas[index - 1], derivative):
+            grad_out = elementwise.through_surrogate(
+                total, grad_deltas[index - 1], residual.deltas[index - 1], derivative, activations.alpha
+            )
         else:  # D is a multiple of the derivative s, whose own derivative is alpha s (1 - s)
             second = (grad_deltas[index - 1] * residual.deltas[index - 1]).mul_(activations.alpha)
             grad_out = second.lerp_(total, derivative)
