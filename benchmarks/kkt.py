@@ -25,18 +25,22 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+from kinds import print_kinds
 from torch import Tensor
 
 from remanence.attacks import KKT, KKTRun, with_search
+from remanence.attacks.weights import kkt
 from remanence.attacks.weights.kkt import ExplainedWeights
-from remanence.attacks.weights.residual_autograd import with_surrogate
+from remanence.attacks.weights.residual_autograd import SurrogateReLU
+from remanence.engine import elementwise
 from remanence.engine.cuda import precision
-from remanence.models import centred_mlp, torch_params
+from remanence.models import centred_mlp, replace_relu, torch_params
 from remanence.releases import WeightsOnly
 from remanence.search.solver import Stack
 
 CLASSES = 10
 RUN = KKTRun(init_std=0.1)
+VARIANTS = (True, False), (False, True), (True, True)  # fused, transposed
 
 
 def main() -> None:
@@ -46,6 +50,8 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=1000)
     parser.add_argument("--stack", type=int, default=8, help="runs at once")
     parser.add_argument("--count", type=int, help="iterations timed of each way: 500 on a CUDA device, 3 elsewhere")
+    parser.add_argument("--profile", action="store_true", help="the kernels of an iteration of the stack")
+    parser.add_argument("--variants", action="store_true", help="fused passes and transposed weights too")
     given = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     count = given.count or (500 if device == "cuda" else 3)
@@ -57,7 +63,9 @@ def main() -> None:
         attack = with_search(KKT(candidates=given.candidates, runs=(RUN,) * runs), tf32=tf32)
         objective = ExplainedWeights.from_release(attack, release, seed=0)
         if not closed_form:
-            objective = replace(objective, layers=None, surrogates={RUN.alpha: with_surrogate(model, RUN.alpha)})
+            objective = replace(
+                objective, layers=None, surrogates={RUN.alpha: replace_relu(model, SurrogateReLU(RUN.alpha))}
+            )
         return Stack(objective, objective.init(), attack.search)
 
     theirs = stack(1, tf32=False, closed_form=False)
@@ -70,15 +78,24 @@ def main() -> None:
     reference, expected = timed(by_autograd, theirs, count)
     print(f"autograd, float64, a sync each step  {reference:9.2f}")
     reached = 0.0
-    for runs, tf32 in ((1, False), (1, True), (given.stack, True)):
+    ways = [(1, False), (1, True), (given.stack, True)]
+    for runs, tf32, fused, transposed in [
+        *((*way, False, False) for way in ways),
+        *((*way, *how) for way in ways[1:] for how in VARIANTS if given.variants),
+    ]:
+        elementwise.FUSED, kkt.TRANSPOSED = fused, transposed
         with precision(tf32=tf32):
             ours = stack(runs, tf32=tf32)
-            rate, gradient = timed(ours.replayed(), ours, count)
+            replay = ours.replayed()
+            rate, gradient = timed(replay, ours, count)
+            if given.profile and runs > 1 and fused == transposed:
+                print_kinds(lambda replay=replay: [replay() for _ in range(5)], 5 * runs, top=16)
         error = float((gradient - expected).norm() / expected.norm())
         assert runs > 1 or error < (0.01 if tf32 else 1e-9)
         reached = runs * rate
         how = f"{runs} at once, " + ("TF32" if tf32 else "float64")
-        print(f"closed form, {how:<22}  {reached:9.2f}  ratio {reached / reference:.1f}")
+        how += ", fused" * fused + ", transposed" * transposed
+        print(f"closed form, {how:<40}  {reached:9.2f}  ratio {reached / reference:.1f}")
     print(f"ratio {reached / reference:.1f}")
 
 

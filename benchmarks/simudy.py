@@ -40,14 +40,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from kinds import KINDS, print_kinds
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from remanence import SGD, Training
 from remanence.attacks import Cosine
-from remanence.engine import engine_for, on_batches
+from remanence.engine import cnn, engine_for, on_batches
 from remanence.engine.cuda import changed_by, precision, replayed, torch_optimizer, update
-from remanence.engine.unroll import Dynamics, GenericDynamics, Unrolled, graph_bytes
+from remanence.engine.unroll import Dynamics, GenericDynamics, Unrolled, graph_bytes, updated_names
 from remanence.engine.unroll_cnn import CNNDynamics
 from remanence.engine.unroll_mlp import SpanDynamics
 from remanence.models import apply, centred_mlp, initial_params, resnet18
@@ -68,6 +69,8 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=32)
     parser.add_argument("--count", type=int, default=20, help="steps timed of each way")
     parser.add_argument("--eager", type=int, help="steps timed of eager autograd; as many as of ours by default")
+    parser.add_argument("--only", help="the one way that is timed")
+    parser.add_argument("--streams", type=int, nargs="*", default=[0], help="beside the current one, in turn")
     for name in ("tf32", "tune", "compile", "profile"):
         parser.add_argument(f"--{name}", action="store_true")
     args = parser.parse_args()
@@ -79,7 +82,8 @@ def main() -> None:
     if args.eager != 0:
         compare(model, replace(training, epochs=ceil(args.epochs / 2)), truth.double(), x.double())
     eager, ours = objectives(model, training, truth, fused=args.compile)
-    if args.profile:
+    ours = {name: objective for name, objective in ours.items() if args.only in (None, name)}
+    if args.profile and args.eager != 0:
         print_profile("unrolled eager autograd", eager, x)
     reference = None
     if args.eager != 0:
@@ -89,10 +93,18 @@ def main() -> None:
         graph = steps * graph_bytes(model, shape, batch=batch, like=x)
         print(f"{'unrolled eager autograd':<28}not timed, {graph / 2**30:.1f} GiB by estimate")
     with precision(tf32=args.tf32):
-        if args.profile:
+        rates, first = [], dict[str, Tensor]()
+        for streams in args.streams:
+            cnn.CONCURRENT = streams
             for name, objective in ours.items():
-                print_profile(name, objective, x)
-        rates = [measured(name, objective, x, args.count, reference=reference) for name, objective in ours.items()]
+                if args.profile and not streams:
+                    print_profile(name, objective, x)
+                label = f"{name}, {streams} streams" if streams else name
+                rates.append(measured(label, objective, x, args.count, reference=reference))
+                if len(args.streams) > 1:
+                    gradient = gradient_at(objective, x)
+                    off = (gradient - first.setdefault(name, gradient)).norm() / gradient.norm()
+                    print(f"    its gradient is off by {float(off):.1e}", flush=True)
     if reference:
         print(f"ratio {max(rates) / reference:.1f}")
 
@@ -114,9 +126,10 @@ def objectives(
     batches = [b if b is None else b.to(truth.device) for b in training.batches(len(truth), 0)]
     gradient = on_batches(engine_for(model, training, truth.shape[1:]).gradient, truth, y)
     final = training.descend(gradient, initial, batches, records=len(truth), noise_seed=0)
-    generic = GenericDynamics(model=model, training=training, initial=initial, final=final)
+    trained = updated_names(model, initial, final)
+    generic = GenericDynamics(model=model, training=training, initial=initial, final=final, trained=trained)
     span = SpanDynamics.from_release(model, training, initial, final, records=len(y), shape=truth.shape[1:])
-    cnn = CNNDynamics.from_release(model, training, initial, final, records=len(y), shape=truth.shape[1:])
+    closed = CNNDynamics.from_release(model, training, initial, final, records=len(y), shape=truth.shape[1:])
 
     def ours(dynamics: Dynamics, segment: int) -> Objective:
         unrolled = Unrolled(training=training, dynamics=dynamics, batches=tuple(batches), segment=segment)
@@ -126,21 +139,21 @@ def objectives(
     found = {"one graph": ours(generic, steps), "one step to a graph": ours(generic, 1)}
     found |= {f"segments of {few}": ours(generic, few)}
     found |= {"in the span of the records": ours(span, steps)} if span else {}
-    if cnn:
-        recomputed = replace(cnn, store_tapes=False)
-        found = {"one graph": found["one graph"], "closed form": ours(cnn, steps)}
+    if closed:
+        recomputed = replace(closed, store_tapes=False)
+        found = {"one graph": found["one graph"], "closed form": ours(closed, steps)}
         found |= {"recomputed": ours(recomputed, steps), f"in segments of {few}": ours(recomputed, few)}
-        found |= {"closed form, compiled": ours(compiled(cnn), steps)} if fused else {}
+        found |= {"closed form, compiled": ours(compiled(closed), steps)} if fused else {}
     return by_autograd(model, initial, final, y, batches), found
 
 
-def compiled(cnn: CNNDynamics) -> CNNDynamics:
-    net = cnn.net
+def compiled(dynamics: CNNDynamics) -> CNNDynamics:
+    net = dynamics.net
     passes = {
         name: torch.compile(getattr(net, name), dynamic=False) for name in ("record", "vector_gradient", "vector_hvp")
     }
     fused: Any = SimpleNamespace(inputs=net.inputs, layout=net.layout, **passes)
-    return replace(cnn, net=fused)
+    return replace(dynamics, net=fused)
 
 
 def by_autograd(model: nn.Module, initial: Params, final: Params, y: Tensor, batches: list[Tensor | None]) -> Objective:
@@ -166,33 +179,19 @@ def gradient_at(objective: Objective, at: Tensor) -> Tensor:
     return torch.autograd.grad(objective(x), x)[0]
 
 
-KINDS = {  # by what the names of kernels hold; the first that fits counts
-    "transposes": ("nchwToNhwc", "nhwcToNchw", "transpose", "tensorTransform"),
-    "convolutions, products": ("conv", "xmma", "cutlass", "gemm", "wgrad", "dgrad", "fprop", "cudnn", "addmm", "mm"),
-    "joins": ("cat", "Cat"),
-    "reductions": ("reduce", "sum", "mean", "softmax", "SoftMax"),
-    "copies": ("copy", "Memcpy", "Memset", "fill", "zero"),
-    "element by element": ("elementwise", "mul", "add", "sub", "threshold", "relu", "where", "div", "triton"),
-}
-
-
 def print_profile(name: str, objective: Objective, at: Tensor) -> None:
     """The time of one step by kind of kernel; without a CUDA device, of operation."""
-    cuda, own = at.is_cuda, torch.profiler.ProfilerActivity
-    gradient_at(objective, at)
-    with torch.profiler.profile(activities=[own.CPU, own.CUDA] if cuda else [own.CPU]) as profile:
+    print(name, flush=True)
+    if at.is_cuda:
+        print_kinds(lambda: gradient_at(objective, at), top=24)
+        return
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         gradient_at(objective, at)
-        if cuda:
-            torch.cuda.synchronize()
     spent, counts = Counter[str](), Counter[str]()
     for event in profile.key_averages():
-        on_device = event.device_type == torch.autograd.DeviceType.CUDA
-        taken = event.self_device_time_total if cuda else event.self_cpu_time_total
-        if on_device == cuda:
-            kind = next((kind for kind, parts in KINDS.items() if any(part in event.key for part in parts)), "other")
-            spent[kind] += taken / 1000
-            counts[kind] += event.count
-    print(f"{name}: {sum(spent.values()):.2f} ms in {sum(counts.values())} {'kernels' if cuda else 'operations'}")
+        kind = next((kind for kind, parts in KINDS.items() if any(part in event.key for part in parts)), "other")
+        spent[kind] += event.self_cpu_time_total / 1000
+        counts[kind] += event.count
     for kind, taken in spent.most_common():
         print(f"    {kind:<24}{counts[kind]:>7}{taken:>10.2f} ms")
 

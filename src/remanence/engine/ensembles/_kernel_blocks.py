@@ -1,8 +1,8 @@
 """A variant of the Triton kernel of fused.py: several blocks of records to an iteration, and products in float16.
 
 A weight of the output layer that was loaded serves all blocks of an iteration, and what is needed late is loaded late,
-so that nothing spills. Products in float16 are multiplied by `given` on loading, and their gradients by `stored` on storing: float16
-and TF32 round to the same eleven bits, and these factors keep the values in the range of float16.
+so that no register spills. Products in float16 are multiplied by `given` when loaded, and their gradients by `stored`
+when stored: float16 and TF32 round to the same eleven bits, and these factors keep values in the range of float16.
 """
 
 import triton
@@ -99,7 +99,7 @@ def kernel(
                 hidden, derivative = hidden + (value,), derivative + (gate,)
         for k in tl.static_range(CLASSES):
             logit = ()
-            for u in tl.static_range(BLOCKS):
+            for _ in tl.static_range(BLOCKS):
                 logit = logit + (zero + tl.load(last_bias + k),)
             for i in tl.static_range(WIDTH):
                 w = tl.load(weight + k * WIDTH + i)

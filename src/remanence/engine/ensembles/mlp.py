@@ -127,7 +127,7 @@ def _gradient(
     side = _side_stream(weight.device) if centred and VARIANT.concurrent and weight.is_cuda else None
     if side is not None:
         side.wait_stream(torch.cuda.current_stream())
-    with precision(tf32=False), torch.cuda.stream(side):  # type: ignore[arg-type]
+    with precision(tf32=False), torch.cuda.stream(side):
         centre = _centre(layers, mean, common, clip, scale) if centred else None
         products = vecdot(weight, per_model.x[:, None, :])[:, :, None]
         deltas_per_model, grads_per_model = middle(layers, params, products, per_model, clip, scale)
