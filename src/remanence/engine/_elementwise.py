@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["size"])
+@triton.jit
 def relu_and_sigmoid(values, gates, alpha, size, BLOCK: tl.constexpr):
     at, live = _block(size, BLOCK)
     x = tl.load(values + at, mask=live, other=0.0)
@@ -12,7 +12,7 @@ def relu_and_sigmoid(values, gates, alpha, size, BLOCK: tl.constexpr):
     tl.store(values + at, tl.maximum(x, 0.0), mask=live)
 
 
-@triton.jit(do_not_specialize=["size"])
+@triton.jit
 def through_surrogate(total, grad_deltas, deltas, gates, alpha, size, BLOCK: tl.constexpr):
     at, live = _block(size, BLOCK)
     second = tl.load(grad_deltas + at, mask=live, other=0.0) * tl.load(deltas + at, mask=live, other=0.0)
@@ -21,7 +21,7 @@ def through_surrogate(total, grad_deltas, deltas, gates, alpha, size, BLOCK: tl.
     tl.store(total + at, second + gate * (tl.load(total + at, mask=live, other=0.0) - second), mask=live)
 
 
-@triton.jit(do_not_specialize=["size"])
+@triton.jit
 def add_outside(x, grad, sums, width, size, BLOCK: tl.constexpr):
     at, live = _block(size, BLOCK)
     value = tl.load(x + at, mask=live, other=0.0)
@@ -30,7 +30,7 @@ def add_outside(x, grad, sums, width, size, BLOCK: tl.constexpr):
     tl.store(sums + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0), tl.sum(outside * outside))
 
 
-@triton.jit(do_not_specialize=["size"])
+@triton.jit
 def momentum_step(x, momentum_buffer, grad, lr, momentum, size, BLOCK: tl.constexpr):
     at, live = _block(size, BLOCK)
     update = tl.load(momentum_buffer + at, mask=live, other=0.0) * momentum + tl.load(grad + at, mask=live, other=0.0)

@@ -26,7 +26,7 @@ from remanence.engine.cnn_tape import (
     forward,
     forward_jvp,
 )
-from remanence.engine.cuda import Beside
+from remanence.engine.cuda import SideStreams
 from remanence.models.operations import Conv, Linear, Norm, walk
 from remanence.models.structure import CNN, parse
 from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, Loss, SquaredError
@@ -130,12 +130,12 @@ class CNNEngine:
     def record(self, weights: Tensor, x: Tensor, y: Tensor, *, records: int, weight_grads: bool) -> Tape:
         """The tape of the forward and backward pass for the mean loss of `records`, of which these are some; with
         `weight_grads` the gradients of kernels and shifts are on it."""
-        tape = Tape(weights=self._applied(weights), beside=_beside(x))
+        tape = Tape(weights=self._applied(weights), side=_side_streams(x))
         logits = forward(self.layers, tape, x.contiguous(memory_format=self.layout.memory_format))
         tape.inputs[_LOGITS] = logits
         backward(self.layers, tape, self.loss.grad_logits(logits, y) / records, weight_grads=weight_grads)
-        if tape.beside is not None:
-            tape.beside.join()
+        if tape.side is not None:
+            tape.side.join()
         return tape
 
     def relu_inputs(self, weights: Tensor, x: Tensor) -> Tensors:
@@ -161,8 +161,8 @@ class CNNEngine:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The derivatives of  <gradient, direction>  with respect to weights, images and the probabilities of their
         labels, from a tape at `weights`."""
-        tangents = Tape(weights=self._applied_tangent(weights, direction), beside=_beside(weights))
-        if tangents.beside is not None:
+        tangents = Tape(weights=self._applied_tangent(weights, direction), side=_side_streams(weights))
+        if tangents.side is not None:
             convolutions = list(_convolutions(self.layers))
             for layer in convolutions:
                 layer.launch_ahead(tape, tangents, back=False)
@@ -171,8 +171,8 @@ class CNNEngine:
         tangent, logits = forward_jvp(self.layers, tape, tangents, None), tape.inputs[_LOGITS]
         grad_tangent = self.loss.hvp_logits(logits, y, tangent) / records
         by_images = backward_jvp(self.layers, tape, tangents, grad_tangent)
-        if tangents.beside is not None:
-            tangents.beside.join()
+        if tangents.side is not None:
+            tangents.side.join()
         product = torch.empty_like(weights)
         named, at, directions = (self.layout.unpack(each) for each in (product, weights, direction))
         scales, scale_tangents = self.norms.scales(weights), self.norms.scales(direction)
@@ -236,16 +236,16 @@ class CNNEngine:
 
 
 CONCURRENT: int = 0  # streams beside the current one, on a CUDA device
-_BESIDE = dict[tuple[torch.device, int], Beside]()
+_SIDE = dict[tuple[torch.device, int], SideStreams]()
 
 
-def _beside(like: Tensor) -> Beside | None:
+def _side_streams(like: Tensor) -> SideStreams | None:
     if not CONCURRENT or not like.is_cuda:
         return None
     key = like.device, CONCURRENT
-    if key not in _BESIDE:
-        _BESIDE[key] = Beside(like.device, CONCURRENT)
-    return _BESIDE[key]
+    if key not in _SIDE:
+        _SIDE[key] = SideStreams(like.device, CONCURRENT)
+    return _SIDE[key]
 
 
 def _convolutions(layers: Sequence[Layer]) -> Iterator[Convolution]:

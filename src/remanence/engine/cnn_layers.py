@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d, linear, max_pool2d
 
 from remanence.engine.cnn_tape import Tape
-from remanence.engine.cuda import Beside
+from remanence.engine.cuda import SideStreams
 from remanence.models.operations import Conv
 
 
@@ -36,9 +36,9 @@ class Convolution:
             return grad
         wanted = (not self.first, weight_grads, weight_grads and self.name in tape.weights.shifts)
         kernel = tape.weights.kernels[self.name]
-        if weight_grads and tape.beside is not None:
+        if weight_grads and tape.side is not None:
             x, wanted = tape.inputs[self.name], (False, *wanted[1:])
-            grads, _ = tape.beside.run(partial(self._backward, grad, x, kernel, wanted))
+            grads, _ = tape.side.run(partial(self._backward, grad, x, kernel, wanted))
             _, grad_kernel, grad_shift = grads
             grad_x = grad if self.first else self._backward(grad, x, kernel, (True, False, False))[0]
         else:
@@ -64,20 +64,20 @@ class Convolution:
 
     def launch_ahead(self, tape: Tape, tangents: Tape, *, back: bool) -> None:
         """Launch, beside the pass that is to come, the convolutions that do not depend on it."""
-        if self.joined or self.first or tangents.beside is None:
+        if self.joined or self.first or tangents.side is None:
             return
         x, grad, kernel = tape.inputs[self.name], tape.grad_outputs[self.name], tangents.weights.kernels[self.name]
         if back:
             work = partial(self._backward, grad, x, kernel, (True, False, False))
-            (found, _, _), event = tangents.beside.run(work)
+            (found, _, _), event = tangents.side.run(work)
             tangents.ahead[f"{self.name} back"] = found, event
         else:
             work_forward = partial(self._convolved, x, kernel, tangents.weights.shifts.get(self.name))
-            tangents.ahead[self.name] = tangents.beside.run(work_forward)
+            tangents.ahead[self.name] = tangents.side.run(work_forward)
 
     def backward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor) -> Tensor:
-        if tangents.beside is not None:
-            return self._concurrent_backward_jvp(tape, tangents, tangent, tangents.beside)
+        if tangents.side is not None:
+            return self._concurrent_backward_jvp(tape, tangents, tangent, tangents.side)
         if self.name in tape.weights.shifts:
             tangents.grad_shifts[self.name] = tangent.sum((0, 2, 3))
         backward_jvp = self._joined_backward_jvp if self.joined else self._separate_backward_jvp
@@ -104,12 +104,12 @@ class Convolution:
             x, tangent = torch.cat([x, tangents.inputs[self.name]]), torch.cat([tangent, grad])
         return grad_x, self._backward(tangent, x, kernel, (False, True, False))[1]
 
-    def _concurrent_backward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor, beside: Beside) -> Tensor:
+    def _concurrent_backward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor, side: SideStreams) -> Tensor:
         """As the others do, with the gradients of kernels beside those of inputs, which the layer before waits for."""
         grad_kernels = self._joined_kernel_jvp if self.joined else self._separate_kernel_jvp
-        tangents.grad_kernels[self.name], _ = beside.run(partial(grad_kernels, tape, tangents, tangent))
+        tangents.grad_kernels[self.name], _ = side.run(partial(grad_kernels, tape, tangents, tangent))
         if self.name in tape.weights.shifts:
-            tangents.grad_shifts[self.name], _ = beside.run(partial(tangent.sum, (0, 2, 3)))
+            tangents.grad_shifts[self.name], _ = side.run(partial(tangent.sum, (0, 2, 3)))
         x, grad, kernel = tape.inputs[self.name], tape.grad_outputs[self.name], tape.weights.kernels[self.name]
         if self.joined:
             both = torch.cat([tangent, grad], 1), torch.cat([kernel, tangents.weights.kernels[self.name]])

@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias, final
 import torch
 from torch import Tensor
 
-from remanence.engine.cuda import Beside
+from remanence.engine.cuda import SideStreams
 
 Tensors: TypeAlias = dict[str, Tensor]  # by layer
 
@@ -41,7 +41,7 @@ class Tape:
     grad_outputs: Tensors = field(default_factory=dict)
     grad_kernels: Tensors = field(default_factory=dict)
     grad_shifts: Tensors = field(default_factory=dict)
-    beside: Beside | None = None  # streams for what no later layer of the pass waits for
+    side: SideStreams | None = None  # streams for what no later layer of the pass waits for
     ahead: dict[str, tuple[Tensor, torch.cuda.Event]] = field(default_factory=dict)  # launched before the pass
 
     def num_values(self) -> int:

@@ -148,8 +148,8 @@ def changed_by(optimizers: Sequence[torch.optim.Optimizer]) -> list[Tensor]:
 
 
 @final
-class Beside:
-    """Streams beside the current one of a CUDA device, for small kernels that leave most of it idle.
+class SideStreams:
+    """Streams next to the current one of a CUDA device, for small kernels that leave most of it idle.
 
     Each piece of work waits for what was launched before it; `join` lets the current stream wait for all of it. What it
     reads is held until then: memory that is freed may be overwritten by the current stream.

@@ -111,10 +111,10 @@ def kernel(
         exps, factors = (), ()
         highest, inverse = (), ()
         for u in tl.static_range(BLOCKS):
-            most = logits[u]
+            maximum = logits[u]
             for k in tl.static_range(1, CLASSES):
-                most = tl.maximum(most, logits[k * BLOCKS + u])
-            highest, inverse = highest + (most,), inverse + (zero,)
+                maximum = tl.maximum(maximum, logits[k * BLOCKS + u])
+            highest, inverse = highest + (maximum,), inverse + (zero,)
         for k in tl.static_range(CLASSES):
             more = ()
             for u in tl.static_range(BLOCKS):
