@@ -80,11 +80,11 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
             group["lr"] = lr
 
 
-def update(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    """Take one step along the gradient of `loss`."""
+def update(optimizer: torch.optim.Optimizer, loss: Tensor, grad: Tensor | None = None) -> None:
+    """Take one step along the gradient of `loss`; or, with the gradient `grad` by its values, of a function of them."""
     params = params_of([optimizer])
     # not backward(): the nodes that add up gradients would outlive the stream that a capture runs on
-    for p, g in zip(params, torch.autograd.grad(loss, params), strict=True):
+    for p, g in zip(params, torch.autograd.grad(loss, params, grad), strict=True):
         p.grad = g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)  # fused ones refuse another layout
     optimizer.step()
 
