@@ -29,8 +29,11 @@ from remanence.types import Data
 from remanence_recipes.curves import measured, proportion
 
 _EXACT = 1e-3  # root mean square error of a record: 60 dB
-_SAMPLED = 64  # records: SPEAR is not run on larger batches, where a sample takes seconds
-_SAMPLES = {"smoke": 20_000, "small": 100_000, "full": 1_000_000}  # of SPEAR, for batches of up to 16
+_SAMPLES: dict[Scale, dict[int, int]] = {  # of SPEAR by the largest batch; larger ones are left to FirstLayer
+    "smoke": {16: 20_000},
+    "small": {16: 100_000, 64: 2048},
+    "full": {16: 1_000_000, 20: 4_000_000, 32: 1_000_000, 64: 2048},
+}
 
 
 @final
@@ -67,6 +70,7 @@ def head_to_head(scale: Scale) -> Sequence[Experiment]:
         settings += [Setting(records=8, epochs=10, local_steps=steps) for steps in (2, 5)]
         settings += [Setting(records=256)]
         if scale == "full":
+            settings += [Setting(records=20, epochs=epochs) for epochs in (0, 10)]
             settings += [Setting(records=n, epochs=10, noise=1e-3) for n in (8, 32, 64)]
             settings += [Setting(records=64, local_steps=steps) for steps in (2, 5)]
             settings += [Setting(records=256, epochs=10), Setting(records=256, width=1000)]
@@ -85,7 +89,7 @@ def _exact(scale: Scale, setting: Setting, seed: int, device: torch.device) -> O
         "FirstLayer, peeling alone": FirstLayer(factorising=False),
         "FirstLayer": FirstLayer(),
     }
-    samples = _SAMPLES[scale] if setting.records <= 16 else 2048 if setting.records <= _SAMPLED else 0
+    samples = next((count for largest, count in _SAMPLES[scale].items() if setting.records <= largest), 0)
     if samples:
         attacks["SPEAR"] = SPEAR(samples=samples)
     found: Mapping[str, list[Tensor]] = {name: [] for name in attacks}

@@ -158,13 +158,13 @@ def test_sums_of_more_clients_than_records_are_held_out_for_are_refused() -> Non
 
 
 def test_a_sweep_is_parsed_and_its_settings_go_from_weak_to_strong() -> None:
-    parsed = parse_sweep("clients=10,1,2 noise=1,0,0.1 topk=0.01,0.1 bits=32,2,8 clip=1,10")
+    parsed = parse_sweep("clients=10,1,2 noise=1,0,0.1 topk=0.01,0.1 bits=32,2,8 clip=1,10 epsilon=1,inf,10")
     made = settings(parsed)
     assert [(each.axis, each.value) for each in made] == [
         *(("clients", 2), ("clients", 10), ("noise", 0.1), ("noise", 1), ("topk", 0.1), ("topk", 0.01)),
-        *(("bits", 8), ("bits", 2), ("clip", 10), ("clip", 1)),
+        *(("bits", 8), ("bits", 2), ("clip", 10), ("clip", 1), ("epsilon", 10), ("epsilon", 1)),
     ]
-    assert [each.clients for each in made] == [2, 10] + [1] * 8
+    assert [each.clients for each in made] == [2, 10] + [1] * 10
     assert [each.words for each in made[:3]] == ["sums of 2 clients", "sums of 10 clients", "noise of 0.1"]
     assert settings(DEFAULT)
     assert settings({"clip": (inf, 1)})[0].value == 1
@@ -179,6 +179,7 @@ def test_a_sweep_is_parsed_and_its_settings_go_from_weak_to_strong() -> None:
         ("clients=2.5", "out-of-range", "whole numbers"),
         ("topk=0", "out-of-range", "above 0 and at most 1"),
         ("topk=2", "out-of-range", "at most 1"),
+        ("epsilon=0", "out-of-range", "above 0"),
         ("bits=20", "out-of-range", "at most 16"),
         ("noise=nan", "out-of-range", "got nan"),
         ("noise=a", "wrong-type", "commas"),

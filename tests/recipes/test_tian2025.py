@@ -39,8 +39,12 @@ def test_searches_state_what_they_spend_of_the_iterations_of_the_authors_code(na
         assert experiment.budget is None or experiment.budget.fractions()["iterations"] <= 1
 
 
-@pytest.mark.parametrize(("name", "records"), [("mlp_published", 100), ("resnet_published", 20)])
-def test_as_published_is_the_authors_search_at_their_length_in_their_units(name: str, records: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "records", "clip", "tf32"), [("mlp_published", 100, None, False), ("resnet_published", 20, 10.0, True)]
+)
+def test_as_published_is_the_authors_search_at_their_length_in_their_units(
+    name: str, records: int, clip: float | None, tf32: bool
+) -> None:
     (experiment,) = RECIPES[f"tian2025.{name}"]("full")
     attack, published = experiment.attack, SimuDy.paper(candidates=records)
     assert isinstance(attack, SimuDy)
@@ -48,6 +52,7 @@ def test_as_published_is_the_authors_search_at_their_length_in_their_units(name:
     assert (attack.distance, attack.prior, attack.labels) == (published.distance, published.prior, None)
     assert (attack.search.steps, attack.search.schedule) == (30_000, published.search.schedule)
     assert attack.simulation.training == replace(TRAINING, epochs=8)
+    assert (attack.simulation.clip, attack.search.tf32) == (clip, tf32)  # clipped where the simulation may diverge
     (small,) = RECIPES[f"tian2025.{name}"]("smoke")
     assert small.victims
     low, high = prepare(small.victims, seed=0).cases[0].release.bounds

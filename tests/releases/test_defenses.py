@@ -2,22 +2,25 @@
 
 from collections.abc import Callable
 from functools import partial
-from math import ceil, sqrt
+from math import ceil, exp, sqrt
 
 import pytest
 import torch
 from refusals import refused
+from scipy.stats import norm as normal
 
 from remanence import Gradient, Training, Victim
 from remanence.data import Split
 from remanence.models import initial_params, mlp
 from remanence.releases import Case, gradient_at_final, gradient_at_initial
-from remanence.releases.defenses import Clipping, Defense, GaussianNoise, Quantization, Sign, TopK, defended
+from remanence.releases.defenses import Clipping, Defense, GaussianNoise, LocalDP, Quantization, Sign, TopK, defended
 from remanence.types import Params
 
 ALL: list[Defense] = [
     GaussianNoise(relative_std=0.3),
     Clipping(norm=1.0),
+    LocalDP(epsilon=10, norm=1.0),
+    LocalDP(epsilon=1e4),
     TopK(fraction=0.3),
     Sign(),
     Quantization(bits=3),
@@ -64,6 +67,24 @@ def test_clipping_scales_the_whole_gradient_to_the_norm(norm: float) -> None:
     assert entries(Clipping(norm=norm)(sent, seed=0)) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-5), (8.0, 1e-3), (200.0, 1e-6)])
+@pytest.mark.parametrize("norm", [0.5, None])
+def test_local_privacy_is_the_gaussian_mechanism_between_opposite_updates(
+    epsilon: float, delta: float, norm: float | None
+) -> None:
+    sent = {"weight": torch.full((400, 500), 3.0, dtype=torch.float64)}
+    bound = float(sent["weight"].norm()) if norm is None else norm
+    noise = LocalDP(epsilon=epsilon, norm=norm, delta=delta)(sent, seed=0)["weight"] - sent["weight"] * (
+        bound / sent["weight"].norm()
+    )
+    assert abs(float(noise.mean())) < 4 * float(noise.std()) / sqrt(noise.numel())
+    distance = 2 * bound / float(noise.std())  # of two clipped updates, in standard deviations
+    spent = normal.cdf(distance / 2 - epsilon / distance) - exp(epsilon) * normal.cdf(
+        -distance / 2 - epsilon / distance
+    )
+    assert spent == pytest.approx(delta, rel=0.15)
+
+
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.5, 1.0])
 def test_top_k_keeps_the_largest_of_all_entries(share: float) -> None:
     sent = gradient()
@@ -98,7 +119,9 @@ def test_low_bits_are_right_on_average_and_one_of_the_two_levels_around(bits: in
 
 
 @pytest.mark.parametrize(
-    "defense", [GaussianNoise(relative_std=0), Clipping(norm=1e9), TopK(fraction=1), Quantization(bits=16)], ids=repr
+    "defense",
+    [GaussianNoise(relative_std=0), Clipping(norm=1e9), LocalDP(epsilon=1e12), TopK(fraction=1), Quantization(bits=16)],
+    ids=repr,
 )
 def test_at_its_weakest_a_defence_changes_nothing(defense: Defense) -> None:
     assert entries(defense(gradient(), seed=0)) == pytest.approx(entries(gradient()), abs=1e-3)
@@ -122,7 +145,7 @@ def test_a_gradient_of_zeros_stays_finite(defense: Defense) -> None:
     assert all(bool(g.isfinite().all()) for g in defense.imitate(zeros, zeros).values())
 
 
-@pytest.mark.parametrize("draws", [GaussianNoise(relative_std=1), Quantization(bits=2)], ids=repr)
+@pytest.mark.parametrize("draws", [GaussianNoise(relative_std=1), LocalDP(epsilon=1), Quantization(bits=2)], ids=repr)
 def test_two_of_a_kind_draw_differently(draws: Defense) -> None:
     other = defended(gradient(), (TopK(fraction=1), draws), seed=0)
     assert entries(defended(gradient(), (draws,), seed=0)) != entries(other)
@@ -134,6 +157,9 @@ def test_two_of_a_kind_draw_differently(draws: Defense) -> None:
         (lambda: GaussianNoise(relative_std=-0.1), "relative_std"),
         (lambda: GaussianNoise(relative_std=float("nan")), "relative_std"),
         (lambda: Clipping(norm=0), "norm"),
+        (lambda: LocalDP(epsilon=0), "epsilon"),
+        (lambda: LocalDP(epsilon=1, norm=-1), "norm"),
+        (lambda: LocalDP(epsilon=1, delta=1), "delta"),
         (lambda: TopK(fraction=0), "fraction"),
         (lambda: TopK(fraction=1.5), "fraction"),
         (lambda: Quantization(bits=0), "bits"),
@@ -150,7 +176,7 @@ def test_bad_values_are_refused(make: Callable[[], Defense], argument: str) -> N
 
 def test_the_imitations_are_what_was_sent_for_the_clients_own_gradient() -> None:
     sent = gradient()
-    for defense in (Clipping(norm=1.0), TopK(fraction=0.3)):
+    for defense in (Clipping(norm=1.0), LocalDP(epsilon=1e26, norm=1.0), TopK(fraction=0.3)):
         own = defense(sent, seed=0)
         assert entries(defense.imitate(sent, own)) == pytest.approx(entries(own))
     signs = Sign().imitate(sent, Sign()(sent, seed=0))

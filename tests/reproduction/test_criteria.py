@@ -57,7 +57,11 @@ def printed(number: float, *, up: bool | None) -> Printed:
         (AboveChance(quantity=A), [at(0.05, 0.0, 0.08, chance=0.1)], "missed"),
         (PAIR, [near(2.0), near(1.0)], "met"),
         (PAIR, [near(1.0), near(2.0)], "missed"),
-        (PAIR, [at(1.0, 0.5, 1.8), at(2.0, 1.5, 2.5)], "open"),
+        (PAIR, [at(1.0, 0.5, 2.1), at(2.0, 1.5, 2.5)], "open"),
+        (PAIR, [at(2.0, 1.0, 3.0), at(1.5, 1.0, 2.0)], "open"),  # larger, by no more than chance
+        (PAIR, [at(2.0, 1.0, 3.0), at(0.9, 0.8, 1.0)], "met"),  # difference 1.1, interval from 1.1 - hypot(1, 0.1)
+        (PAIR, [at(2.0, 1.0, 3.0), at(1.1, 1.0, 1.2)], "open"),
+        (PAIR, [at(0.0, 0.0, 0.0), at(0.0, 0.0, 0.0)], "open"),  # nothing was found in either
         (Exceeds(larger=(A,), smaller=(B,), factor=3.0), [near(2.0), near(1.0)], "missed"),
         (Exceeds(larger=(A,), smaller=(B, C)), [near(2.0), near(1.0), near(3.0)], "missed"),
         (Increasing(quantities=(A, B, C)), [near(1.0), near(2.0), near(3.0)], "met"),

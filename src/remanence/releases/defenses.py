@@ -15,9 +15,10 @@ from torch import Tensor
 from remanence.errors import BadInput, check_above, check_min
 from remanence.seeds import derive_seed
 from remanence.training.clipping import clip_factors, scaled, squared_norms
+from remanence.training.dp import DELTA, check_delta, noise_for
 from remanence.types import Params
 
-__all__ = ["Clipping", "Defense", "GaussianNoise", "Quantization", "Sign", "TopK", "defended"]
+__all__ = ["Clipping", "Defense", "GaussianNoise", "LocalDP", "Quantization", "Sign", "TopK", "defended"]
 
 _MAX_BITS = 16
 
@@ -68,6 +69,33 @@ class Clipping:
 
     def imitate(self, ours: Params, sent: Params) -> Params:
         return self(ours, seed=0)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LocalDP:
+    """Local differential privacy: the update is clipped to `norm` and the Gaussian mechanism makes any two updates of
+    one client (epsilon, delta)-indistinguishable, which differ by twice that norm at the most."""
+
+    epsilon: float
+    norm: float | None = None  # of clipping; None: the update's own, which the guarantee takes for public
+    delta: float = DELTA
+
+    def __post_init__(self) -> None:
+        check_above(self, epsilon=0)
+        check_delta(self.delta)
+        if self.norm is not None:
+            check_above(self, norm=0)
+
+    def __call__(self, gradient: Params, *, seed: int) -> Params:
+        generator = torch.Generator().manual_seed(seed)
+        norm = squared_norms(gradient, stacked=False).sqrt() if self.norm is None else self.norm
+        std = 2 * norm * noise_for(self.epsilon, steps=1, delta=self.delta)
+        clipped = self.imitate(gradient, gradient)
+        return {name: g + std * torch.randn(g.shape, generator=generator).to(g) for name, g in clipped.items()}
+
+    def imitate(self, ours: Params, sent: Params) -> Params:
+        return ours if self.norm is None else Clipping(norm=self.norm)(ours, seed=0)
 
 
 @final

@@ -68,7 +68,7 @@ def convolutions(scale: Scale) -> Sequence[Experiment]:
 
 def batch_norm(scale: Scale) -> Sequence[Experiment]:
     """Flower's quickstart CNN with BatchNorm in training mode: its running statistics sent with the gradient or not."""
-    batches: dict[Scale, dict[int, int]] = {"smoke": {2: 1}, "small": {4: 3, 16: 2}, "full": {4: 25, 16: 10}}
+    batches: dict[Scale, dict[int, int]] = {"smoke": {2: 1}, "small": {4: 3, 16: 2}, "full": {4: 12, 16: 6}}
     return [
         _experiment(
             f"batches of {n}, statistics {'sent' if sent else 'not sent'}",
@@ -85,7 +85,7 @@ def batch_norm(scale: Scale) -> Sequence[Experiment]:
 
 def _batches(small: dict[int, int]) -> dict[Scale, dict[int, int]]:
     """The number of clients by the size of their batches."""
-    return {"smoke": dict.fromkeys(list(small)[:1], 1), "small": small, "full": {n: 5 * c for n, c in small.items()}}
+    return {"smoke": dict.fromkeys(list(small)[:1], 1), "small": small, "full": {n: 3 * c for n, c in small.items()}}
 
 
 def _experiment(label: str, scale: Scale, network: str, records: int, count: int, matching: Matching) -> Experiment:

@@ -11,7 +11,8 @@ from math import inf
 from typing import Final, TypeAlias, final
 
 from remanence.errors import BadInput, unknown_name
-from remanence.releases.defenses import Clipping, Defense, GaussianNoise, Quantization, TopK
+from remanence.releases.defenses import Clipping, Defense, GaussianNoise, LocalDP, Quantization, TopK
+from remanence.training.dp import DELTA
 
 Sweep: TypeAlias = Mapping[str, Sequence[float]]
 _MAX_SETTINGS = 40
@@ -76,6 +77,15 @@ AXES: Final[dict[str, Axis]] = {
         undefended=0,
         low=0,
         defense=lambda value: GaussianNoise(relative_std=value),
+    ),
+    "epsilon": Axis(
+        words="local DP of epsilon {:g}",
+        meaning=f"epsilon of local differential privacy at delta {DELTA:g}, by Gaussian noise for updates of one norm",
+        undefended=inf,
+        low=0,
+        includes_low=False,
+        stronger_down=True,
+        defense=lambda value: LocalDP(epsilon=value),
     ),
     "topk": Axis(
         words="top-k of {:g}",
