@@ -10,7 +10,7 @@
 The gradients of all implementations are compared first, in float64, because training amplifies rounding, and over half
 the epochs, which then take the memory of all of them in float32; with `--eager 0` nothing is compared. With `--tf32`
 our products are in TF32; the reference has torch's defaults, which use it for convolutions. `--tune` lets cuDNN select
-its fastest algorithms, `--compile` also times passes fused by torch.compile.
+its fastest algorithms.
 
 On an H200, `--mlp 1000 --records 100 --epochs 20 --tf32`, in steps a second:
 
@@ -28,6 +28,9 @@ other runs, which costs rates but no memory:
     closed form                  22.26     2.0    5.5 times  3.56    13.2
     recomputed                   18.97     1.4               3.05     2.8
     in segments of 3, 4          14.73     1.3               2.39     2.4
+
+These are without side streams. With four, the closed form of the first column takes 27.98 steps a second and 2.3 GiB,
+6.9 times the autograd above; without, in the same run, 22.23 and 1.8. `--tune` gains nothing (22.22).
 """
 
 import argparse
@@ -36,17 +39,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from math import ceil
-from types import SimpleNamespace
-from typing import Any
 
 import torch
-from kinds import KINDS, print_kinds
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from remanence import SGD, Training
 from remanence.attacks import Cosine
-from remanence.engine import cnn, engine_for, on_batches
+from remanence.engine import engine_for, on_batches
 from remanence.engine.cuda import changed_by, precision, replayed, torch_optimizer, update
 from remanence.engine.unroll import Dynamics, GenericDynamics, Unrolled, graph_bytes, updated_names
 from remanence.engine.unroll_cnn import CNNDynamics
@@ -69,9 +69,7 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=32)
     parser.add_argument("--count", type=int, default=20, help="steps timed of each way")
     parser.add_argument("--eager", type=int, help="steps timed of eager autograd; as many as of ours by default")
-    parser.add_argument("--only", help="the one way that is timed")
-    parser.add_argument("--streams", type=int, nargs="*", default=[0], help="beside the current one, in turn")
-    for name in ("tf32", "tune", "compile", "profile"):
+    for name in ("tf32", "tune", "profile"):
         parser.add_argument(f"--{name}", action="store_true")
     args = parser.parse_args()
     torch.backends.cudnn.benchmark = args.tune
@@ -81,9 +79,8 @@ def main() -> None:
     truth, x = torch.rand(2, args.records, *shape, generator=torch.Generator().manual_seed(0)).to(device)
     if args.eager != 0:
         compare(model, replace(training, epochs=ceil(args.epochs / 2)), truth.double(), x.double())
-    eager, ours = objectives(model, training, truth, fused=args.compile)
-    ours = {name: objective for name, objective in ours.items() if args.only in (None, name)}
-    if args.profile and args.eager != 0:
+    eager, ours = objectives(model, training, truth)
+    if args.profile:
         print_profile("unrolled eager autograd", eager, x)
     reference = None
     if args.eager != 0:
@@ -93,18 +90,10 @@ def main() -> None:
         graph = steps * graph_bytes(model, shape, batch=batch, like=x)
         print(f"{'unrolled eager autograd':<28}not timed, {graph / 2**30:.1f} GiB by estimate")
     with precision(tf32=args.tf32):
-        rates, first = [], dict[str, Tensor]()
-        for streams in args.streams:
-            cnn.CONCURRENT = streams
+        if args.profile:
             for name, objective in ours.items():
-                if args.profile and not streams:
-                    print_profile(name, objective, x)
-                label = f"{name}, {streams} streams" if streams else name
-                rates.append(measured(label, objective, x, args.count, reference=reference))
-                if len(args.streams) > 1:
-                    gradient = gradient_at(objective, x)
-                    off = (gradient - first.setdefault(name, gradient)).norm() / gradient.norm()
-                    print(f"    its gradient is off by {float(off):.1e}", flush=True)
+                print_profile(name, objective, x)
+        rates = [measured(name, objective, x, args.count, reference=reference) for name, objective in ours.items()]
     if reference:
         print(f"ratio {max(rates) / reference:.1f}")
 
@@ -117,9 +106,7 @@ def compare(model: nn.Module, training: Training, truth: Tensor, x: Tensor) -> N
         assert off < 1e-6, f"{name}: its gradient is off by {off:.1e}"
 
 
-def objectives(
-    model: nn.Module, training: Training, truth: Tensor, *, fused: bool = False
-) -> tuple[Objective, dict[str, Objective]]:
+def objectives(model: nn.Module, training: Training, truth: Tensor) -> tuple[Objective, dict[str, Objective]]:
     """The authors' and ours, for a victim that was trained on `truth`."""
     y = (torch.arange(len(truth)) % 10).to(truth.device)
     initial = {name: p.to(truth) for name, p in initial_params(model, seed=0).items()}
@@ -129,7 +116,7 @@ def objectives(
     trained = updated_names(model, initial, final)
     generic = GenericDynamics(model=model, training=training, initial=initial, final=final, trained=trained)
     span = SpanDynamics.from_release(model, training, initial, final, records=len(y), shape=truth.shape[1:])
-    closed = CNNDynamics.from_release(model, training, initial, final, records=len(y), shape=truth.shape[1:])
+    cnn = CNNDynamics.from_release(model, training, initial, final, records=len(y), shape=truth.shape[1:])
 
     def ours(dynamics: Dynamics, segment: int) -> Objective:
         unrolled = Unrolled(training=training, dynamics=dynamics, batches=tuple(batches), segment=segment)
@@ -139,21 +126,11 @@ def objectives(
     found = {"one graph": ours(generic, steps), "one step to a graph": ours(generic, 1)}
     found |= {f"segments of {few}": ours(generic, few)}
     found |= {"in the span of the records": ours(span, steps)} if span else {}
-    if closed:
-        recomputed = replace(closed, store_tapes=False)
-        found = {"one graph": found["one graph"], "closed form": ours(closed, steps)}
+    if cnn:
+        recomputed = replace(cnn, store_tapes=False)
+        found = {"one graph": found["one graph"], "closed form": ours(cnn, steps)}
         found |= {"recomputed": ours(recomputed, steps), f"in segments of {few}": ours(recomputed, few)}
-        found |= {"closed form, compiled": ours(compiled(closed), steps)} if fused else {}
     return by_autograd(model, initial, final, y, batches), found
-
-
-def compiled(dynamics: CNNDynamics) -> CNNDynamics:
-    net = dynamics.net
-    passes = {
-        name: torch.compile(getattr(net, name), dynamic=False) for name in ("record", "vector_gradient", "vector_hvp")
-    }
-    fused: Any = SimpleNamespace(inputs=net.inputs, layout=net.layout, **passes)
-    return replace(dynamics, net=fused)
 
 
 def by_autograd(model: nn.Module, initial: Params, final: Params, y: Tensor, batches: list[Tensor | None]) -> Objective:
@@ -179,19 +156,33 @@ def gradient_at(objective: Objective, at: Tensor) -> Tensor:
     return torch.autograd.grad(objective(x), x)[0]
 
 
+KINDS = {  # by what the names of kernels hold; the first that fits counts
+    "transposes": ("nchwToNhwc", "nhwcToNchw", "transpose", "tensorTransform"),
+    "convolutions, products": ("conv", "xmma", "cutlass", "gemm", "wgrad", "dgrad", "fprop", "cudnn", "addmm", "mm"),
+    "joins": ("cat", "Cat"),
+    "reductions": ("reduce", "sum", "mean", "softmax", "SoftMax"),
+    "copies": ("copy", "Memcpy", "Memset", "fill", "zero"),
+    "element by element": ("elementwise", "mul", "add", "sub", "threshold", "relu", "where", "div", "triton"),
+}
+
+
 def print_profile(name: str, objective: Objective, at: Tensor) -> None:
     """The time of one step by kind of kernel; without a CUDA device, of operation."""
-    print(name, flush=True)
-    if at.is_cuda:
-        print_kinds(lambda: gradient_at(objective, at), top=24)
-        return
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    cuda, own = at.is_cuda, torch.profiler.ProfilerActivity
+    gradient_at(objective, at)
+    with torch.profiler.profile(activities=[own.CPU, own.CUDA] if cuda else [own.CPU]) as profile:
         gradient_at(objective, at)
+        if cuda:
+            torch.cuda.synchronize()
     spent, counts = Counter[str](), Counter[str]()
     for event in profile.key_averages():
-        kind = next((kind for kind, parts in KINDS.items() if any(part in event.key for part in parts)), "other")
-        spent[kind] += event.self_cpu_time_total / 1000
-        counts[kind] += event.count
+        on_device = event.device_type == torch.autograd.DeviceType.CUDA
+        taken = event.self_device_time_total if cuda else event.self_cpu_time_total
+        if on_device == cuda:
+            kind = next((kind for kind, parts in KINDS.items() if any(part in event.key for part in parts)), "other")
+            spent[kind] += taken / 1000
+            counts[kind] += event.count
+    print(f"{name}: {sum(spent.values()):.2f} ms in {sum(counts.values())} {'kernels' if cuda else 'operations'}")
     for kind, taken in spent.most_common():
         print(f"    {kind:<24}{counts[kind]:>7}{taken:>10.2f} ms")
 

@@ -4,7 +4,7 @@ All trained weights are one vector, so that a step of the optimizer is one kerne
 shift of each channel. It is folded into the convolution before it where the kernel has fewer values than the output.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import final
@@ -13,20 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from remanence.engine.base import HVP
-from remanence.engine.cnn_layers import Convolution, Piecewise, Rectifier
-from remanence.engine.cnn_structure import closed_form_layers, norms_by_conv, refusal, relu_names, replace_relus
-from remanence.engine.cnn_tape import (
-    Layer,
-    ResidualSum,
-    Tape,
-    Tensors,
-    Weights,
-    backward,
-    backward_jvp,
-    forward,
-    forward_jvp,
+from remanence.engine.cnn_layers import Piecewise, Rectifier
+from remanence.engine.cnn_structure import (
+    closed_form_layers,
+    convolutions,
+    norms_by_conv,
+    refusal,
+    relu_names,
+    replace_relus,
 )
-from remanence.engine.cuda import SideStreams
+from remanence.engine.cnn_tape import Layer, Tape, Tensors, Weights, backward, backward_jvp, forward, forward_jvp
+from remanence.engine.streams import SideStreams
 from remanence.models.operations import Conv, Linear, Norm, walk
 from remanence.models.structure import CNN, parse
 from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, Loss, SquaredError
@@ -130,17 +127,16 @@ class CNNEngine:
     def record(self, weights: Tensor, x: Tensor, y: Tensor, *, records: int, weight_grads: bool) -> Tape:
         """The tape of the forward and backward pass for the mean loss of `records`, of which these are some; with
         `weight_grads` the gradients of kernels and shifts are on it."""
-        tape = Tape(weights=self._applied(weights), side=_side_streams(x))
+        tape = Tape(weights=self._applied(weights), side=SideStreams(x.device))
         logits = forward(self.layers, tape, x.contiguous(memory_format=self.layout.memory_format))
         tape.inputs[_LOGITS] = logits
         backward(self.layers, tape, self.loss.grad_logits(logits, y) / records, weight_grads=weight_grads)
-        if tape.side is not None:
-            tape.side.join()
+        tape.side.join()
         return tape
 
     def relu_inputs(self, weights: Tensor, x: Tensor) -> Tensors:
         """The inputs of each ReLU in a forward pass."""
-        tape = Tape(weights=self._applied(weights))
+        tape = Tape(weights=self._applied(weights), side=SideStreams(x.device))
         layers = replace_relus(self.layers, lambda name: Piecewise(piece=Rectifier(name=name, recorded=True)))
         forward(layers, tape, x.contiguous(memory_format=self.layout.memory_format))
         return {name: tape.inputs[name] for name in relu_names(self.layers)}
@@ -161,18 +157,16 @@ class CNNEngine:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The derivatives of  <gradient, direction>  with respect to weights, images and the probabilities of their
         labels, from a tape at `weights`."""
-        tangents = Tape(weights=self._applied_tangent(weights, direction), side=_side_streams(weights))
-        if tangents.side is not None:
-            convolutions = list(_convolutions(self.layers))
-            for layer in convolutions:
-                layer.launch_ahead(tape, tangents, back=False)
-            for layer in reversed(convolutions):
-                layer.launch_ahead(tape, tangents, back=True)
+        tangents = Tape(weights=self._applied_tangent(weights, direction), side=SideStreams(weights.device))
+        layers = list(convolutions(self.layers))
+        for layer in layers:
+            layer.launch_ahead(tape, tangents, "output")
+        for layer in reversed(layers):
+            layer.launch_ahead(tape, tangents, "input")
         tangent, logits = forward_jvp(self.layers, tape, tangents, None), tape.inputs[_LOGITS]
         grad_tangent = self.loss.hvp_logits(logits, y, tangent) / records
         by_images = backward_jvp(self.layers, tape, tangents, grad_tangent)
-        if tangents.side is not None:
-            tangents.side.join()
+        tangents.side.join()
         product = torch.empty_like(weights)
         named, at, directions = (self.layout.unpack(each) for each in (product, weights, direction))
         scales, scale_tangents = self.norms.scales(weights), self.norms.scales(direction)
@@ -233,27 +227,6 @@ class CNNEngine:
     @property
     def _folded(self) -> list[str]:
         return [name for name in self.norms.channels if name in self.layout.layers]
-
-
-CONCURRENT: int = 0  # streams beside the current one, on a CUDA device
-_SIDE = dict[tuple[torch.device, int], SideStreams]()
-
-
-def _side_streams(like: Tensor) -> SideStreams | None:
-    if not CONCURRENT or not like.is_cuda:
-        return None
-    key = like.device, CONCURRENT
-    if key not in _SIDE:
-        _SIDE[key] = SideStreams(like.device, CONCURRENT)
-    return _SIDE[key]
-
-
-def _convolutions(layers: Sequence[Layer]) -> Iterator[Convolution]:
-    for layer in layers:
-        if isinstance(layer, ResidualSum):
-            yield from _convolutions((*layer.inner, *layer.shortcut))
-        elif isinstance(layer, Convolution):
-            yield layer
 
 
 def _rows(channels: Tensor) -> Tensor:

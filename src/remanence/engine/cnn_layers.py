@@ -4,14 +4,13 @@ weights, which are piecewise linear, and ReLU with a surrogate derivative."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, final
+from typing import Any, Literal, Protocol, final
 
 import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, linear, max_pool2d
 
 from remanence.engine.cnn_tape import Tape
-from remanence.engine.cuda import SideStreams
 from remanence.models.operations import Conv
 
 
@@ -34,20 +33,25 @@ class Convolution:
         tape.grad_outputs[self.name] = grad
         if self.first and not weight_grads:
             return grad
-        wanted = (not self.first, weight_grads, weight_grads and self.name in tape.weights.shifts)
-        kernel = tape.weights.kernels[self.name]
-        if weight_grads and tape.side is not None:
-            x, wanted = tape.inputs[self.name], (False, *wanted[1:])
-            grads, _ = tape.side.run(partial(self._backward, grad, x, kernel, wanted))
-            _, grad_kernel, grad_shift = grads
-            grad_x = grad if self.first else self._backward(grad, x, kernel, (True, False, False))[0]
-        else:
-            grad_x, grad_kernel, grad_shift = self._backward(grad, tape.inputs[self.name], kernel, wanted)
+        x, kernel = tape.inputs[self.name], tape.weights.kernels[self.name]
         if weight_grads:
-            tape.grad_kernels[self.name] = grad_kernel
-        if wanted[2]:
-            tape.grad_shifts[self.name] = grad_shift
-        return grad if self.first else grad_x
+            shifted = self.name in tape.weights.shifts
+            work = partial(self._backward, grad, x, kernel, (False, True, shifted))
+            _, tape.grad_kernels[self.name], grad_shift = tape.side.run(work)
+            if shifted:
+                tape.grad_shifts[self.name] = grad_shift
+        return grad if self.first else self._grad_input(grad, x, kernel)
+
+    def launch_ahead(self, tape: Tape, tangents: Tape, to: Literal["output", "input"]) -> None:
+        """Launch the convolution of each pass of tangents that does not depend on it."""
+        x, grad, direction = tape.inputs[self.name], tape.grad_outputs[self.name], tangents.weights.kernels[self.name]
+        if self.joined or (self.first and to == "output"):
+            return
+        if to == "output":
+            work = partial(self._convolved, x, direction, tangents.weights.shifts.get(self.name))
+        else:
+            work = partial(self._grad_input, grad, x, direction)
+        tangents.ahead[self.name, to] = tangents.side.run_ahead(work)
 
     def forward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor | None) -> Tensor:
         x, kernel = tape.inputs[self.name], tape.weights.kernels[self.name]
@@ -57,85 +61,37 @@ class Convolution:
         tangents.inputs[self.name] = tangent
         if self.joined:
             return self._convolved(torch.cat([tangent, x], 1), torch.cat([kernel, direction], 1), shift)
-        if self.name in tangents.ahead:
-            found = self._convolved(tangent, kernel, None)
-            return found.add_(_awaited(tangents.ahead.pop(self.name)))
-        return self._convolved(x, direction, shift).add_(self._convolved(tangent, kernel, None))
-
-    def launch_ahead(self, tape: Tape, tangents: Tape, *, back: bool) -> None:
-        """Launch, beside the pass that is to come, the convolutions that do not depend on it."""
-        if self.joined or self.first or tangents.side is None:
-            return
-        x, grad, kernel = tape.inputs[self.name], tape.grad_outputs[self.name], tangents.weights.kernels[self.name]
-        if back:
-            work = partial(self._backward, grad, x, kernel, (True, False, False))
-            (found, _, _), event = tangents.side.run(work)
-            tangents.ahead[f"{self.name} back"] = found, event
-        else:
-            work_forward = partial(self._convolved, x, kernel, tangents.weights.shifts.get(self.name))
-            tangents.ahead[self.name] = tangents.side.run(work_forward)
+        return self._convolved(tangent, kernel, None).add_(tangents.ahead.pop((self.name, "output"))())
 
     def backward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor) -> Tensor:
-        if tangents.side is not None:
-            return self._concurrent_backward_jvp(tape, tangents, tangent, tangents.side)
+        side, x, kernel = tangents.side, tape.inputs[self.name], tape.weights.kernels[self.name]
         if self.name in tape.weights.shifts:
-            tangents.grad_shifts[self.name] = tangent.sum((0, 2, 3))
-        backward_jvp = self._joined_backward_jvp if self.joined else self._separate_backward_jvp
-        grad_x, tangents.grad_kernels[self.name] = backward_jvp(tape, tangents, tangent)
-        return grad_x
-
-    def _joined_backward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor) -> tuple[Tensor, Tensor]:
-        """The tangents of the gradients with respect to input and kernel, the latter followed by the gradient itself: a
-        kernel that a norm is folded into needs both."""
-        x, grad, kernel = tape.inputs[self.name], tape.grad_outputs[self.name], tape.weights.kernels[self.name]
-        both = torch.cat([tangent, grad], 1), torch.cat([kernel, tangents.weights.kernels[self.name]])
-        grad_x, grad_kernels, _ = self._backward(both[0], x, both[1], (True, True, False))
-        if not self.first:
-            added = self._backward(grad, tangents.inputs[self.name], kernel, (False, True, False))[1]
-            grad_kernels[: len(kernel)] += added
-        return grad_x, grad_kernels
-
-    def _separate_backward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor) -> tuple[Tensor, Tensor]:
-        """The tangents of the gradients with respect to input and kernel."""
-        x, grad, kernel = tape.inputs[self.name], tape.grad_outputs[self.name], tape.weights.kernels[self.name]
-        grad_x = self._backward(tangent, x, kernel, (True, False, False))[0]
-        grad_x += self._backward(grad, x, tangents.weights.kernels[self.name], (True, False, False))[0]
-        if not self.first:
-            x, tangent = torch.cat([x, tangents.inputs[self.name]]), torch.cat([tangent, grad])
-        return grad_x, self._backward(tangent, x, kernel, (False, True, False))[1]
-
-    def _concurrent_backward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor, side: SideStreams) -> Tensor:
-        """As the others do, with the gradients of kernels beside those of inputs, which the layer before waits for."""
-        grad_kernels = self._joined_kernel_jvp if self.joined else self._separate_kernel_jvp
-        tangents.grad_kernels[self.name], _ = side.run(partial(grad_kernels, tape, tangents, tangent))
-        if self.name in tape.weights.shifts:
-            tangents.grad_shifts[self.name], _ = side.run(partial(tangent.sum, (0, 2, 3)))
-        x, grad, kernel = tape.inputs[self.name], tape.grad_outputs[self.name], tape.weights.kernels[self.name]
+            tangents.grad_shifts[self.name] = side.run(partial(tangent.sum, (0, 2, 3)))
         if self.joined:
-            both = torch.cat([tangent, grad], 1), torch.cat([kernel, tangents.weights.kernels[self.name]])
-            return self._backward(both[0], x, both[1], (True, False, False))[0]
-        grad_x = self._backward(tangent, x, kernel, (True, False, False))[0]
-        if (ahead := tangents.ahead.pop(f"{self.name} back", None)) is not None:
-            grad_x += _awaited(ahead)
-        else:
-            grad_x += self._backward(grad, x, tangents.weights.kernels[self.name], (True, False, False))[0]
-        return grad_x
+            both = torch.cat([tangent, tape.grad_outputs[self.name]], 1)
+            kernels = torch.cat([kernel, tangents.weights.kernels[self.name]])
+            work = partial(self._joined_kernel_jvp, tape, tangents, both, kernels)
+            tangents.grad_kernels[self.name] = side.run(work)
+            return self._grad_input(both, x, kernels)
+        tangents.grad_kernels[self.name] = side.run(partial(self._kernel_jvp, tape, tangents, tangent))
+        return self._grad_input(tangent, x, kernel).add_(tangents.ahead.pop((self.name, "input"))())
 
-    def _joined_kernel_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor) -> Tensor:
-        x, grad, kernel = tape.inputs[self.name], tape.grad_outputs[self.name], tape.weights.kernels[self.name]
-        both = torch.cat([tangent, grad], 1), torch.cat([kernel, tangents.weights.kernels[self.name]])
-        grad_kernels = self._backward(both[0], x, both[1], (False, True, False))[1]
+    def _joined_kernel_jvp(self, tape: Tape, tangents: Tape, both: Tensor, kernels: Tensor) -> Tensor:
+        """The tangent of the gradient with respect to the kernel, followed by that gradient itself: a kernel that a
+        norm is folded into needs both."""
+        kernel, found = tape.weights.kernels[self.name], self._grad_kernel(both, tape.inputs[self.name], kernels)
         if not self.first:
-            grad_kernels[: len(kernel)] += self._backward(
-                grad, tangents.inputs[self.name], kernel, (False, True, False)
-            )[1]
-        return grad_kernels
+            added = self._grad_kernel(tape.grad_outputs[self.name], tangents.inputs[self.name], kernel)
+            found[: len(kernel)] += added
+        return found
 
-    def _separate_kernel_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor) -> Tensor:
-        x, grad, kernel = tape.inputs[self.name], tape.grad_outputs[self.name], tape.weights.kernels[self.name]
+    def _kernel_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor) -> Tensor:
+        """The tangent of the gradient with respect to the kernel."""
+        x, kernel = tape.inputs[self.name], tape.weights.kernels[self.name]
         if not self.first:
-            x, tangent = torch.cat([x, tangents.inputs[self.name]]), torch.cat([tangent, grad])
-        return self._backward(tangent, x, kernel, (False, True, False))[1]
+            x = torch.cat([x, tangents.inputs[self.name]])
+            tangent = torch.cat([tangent, tape.grad_outputs[self.name]])
+        return self._grad_kernel(tangent, x, kernel)
 
     def _convolved(self, x: Tensor, kernel: Tensor, shift: Tensor | None) -> Tensor:
         return conv2d(x, kernel, shift, self.conv.stride, self.conv.padding, self.conv.dilation)
@@ -148,10 +104,11 @@ class Convolution:
         found: Any = torch.ops.aten.convolution_backward(grad, x, kernel, [len(kernel)], *geometry, wanted)
         return found  # type: ignore[no-any-return]
 
+    def _grad_input(self, grad: Tensor, x: Tensor, kernel: Tensor) -> Tensor:
+        return self._backward(grad, x, kernel, (True, False, False))[0]
 
-def _awaited(ahead: tuple[Tensor, torch.cuda.Event]) -> Tensor:
-    torch.cuda.current_stream().wait_event(ahead[1])
-    return ahead[0]
+    def _grad_kernel(self, grad: Tensor, x: Tensor, kernel: Tensor) -> Tensor:
+        return self._backward(grad, x, kernel, (False, True, False))[1]
 
 
 @final

@@ -8,12 +8,11 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
 
 from remanence.errors import BadInput
 from remanence.training.optimizers import SGD, Adam, AdamW, Optimizer, RMSProp
 
-FUSED_RMSPROP = False  # benchmarks/reconstructor.py --fused
-_MANY_STEPS = 2.0**20  # a float32 counts 15 million more
 _WARM_UP = 3  # steps before a capture, as torch's notes on CUDA graphs ask for
 
 
@@ -34,28 +33,50 @@ def torch_optimizer(optimizer: Optimizer, params: list[nn.Parameter]) -> torch.o
                 params, lr=lr, betas=betas, eps=optimizer.eps, weight_decay=decay, capturable=cuda, **fused
             )
         case RMSProp(eps_in_root=True):
-            return _RMSPropOfOptax(params, {"lr": lr, "decay": optimizer.decay, "eps": optimizer.eps})
-        case RMSProp() if FUSED_RMSPROP and cuda:
-            return rmsprop_by_adam(params, lr, optimizer)
+            return RMSPropOfOptax(params, {"lr": lr, "decay": optimizer.decay, "eps": optimizer.eps})
         case RMSProp():
-            return torch.optim.RMSprop(params, lr=lr, alpha=optimizer.decay, eps=optimizer.eps, capturable=cuda)
+            return FusedRMSProp(params, {"lr": lr, "decay": optimizer.decay, "eps": optimizer.eps})
     message = f"`optimizer` must be SGD, Adam, AdamW or RMSProp here, got {type(optimizer).__name__}"
     raise BadInput(message, code="wrong-type", argument="optimizer")
 
 
-def rmsprop_by_adam(params: list[nn.Parameter], lr: Any, settings: RMSProp) -> torch.optim.Optimizer:
-    """RMSProp as fused Adam without a first moment, as if after so many steps that bias corrections are exactly one:
-    torch's own RMSProp is not fused, and reads and writes every value four times as often as it has to."""
-    cuda = params[0].device.type == "cuda"
-    adam = torch.optim.Adam(params, lr=lr, betas=(0.0, settings.decay), eps=settings.eps, capturable=cuda, fused=True)
-    for p in params:
-        step = torch.full((), _MANY_STEPS, dtype=torch.float32, device=p.device)
-        adam.state[p] = {"step": step, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
-    return adam
+@final
+class FusedRMSProp(torch.optim.Optimizer):
+    """RMSProp as fused Adam without a first moment, after so many steps that its bias corrections are one: torch's own
+    RMSprop is not fused, and reads and writes every value several times."""
+
+    def __init__(self, params: list[nn.Parameter], defaults: dict[str, Any]) -> None:
+        super().__init__(params, defaults)
+        self.many_steps = torch.full((), 2.0**24, device=params[0].device)  # where a float32 stops counting
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            for p in params:
+                if not self.state[p]:
+                    self.state[p]["square_avg"] = torch.zeros_like(p)
+            grads = [p.grad for p in params]
+            adam(
+                params,
+                grads,
+                grads,  # the first moments are the gradients
+                [self.state[p]["square_avg"] for p in params],
+                [],
+                [self.many_steps] * len(params),
+                fused=True,
+                amsgrad=False,
+                maximize=False,
+                beta1=0.0,
+                beta2=group["decay"],
+                lr=group["lr"],
+                weight_decay=0.0,
+                eps=group["eps"],
+            )
 
 
 @final
-class _RMSPropOfOptax(torch.optim.Optimizer):
+class RMSPropOfOptax(torch.optim.Optimizer):
     """RMSProp with epsilon under the root, which torch does not have; in place, and capturable."""
 
     @torch.no_grad()
@@ -145,37 +166,6 @@ def changed_by(optimizers: Sequence[torch.optim.Optimizer]) -> list[Tensor]:
     """The parameters of these optimizers and their state tensors, such as momentum buffers."""
     states = [value for optimizer in optimizers for state in optimizer.state.values() for value in state.values()]
     return [*params_of(optimizers), *(value for value in states if isinstance(value, Tensor))]
-
-
-@final
-class SideStreams:
-    """Streams next to the current one of a CUDA device, for small kernels that leave most of it idle.
-
-    Each piece of work waits for what was launched before it; `join` lets the current stream wait for all of it. What it
-    reads is held until then: memory that is freed may be overwritten by the current stream.
-    """
-
-    def __init__(self, device: torch.device, count: int = 2) -> None:
-        self.streams = [torch.cuda.Stream(device) for _ in range(count)]
-        self.next, self.held, self.used = 0, list[Any](), set[torch.cuda.Stream]()
-
-    def run(self, work: Callable[[], Any], *held: Any) -> tuple[Any, torch.cuda.Event]:
-        """What `work` returns, and the event that the current stream must wait for before it reads that."""
-        stream, self.next = self.streams[self.next % len(self.streams)], self.next + 1
-        self.held.append((work, held))
-        self.used.add(stream)
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            found = work()
-            event = torch.cuda.Event()
-            event.record(stream)
-        return found, event
-
-    def join(self) -> None:
-        for stream in self.used:  # a capture must not wait for one that takes no part in it
-            torch.cuda.current_stream().wait_stream(stream)
-        self.held.clear()
-        self.used.clear()
 
 
 @contextmanager

@@ -21,8 +21,6 @@ from remanence.shadow import ShadowBank
 from remanence.shadow.features import FittedFeatures
 from remanence.training import AdamW, Optimizer
 
-CLOSED_FORM = False  # the gradient of pixel errors; benchmarks/reconstructor.py compares
-
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -198,8 +196,8 @@ class Step:
 
     def __call__(self) -> None:
         found, target = self.batch.evaluate(self.net)
-        if CLOSED_FORM and self.discriminator is None and self.criterion.network is None:
-            update(self.optimizer, found, self.criterion.gradient(found, target))
+        if self.discriminator is None and self.criterion.network is None:
+            update(self.optimizer, found, self.criterion.pixel_gradient(found, target))
             return
         loss = self.criterion(found, target)
         if self.discriminator is not None:

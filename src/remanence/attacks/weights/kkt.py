@@ -27,7 +27,6 @@ from remanence.types import Params, Reconstruction, float_like
 
 Multipliers: TypeAlias = Literal["penalised", "squared", "projected"]
 _PENALTY = 5.0  # on multipliers below the minimum
-TRANSPOSED = False  # benchmarks/kkt.py --transposed
 _PROJECTIONS = 20  # steps of the multipliers in each step of the candidates
 
 
@@ -129,8 +128,6 @@ class ExplainedWeights:
             why = residual.why_no_layers(release.model, release.shape)
             problem = f'"projected" `multipliers` need the closed form of an MLP with ReLU: {why}'
             raise BadInput(problem, code="unsupported-model", argument="multipliers")
-        if layers is not None and TRANSPOSED:
-            layers = tuple(replace(layer, rows=layer.weight.T.contiguous().T) for layer in layers)
         alphas = set() if layers else {run.alpha for run in runs}
         return cls(
             attack=attack,

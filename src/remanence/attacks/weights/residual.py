@@ -37,11 +37,6 @@ class Layer:
     bias_scale: float = 1.0
     whitening: tuple[Tensor, Tensor] | None = None  # L and R: the residual of the weight, and its target, are  L . R
     activation: nn.Module = nn.ReLU()  # after the layer, unless it is the last
-    rows: Tensor | None = None  # the weight with its columns contiguous, as TF32 instructions take a second factor
-
-    @property
-    def factor(self) -> Tensor:
-        return self.weight if self.rows is None else self.rows
 
     def whiten_inputs(self, inputs: Tensor) -> Tensor:
         return inputs if self.whitening is None else inputs @ self.whitening[1]
@@ -162,7 +157,7 @@ def backward(layers: Sequence[Layer], activations: Activations, top: Tensor) -> 
     """D_k of every layer."""
     deltas = [top]
     for layer, derivative in zip(reversed(layers[1:]), reversed(activations.derivatives), strict=True):
-        deltas.append((deltas[-1] @ layer.factor).mul_(derivative))
+        deltas.append((deltas[-1] @ layer.weight).mul_(derivative))
     return deltas[::-1]
 
 
@@ -261,7 +256,7 @@ def grad_inputs(
     for index in reversed(range(len(layers))):
         layer, total = layers[index], None if index else out
         if grad_out is not None:
-            total = _add_product(total, grad_out, layer.factor)
+            total = _add_product(total, grad_out, layer.weight)
         deltas, last = layer.whiten_deltas(residual.deltas[index]), layer.whitening and layer.whitening[1].T
         total = _add_product(total, deltas, residual.weights[index], -2 / layer.scale, last=last)
         if index == 0:
@@ -272,10 +267,8 @@ def grad_inputs(
             grad_out = total.mul_(derivative).add_(grad_deltas[index - 1] * errors * second_derivative)
         elif activations.alpha is None:
             grad_out = total.mul_(derivative)
-        elif elementwise.applies(total, grad_deltas[index - 1], residual.deltas[index - 1], derivative):
-            grad_out = elementwise.through_surrogate(
-                total, grad_deltas[index - 1], residual.deltas[index - 1], derivative, activations.alpha
-            )
+        elif elementwise.applies(*(stacks := (total, grad_deltas[index - 1], residual.deltas[index - 1], derivative))):
+            grad_out = elementwise.through_surrogate(*stacks, activations.alpha)
         else:  # D is a multiple of the derivative s, whose own derivative is alpha s (1 - s)
             second = (grad_deltas[index - 1] * residual.deltas[index - 1]).mul_(activations.alpha)
             grad_out = second.lerp_(total, derivative)

@@ -40,16 +40,8 @@ def middle(
     clip: float | None,
     scale: float,
     centre: "Centre | None",
-    *,
-    given: Tensor | None = None,
-    stored: float = 1.0,
-    variant: int | None = None,
 ) -> tuple[Tensor, Params]:
-    """As `mlp.middle` computes; the products are overwritten.
-
-    Products in float16 are taken times `given`, a scalar on the device, and their gradient is written times `stored`.
-    A `variant` is the number of blocks of records in an iteration, None the first kernel.
-    """
+    """As `mlp.middle` computes; the products are overwritten."""
     first, last = names
     small = {name: params[name].contiguous() for name in (f"{first}.bias", f"{last}.weight", f"{last}.bias")}
     grads = {name: torch.empty_like(p) for name, p in small.items()}
@@ -58,37 +50,6 @@ def middle(
     assert kind is not None
     labels, squares = (t.expand(models, count) for t in (records.labels, records.squares))
     around = (centre.products, centre.deltas) if centre else (products, products)
-    half = products.dtype == torch.float16
-    if half or variant:
-        from remanence.engine.ensembles import _kernel_blocks
-
-        with torch.cuda.device_of(products):
-            _kernel_blocks.kernel[(models,)](
-                products,
-                *around,
-                *small.values(),
-                labels,
-                squares,
-                *grads.values(),
-                products if given is None else given,
-                count,
-                *labels.stride(),
-                *squares.stride(),
-                clip or 0.0,
-                scale,
-                kind[1],
-                stored,
-                WIDTH=width,
-                CLASSES=classes,
-                BLOCK=BLOCK,
-                BLOCKS=variant or 1,
-                KIND=kind[0],
-                CLIPPED=clip is not None,
-                CENTRED=centre is not None,
-                HALF=half,
-                num_warps=1,
-            )
-        return products, grads
     with torch.cuda.device_of(products):
         kernel[(models,)](
             products,

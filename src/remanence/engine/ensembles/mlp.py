@@ -9,7 +9,7 @@ thousandth. So with TF32 only the differences from the ensemble's mean are multi
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import final
 
@@ -42,24 +42,6 @@ class Records:
     x: Tensor
     labels: Tensor
     squares: Tensor
-    factor: Tensor | None = None  # x as the second factor of the gradient's product: in another layout or float16
-    size: float = 1.0  # with float16: the largest value of x
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Variant:
-    """How a centred ensemble is computed on a CUDA device; `benchmarks/shadow_bank.py --variants` compares."""
-
-    half: bool = False  # differences are multiplied in float16, which rounds as TF32 does, scaled into its range
-    blocks: int | None = None  # of records in an iteration of the kernel; None: the first kernel
-    concurrent: bool = False  # the mean model and the models' own records on a stream of their own
-    transposed: bool = False  # a copy of the records with the summed dimension last, as TF32 instructions take it
-
-
-VARIANT = Variant()
-_LARGEST, _STORED = 2.0**15, 2.0**10  # products in float16 stay below; factor of their gradients, for a scale of one
-_SIDE_STREAMS = dict[torch.device, torch.cuda.Stream]()
 
 
 @final
@@ -91,8 +73,6 @@ def train_ensemble(
     assert layers is not None
     common, per_model = _records(fixed, stacked=False), _records(targets, stacked=True)
     clip = training.privacy.clip if training.privacy else None
-    if training.tf32 and training.centred and fixed.x.dtype == torch.float32:
-        common = _with_factor(common)
 
     def gradient(params: Params, _: Tensor | None) -> Params:
         return _gradient(layers, params, common, per_model, clip, centred=training.tf32 and training.centred)
@@ -108,87 +88,27 @@ def _records(data: Data, *, stacked: bool) -> Records:
     return Records(x=x, labels=data.y.unsqueeze(axis), squares=x.square().sum(1).unsqueeze(axis))
 
 
-def _with_factor(common: Records) -> Records:
-    if VARIANT.half:
-        return replace(common, factor=common.x.half(), size=float(common.x.abs().max()))
-    return replace(common, factor=common.x.T.contiguous().T) if VARIANT.transposed else common
-
-
 def _gradient(
     layers: Layers, params: Params, common: Records, per_model: Records, clip: float | None, *, centred: bool
 ) -> Params:
     """The gradients of all models, from the common records and the one record of each."""
     first, scale = f"{layers.names[0]}.weight", 1 / (len(common.x) + 1)
     weight = difference = params[first]  # (models, width, features)
-    centre, mean = None, dict[str, Tensor]()
-    if centred:
-        mean = {name: p.mean(0, keepdim=True) for name, p in params.items()}
-        difference = weight - mean[first]
-    side = _side_stream(weight.device) if centred and VARIANT.concurrent and weight.is_cuda else None
-    if side is not None:
-        side.wait_stream(torch.cuda.current_stream())
-    with precision(tf32=False), torch.cuda.stream(side):
-        centre = _centre(layers, mean, common, clip, scale) if centred else None
+    centre = None
+    with precision(tf32=False):
+        if centred:
+            mean = {name: p.mean(0, keepdim=True) for name, p in params.items()}
+            centre, difference = _centre(layers, mean, common, clip, scale), weight - mean[first]
         products = vecdot(weight, per_model.x[:, None, :])[:, :, None]
         deltas_per_model, grads_per_model = middle(layers, params, products, per_model, clip, scale)
-    if centre is not None and VARIANT.half and common.factor is not None:
-        products, given = _products_in_half(difference, common)
-        _wait(side)
-        stored = _STORED / (scale * min(clip or 1.0, 1.0))
-        from remanence.engine.ensembles import fused
-
-        names, activation = layers.names, layers.activations[0]
-        deltas, grads = fused.middle(
-            names, activation, params, products, common, clip, scale, centre,
-            given=given.reciprocal(), stored=stored, variant=VARIANT.blocks,
-        )  # fmt: skip
-        found = _product_of_halves(deltas.flatten(0, 1), common.factor).view_as(weight)
-        grad_first = torch.add(centre.gradient, found, alpha=1 / stored)
-        grad_first.addcmul_(deltas_per_model, per_model.x[:, None, :])
-    else:
-        products = (difference.flatten(0, 1) @ common.x.T).view(*weight.shape[:2], len(common.x))  # one for all models
-        _wait(side)
-        with precision(tf32=False):
-            deltas, grads = middle(layers, params, products, common, clip, scale, centre)
-        factor = common.x if common.factor is None else common.factor
-        grad_first = (deltas.flatten(0, 1) @ factor).view_as(weight).addcmul_(deltas_per_model, per_model.x[:, None, :])
-        if centre:
-            grad_first += centre.gradient
+    products = (difference.flatten(0, 1) @ common.x.T).view(*weight.shape[:2], len(common.x))  # one for all models
+    with precision(tf32=False):
+        deltas, grads = middle(layers, params, products, common, clip, scale, centre)
+    grad_first = (deltas.flatten(0, 1) @ common.x).view_as(weight).addcmul_(deltas_per_model, per_model.x[:, None, :])
+    if centre:
+        grad_first += centre.gradient
     total = {first: grad_first, **{name: g + grads_per_model[name] for name, g in grads.items()}}
     return {name: total[name] for name in params}
-
-
-def _products_in_half(difference: Tensor, common: Records) -> tuple[Tensor, Tensor]:
-    """The products with the common records (models, width, records) in float16, and the power of two that they are
-    multiplied by, which keeps the largest from overflowing."""
-    assert common.factor is not None
-    limit = _LARGEST / (common.size * difference.shape[2])
-    largest = torch.linalg.vector_norm(difference, torch.inf).clamp_min(torch.finfo(difference.dtype).tiny)
-    factor = (limit / largest).log2().floor().clamp_max(100).exp2()
-    scaled = torch.empty_like(difference, dtype=torch.float16)
-    torch.mul(difference, factor, out=scaled)
-    return (scaled.flatten(0, 1) @ common.factor.T).view(*difference.shape[:2], len(common.x)), factor
-
-
-def _product_of_halves(one: Tensor, other: Tensor) -> Tensor:
-    """Their product in float32."""
-    if one.is_cuda:
-        try:
-            return torch.mm(one, other, out_dtype=torch.float32)
-        except TypeError:  # before torch 2.8
-            return (one @ other).float()
-    return one.float() @ other.float()
-
-
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    if device not in _SIDE_STREAMS:
-        _SIDE_STREAMS[device] = torch.cuda.Stream(device, priority=-1)
-    return _SIDE_STREAMS[device]
-
-
-def _wait(side: torch.cuda.Stream | None) -> None:
-    if side is not None:
-        torch.cuda.current_stream().wait_stream(side)
 
 
 def _centre(layers: Layers, mean: Params, common: Records, clip: float | None, scale: float) -> Centre:
@@ -215,10 +135,7 @@ def middle(
         from remanence.engine.ensembles import fused
 
         if fused.can_fuse(layers.activations, products, params[f"{layers.names[-1]}.weight"]):
-            blocks = VARIANT.blocks if centre else None
-            return fused.middle(
-                layers.names, layers.activations[0], params, products, records, clip, scale, centre, variant=blocks
-            )
+            return fused.middle(layers.names, layers.activations[0], params, products, records, clip, scale, centre)
     if centre is None:
         return autograd_middle(layers, params, products, records, clip, scale)
     deltas, grads = autograd_middle(layers, params, products.add_(centre.products), records, clip, scale)
