@@ -167,6 +167,18 @@ def test_a_sweep_says_what_would_hide_the_records_of_a_client(example: Examples)
 
 
 @pytest.mark.slow
+def test_every_sentence_of_a_client_is_found_and_what_would_hide_them(example: Examples) -> None:
+    _, audited, swept = example("federated_text")
+    answer = audited.answer("text-audit")
+    assert [(row["name"], row["found"], row["exact"], row["records"]) for row in answer["attacks"]] == [
+        ("DAGER", 8, 8, 8)
+    ]
+    rows = {row["setting"]: row for row in swept.answer("text-sweep")["countermeasures"]}
+    assert [rows[each]["together"]["found"] for each in ("sums of 5 clients", "noise of 10")] == [0, 0]
+    assert rows["sums of 5 clients"]["tokens"]["value"] == 1
+
+
+@pytest.mark.slow
 def test_the_gate_stops_the_leak_and_lets_the_null_model_pass(example: Examples) -> None:
     _, leak, null = example("ci_gate")
     assert (leak.code, null.code) == (3, 0)

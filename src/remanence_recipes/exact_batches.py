@@ -20,7 +20,7 @@ from remanence.engine import train
 from remanence.errors import BadInput
 from remanence.experiments import Experiment, Measure, Outcome, Scale, Trial
 from remanence.experiments.checks import tuned_on_truth
-from remanence.models import initial_params, mlp
+from remanence.models import initial_params, mlp, normalized, normalized_params
 from remanence.releases import Gradient, Victim, gradient_at_initial, local_update
 from remanence.releases.defenses import GaussianNoise
 from remanence.seeds import derive_seed
@@ -48,18 +48,24 @@ class Setting:
     half: bool = False  # sent in float16
     local_steps: int = 1  # of the client, taken for one gradient
     width: int = 500
+    standardised: bool = False  # inputs, by the mean and standard deviation of each channel of other records
 
     def __str__(self) -> str:
         words = [f"batches of {self.records}", "trained weights" if self.epochs else "fresh weights"]
         words += ["balanced classes"] * self.balanced + [f"noise {self.noise:g}"] * bool(self.noise)
-        words += ["float16"] * self.half + [f"{self.local_steps} local steps"] * (self.local_steps > 1)
+        words += (
+            ["standardised inputs"] * self.standardised
+            + ["float16"] * self.half
+            + [f"{self.local_steps} local steps"] * (self.local_steps > 1)
+        )
         return ", ".join(words + [f"width {self.width}"] * (self.width != 500))
 
 
 def head_to_head(scale: Scale) -> Sequence[Experiment]:
     """Exact records by FirstLayer and by SPEAR from the same gradients: batch, weights, classes, precision, noise."""
     if scale == "smoke":
-        settings = [Setting(records=4, width=200), Setting(records=4, width=200, noise=1e-4)]
+        settings = [Setting(records=4, width=200, noise=noise) for noise in (0.0, 1e-4)]
+        settings += [Setting(records=4, width=200, standardised=True)]
     else:
         settings = [Setting(records=n, epochs=epochs) for n in (8, 16, 32, 64, 128) for epochs in (0, 10)]
         settings += [Setting(records=n, balanced=True) for n in (64, 128)]
@@ -68,9 +74,10 @@ def head_to_head(scale: Scale) -> Sequence[Experiment]:
         settings += [Setting(records=64, noise=1e-3)] + [Setting(records=n, half=True) for n in (8, 32, 64)]
         settings += [Setting(records=n, local_steps=steps) for n in (8, 32) for steps in (2, 5)]
         settings += [Setting(records=8, epochs=10, local_steps=steps) for steps in (2, 5)]
-        settings += [Setting(records=256)]
+        settings += [Setting(records=256)] + [Setting(records=n, standardised=True) for n in (16, 32, 64)]
         if scale == "full":
             settings += [Setting(records=20, epochs=epochs) for epochs in (0, 10)]
+            settings += [Setting(records=n, standardised=True) for n in (20, 128)]
             settings += [Setting(records=n, epochs=10, noise=1e-3) for n in (8, 32, 64)]
             settings += [Setting(records=64, local_steps=steps) for steps in (2, 5)]
             settings += [Setting(records=256, epochs=10), Setting(records=256, width=1000)]
@@ -135,7 +142,12 @@ def _sent(scale: Scale, setting: Setting, seed: int, device: torch.device) -> tu
     parts = split(data, private=2 * setting.records, fixed=500, public=0, test=10, seed=seed)
     batch = parts.private.take(_chosen(parts.private.y, setting)).to(device)
     model = mlp(batch.shape, batch.num_classes, hidden=(setting.width,), activation=nn.ReLU)
-    at = {name: p.to(batch.x) for name, p in initial_params(model, seed=seed).items()}
+    at = initial_params(model, seed=seed)
+    if setting.standardised:
+        std, mean = torch.std_mean(parts.fixed.x, dim=(0, 2, 3))
+        model = normalized(model, mean, std)
+        at = normalized_params(model, at)
+    at = {name: p.to(batch.x) for name, p in at.items()}
     before = Training(epochs=setting.epochs, optimizer=SGD(lr=0.1, momentum=0.9))
     at = train(before, model, at, parts.fixed.to(device), seed=seed) if setting.epochs else at
     client = Training(epochs=setting.local_steps, optimizer=SGD(lr=0.01))

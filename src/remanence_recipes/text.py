@@ -156,7 +156,8 @@ def _attacked(client: _Client, seed: int, device: torch.device) -> Outcome:
     model = _network(client, parts.private)
     at = transformer_params(model, seed=derive_seed(seed, "weights"), lora_std=client.lora_std)
     at = _trained(model, at, parts, steps=client.steps, seed=derive_seed(seed, "training"))
-    case = transformer_update(model, at, parts.private, seed=seed, defenses=client.defenses)
+    at, batch = {name: p.to(device) for name, p in at.items()}, parts.private.to(device)
+    case = transformer_update(model, at, batch, seed=seed, defenses=client.defenses)
     started = perf_counter()
     found = DAGER().run(case.release, seed=seed)
     seconds = perf_counter() - started

@@ -153,7 +153,7 @@ def test_errors_of_tokens_are_those_that_autograd_propagates_to_the_values() -> 
     tokens = truth.ids.unique()
     expected = torch.stack([scaled[truth.ids == token].sum(0) for token in tokens]).detach()
     at = loaded(release.model, release.at)
-    found = token_errors(at, release.gradient["blocks.0.value.weight"], tokens)
+    found = token_errors(at, release.gradient["blocks.0.value.weight"], tokens, LENGTH)
     assert torch.allclose(found, expected, atol=1e-5 * float(expected.abs().max()))
 
 
@@ -172,6 +172,42 @@ def test_a_span_of_every_direction_shows_no_sequences(causal: bool) -> None:
     found = DAGER().run(released(truth) if causal else classified(truth), seed=0)
     assert found.ids.shape == (0, LENGTH)
     assert len(found.scores) == 0
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_positions_that_no_sequence_has_do_not_hide_the_tokens(causal: bool) -> None:
+    """A table of more positions than the width, as of GPT-2, spans every direction."""
+    truth = batch(3)
+    model = decoder(len(WORDS), length=100, width=64) if causal else encoder(len(WORDS), 2, length=100, width=64)
+    release = transformer_update(model, transformer_params(model, seed=1), truth, seed=0).release
+    found = DAGER().run(release, seed=0)
+    assert set(found.tokens.tolist()) == words(truth)
+    assert sequences(found) == sequences(truth)
+
+
+def test_noise_that_hides_everything_leaves_nothing() -> None:
+    found = DAGER().run(released(batch(3), defenses=(GaussianNoise(relative_std=1000),)), seed=0)
+    assert (len(found.tokens), found.ids.shape) == (0, (0, LENGTH))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_last_tokens_without_a_loss_are_those_that_were_predicted(frozen: bool) -> None:
+    """Sequences of two lengths, some of which end in a token that is nowhere else in the batch; where the last MLP is
+    not sent they end one token earlier."""
+    truth = batch(4)
+    ids = truth.ids.clone()
+    ids[0, 4:] = 0
+    ids[2:, -1] = torch.tensor([250, 251])
+    truth = dataclasses.replace(truth, ids=ids)
+    with torch.device("meta"):
+        model = Transformer(300, length=LENGTH, width=64, blocks=3, heads=4, classes=None, rank=None, special=False)
+    release = transformer_update(model, transformer_params(model, seed=1), truth, seed=0).release
+    sent = {name: g for name, g in release.gradient.items() if not frozen or "blocks.2.down" not in name}
+    found = DAGER().run(dataclasses.replace(release, gradient=sent), seed=0)
+    shorter = {(*row[: len(row) - row.count(0) - 1], *[0] * (row.count(0) + 1)) for row in sequences(truth)}
+    assert sequences(found) == (shorter if frozen else sequences(truth))
+    assert (250 in found.tokens.tolist()) is not frozen
+    assert 0 not in found.tokens.tolist()
 
 
 def test_the_release_is_left_as_it_was_and_the_answer_repeats() -> None:

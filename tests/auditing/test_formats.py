@@ -94,6 +94,16 @@ def test_sarif_names_what_the_severity_rests_on(severity: str, rules: list[str])
     assert len({result["partialFingerprints"]["remanence/v1"] for result in run["results"]}) == len(rules)
 
 
+@pytest.mark.parametrize(("found", "named"), [((2, 0), ["A"]), ((0, 0), ["A", "B"])])
+def test_what_attacks_show_only_together_is_named_too(found: tuple[int, int], named: list[str]) -> None:
+    rows = tuple(replace(RAN, name=n, found=f, exact=0, p=0.01) for n, f in zip("AB", found, strict=True))
+    answer = made_answer(attacks=rows, severity="some-records")
+    results = json.loads(to_sarif(answer))["runs"][0]["results"]
+    assert [each["message"]["text"].partition(":")[0] for each in results] == named
+    failed = ET.fromstring(to_junit(answer)).iter("testcase")
+    assert [case.get("name") for case in failed if case.find("failure") is not None] == named
+
+
 def test_summary_is_a_table_that_nothing_in_it_breaks() -> None:
     answer = made_answer(verdict="a | b <script>", attacks=(RAN, replace(REFUSED, reason="x|y\nz")))
     text = to_summary(answer, failed=["found>0: FirstLayer"], worse=["AUC: worse"])

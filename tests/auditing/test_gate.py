@@ -52,6 +52,15 @@ def test_a_count_that_chance_explains_does_not_fail_a_release() -> None:
     assert len(failures(Report(answer=null_answer(**copied)), ["found>0", "FirstLayer.found>0"])) == 2
 
 
+def test_one_attack_that_leaks_by_itself_fails_a_release() -> None:
+    """As it takes a step of the scale of severity, though all attacks together list nothing."""
+    listing = replace(RAN, name="KKT", found=6, exact=0, p=5e-5)
+    report = Report(answer=null_answer(attacks=(replace(RAN, found=0, exact=0, p=0.5), listing)))
+    assert failures(report, ["found>0", "found>=50%"]) == ["found>0: KKT by itself has found 6 of 32"]
+    unsure = Report(answer=null_answer(attacks=(replace(RAN, found=0, exact=0, p=0.5), replace(listing, p=3e-4))))
+    assert failures(unsure, ["found>0", "KKT.found>0"]) == []
+
+
 @pytest.mark.parametrize("condition", ["found>0", "GLM.found>0", "membership.tpr@1%>0.05", "span.members>0"])
 def test_what_was_not_measured_cannot_pass(condition: str) -> None:
     assert failures(Report(answer=null_answer(attacks=(REFUSED,), together=None, evidence=())), [condition])

@@ -101,6 +101,14 @@ def test_sets_that_are_swapped_stop(images: Split) -> None:
     assert not stops(preflight(release, images.private, images.test))
 
 
+def test_weights_that_are_swapped_with_their_base_are_noticed(tuned: FineTuned, images: Split) -> None:
+    exchanged = replace(tuned, initial=tuned.final, final=tuned.initial)
+    found = [check for check in preflight(exchanged, images.private, images.test).checks if check.status == "warning"]
+    assert [check.name for check in found] == ["base"]
+    assert "swapped (`--weights`" in found[0].text
+    assert status(preflight(tuned, images.private, images.test), "base") == "ok"
+
+
 def test_a_model_that_saw_neither_set_does_not_look_swapped(images: Split) -> None:
     release = published(fitted(seeded(small_mlp), images.public), images.private)
     assert not stops(preflight(release, images.private, images.test))

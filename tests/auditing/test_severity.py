@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from remanence.auditing.answer.report import AttackRow, AuditTest, Evidence, Severity
-from remanence.auditing.answer.severity import leaks, severity, verdict
+from remanence.auditing.answer.severity import severity, verdict
 
 RAN = AttackRow(name="KKT", status="ran", records=100, found=0, chance=0.0, exact=0, fdr=0.05, p=0.5)
 REFUSED = AttackRow(name="GLM", status="refused", reason="it needs more")
@@ -58,12 +59,44 @@ def test_each_step_is_taken_by_what_it_needs(
     assert ("reconstructed beyond chance" in said) == (step in ("some-records", "many-records"))
 
 
-def test_one_attack_of_several_needs_more() -> None:
-    row = replace(RAN, found=7, p=5e-4)
-    assert leaks(row)
-    assert not leaks(row, attacks=5)
-    assert leaks(replace(row, exact=1), attacks=5)
-    assert not leaks(replace(row, found=0, p=0.0))
+LISTING = replace(RAN, name="SimuDy", found=7, chance=0.35, p=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("attacks", "together", "step"),
+    [
+        ((RAN, LISTING), ALL, "some-records"),  # which drowns in the best scores over both
+        ((RAN, replace(LISTING, found=12)), ALL, "many-records"),
+        ((RAN, RAN, RAN, LISTING), ALL, "none-found"),  # half of the level over four attacks
+        ((RAN, replace(LISTING, p=3e-4)), ALL, "none-found"),
+        ((RAN, replace(LISTING, found=0)), ALL, "membership"),
+        ((RAN, replace(LISTING, subject="stand-in")), ALL, "none-found"),
+        ((RAN, RAN), replace(ALL, found=5, p=6e-4), "none-found"),  # the other half
+        ((RAN, RAN), replace(ALL, found=5, p=5e-4), "some-records"),
+        ((replace(RAN, found=5, p=6e-4),), replace(ALL, found=5, p=6e-4), "some-records"),  # one test in all
+    ],
+)
+def test_half_of_the_level_is_for_single_attacks(
+    attacks: tuple[AttackRow, ...], together: AuditTest, step: Severity
+) -> None:
+    assert severity(attacks, (), together) == step
+
+
+def test_the_level_of_a_step_holds_over_all_of_its_tests() -> None:
+    """Five attacks that find nothing, with uniform p-values and lists whenever they are small: the worst case."""
+    generator, alarms, audits = torch.Generator().manual_seed(0), 0, 40_000
+    for p in torch.rand(audits, 6, generator=generator, dtype=torch.float64).mul_(0.02).tolist():
+        rows = [replace(LISTING, p=each) for each in p[1:]]
+        alarms += severity(rows, (), replace(ALL, found=1, p=p[0])) != "none-found"
+    assert 0 < alarms * 0.02 / audits < 0.001 * 1.2  # p-values above 0.02 take no step
+
+
+def test_the_verdict_names_the_attack_that_shows_a_leak_by_itself() -> None:
+    said = verdict((RAN, LISTING), (), "some-records", ALL)
+    assert said.startswith("7 of 100 records were reconstructed beyond chance by SimuDy by itself, one of 2 attacks")
+    assert "p 0.0002); all together list none." in said
+    unlisted = verdict((RAN, replace(LISTING, found=0)), (), "membership", ALL)
+    assert "What SimuDy reconstructed lies nearer to private than to held-out records" in unlisted
 
 
 def test_the_verdict_names_the_strongest_attack_and_test() -> None:
@@ -72,6 +105,11 @@ def test_the_verdict_names_the_strongest_attack_and_test() -> None:
     said = verdict((RAN, found), (RATE, AUC), "many-records", together)
     assert "43 of 100 records were reconstructed beyond chance, 40 by SimuDy, the strongest of 2 attacks" in said
     assert "(about 2 by chance, p" in said
+    fewer = verdict((RAN, found), (), "many-records", replace(together, found=39))
+    assert fewer.startswith(
+        "39 of 100 records were reconstructed beyond chance by the 2 attacks that ran, all together"
+    )
+    assert fewer.endswith("; SimuDy by itself lists 40.")
     people = verdict((found,), (), "many-records", replace(together, subjects=True))
     assert "43 of 100 subjects were reconstructed beyond chance by SimuDy" in people
     rate, area = replace(RATE, value=0.98, low=0.9), replace(AUC, value=0.999, p=1e-20)

@@ -214,7 +214,8 @@ def test_values_of_another_kind_in_a_file_are_refused(call: Call, files: Path, l
 def test_the_template_names_every_setting(call: Call, files: Path) -> None:
     from dataclasses import fields
 
-    from remanence.auditing.request import TEMPLATE, Request, Wanted
+    from remanence.auditing.request import Request
+    from remanence.auditing.request_file import TEMPLATE, Wanted
 
     assert not [each.name for kind in (Request, Wanted) for each in fields(kind) if f"{each.name} = " not in TEMPLATE]
 

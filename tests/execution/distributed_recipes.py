@@ -89,4 +89,9 @@ def greys(scale: Scale) -> Sequence[Experiment]:
     return [tiny_experiment(f"grey {grey:g}", attack=Guess(grey=grey)) for grey in (0.4, 0.6)]
 
 
+def measured(scale: Scale) -> Sequence[Experiment]:
+    return [tiny_measurement("grey")]
+
+
 RECIPES: dict[str, Recipe] = {"several": several, "refusing": refusing, "greys": greys}
+RECIPES |= {"made2020.greys": greys, "made2020.measured": measured}  # of a paper

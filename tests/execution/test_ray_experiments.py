@@ -19,6 +19,7 @@ from remanence.experiments import Experiment
 from remanence.experiments.distributed import run_jobs
 from remanence.experiments.folder import Run, read_run
 from remanence.experiments.run import Job, run_job
+from remanence.reproduction import Plan, Work, run_plan
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
 
@@ -96,6 +97,28 @@ def test_jobs_of_several_recipes_and_seeds_are_distributed_together(cluster: Ray
     assert sorted(found) == sorted((job.recipe, job.seed, each.label) for made, job in jobs for each in made)
     for recipe, seed in names:
         assert stripped(tmp_path / f"ray-{recipe}-{seed}") == stripped(tmp_path / f"local-{recipe}-{seed}")
+
+
+def test_what_claims_of_papers_wait_for_is_distributed_and_committed(cluster: Ray, tmp_path: Path) -> None:
+    works = tuple(
+        Work(recipe=recipe, experiments=labels, seed=3, minutes=1.0, decides=())
+        for recipe, labels in (("made2020.greys", ("grey 0.4", "grey 0.6")), ("made2020.measured", ("grey",)))
+    )
+    chosen, said = Plan(chosen=works, left=(), unmeasured=0, short=0), {}
+    for name, backend in (("local", None), ("ray", cluster)):
+        where = {"results": tmp_path / name / "results", "runs": tmp_path / name / "runs"}
+        made = run_plan(chosen, RECIPES, minutes=2.0, device="cpu", command="made", backend=backend, **where)
+        said[name] = {(folder.name, result.label) for folder, _, result in made}
+    assert said["ray"] == said["local"]
+    assert len(said["ray"]) == 3
+    both = [tmp_path / name / "results" / "made2020" for name in ("local", "ray")]
+    assert {path.name for path in both[1].iterdir()} == {"greys.json", "measured.json"}
+    for file in ("greys.json", "measured.json"):
+        local, ray = (
+            sorted((each | {"seconds": None} for each in json.loads((folder / file).read_text())), key=str)
+            for folder in both
+        )
+        assert ray == local
 
 
 def test_a_worker_with_another_version_of_the_recipe_is_refused(cluster: Ray, tmp_path: Path) -> None:

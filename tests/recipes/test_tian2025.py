@@ -1,14 +1,17 @@
 """The recipes of Tian et al. at smoke scale, and what each must show even there."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from smoke import measures, results
 
 from remanence.attacks import Linearised, SimuDy
-from remanence.experiments import prepare
+from remanence.experiments import prepare, run_experiment
 from remanence.models import initial_params
+from remanence.search import solver
+from remanence.shadow import Store
 from remanence_recipes import RECIPES
 from remanence_recipes.tian2025.linearity import MAX_IMAGES, NON_LINEAR, PRETRAINING
 from remanence_recipes.tian2025.mlps import (
@@ -75,6 +78,19 @@ def test_digits_are_reconstructed_where_the_batch_size_is_preset() -> None:
     known, preset = found["mean SSIM, batch size known"], found["mean SSIM, full batch preset"]
     assert preset.value > 2 * preset.chance
     assert preset.value != known.value
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "searches"), [("unknown_batch_size", 8), ("unknown_size", 1)])
+def test_searches_of_evaluations_are_resumed(
+    name: str, searches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (experiment,) = RECIPES[f"tian2025.{name}"]("smoke")
+    first = run_experiment(experiment, seed=3, store=Store(folder=tmp_path))
+    assert len(list(tmp_path.glob("search-*"))) == searches
+    monkeypatch.setattr(solver.Stack, "step", None)  # no step is left to be taken
+    again = run_experiment(experiment, seed=3, store=Store(folder=tmp_path))
+    assert again.outcome.measures == first.outcome.measures
 
 
 @pytest.mark.slow

@@ -1,8 +1,11 @@
 """What measured numbers say about a claim."""
 
+from dataclasses import replace
+
 import pytest
 from made_archive import quantity
 from refusals import refused
+from scipy.stats import ttest_rel
 
 from remanence.experiments import Claim
 from remanence.reproduction import (
@@ -36,12 +39,15 @@ def printed(number: float, *, up: bool | None) -> Printed:
 @pytest.mark.parametrize(
     ("criterion", "found", "verdict"),
     [
-        (printed(1.0, up=False), [at(0.89)], "beaten"),
+        (printed(1.0, up=False), [at(0.89, 0.8, 0.98)], "beaten"),
+        (printed(1.0, up=False), [at(0.89, 0.7, 1.02)], "met"),  # its interval includes print
+        (printed(1.0, up=False), [at(0.5)], "met"),  # one number, without an interval
         (printed(1.0, up=False), [at(0.91)], "met"),
         (printed(1.0, up=False), [at(1.09)], "met"),
         (printed(1.0, up=False), [at(1.2)], "missed"),
         (printed(1.0, up=False), [at(1.2, 1.05, 1.4)], "open"),
-        (printed(1.0, up=True), [at(1.2)], "beaten"),
+        (printed(1.0, up=True), [at(1.2, 1.1, 1.3)], "beaten"),
+        (printed(1.0, up=True), [at(1.2, 0.9, 1.5)], "met"),
         (printed(1.0, up=True), [at(0.8, 0.7, 0.85)], "missed"),
         (printed(1.0, up=None), [at(0.95)], "met"),
         (printed(1.0, up=None), [at(0.5)], "missed"),
@@ -52,6 +58,10 @@ def printed(number: float, *, up: bool | None) -> Printed:
         (UpperBound(quantities=(A,), bound=0.1), [at(0.0)], "met"),
         (UpperBound(quantities=(A,), bound=0.1), [at(0.2, 0.15, 0.3)], "missed"),
         (UpperBound(quantities=(A,), bound=0.1), [at(0.2, 0.05, 0.3)], "open"),
+        (UpperBound(quantities=(A,), bound=0.0), [at(-0.1, -0.3, 0.1)], "met"),
+        (UpperBound(quantities=(A,), bound=0.0, surely=True), [at(-0.1, -0.3, 0.1)], "open"),
+        (UpperBound(quantities=(A,), bound=0.0, surely=True), [at(-0.2, -0.3, -0.1)], "met"),
+        (UpperBound(quantities=(A,), bound=0.0, surely=True), [at(0.2, 0.1, 0.3)], "missed"),
         (AboveChance(quantity=A), [at(0.3, 0.2, 0.4, chance=0.1)], "met"),
         (AboveChance(quantity=A), [at(0.3, 0.05, 0.4, chance=0.1)], "open"),
         (AboveChance(quantity=A), [at(0.05, 0.0, 0.08, chance=0.1)], "missed"),
@@ -71,6 +81,25 @@ def printed(number: float, *, up: bool | None) -> Printed:
 )
 def test_verdicts(criterion: Criterion, found: list[Estimate], verdict: Verdict) -> None:
     assert criterion.verdict(found) == verdict
+
+
+def test_what_shares_its_seeds_is_compared_seed_by_seed() -> None:
+    """Seeds differ by more than what is compared, as networks of different initial weights do."""
+    larger, smaller = [1.2, 3.1, 5.15], [1.0, 2.9, 5.0]
+    alike, same = (by_seed(values) for values in (larger, smaller))
+    reference = ttest_rel(larger, smaller).confidence_interval(0.95)
+    assert reference.low > 0
+    assert PAIR.verdict([alike, same]) == "met"
+    assert PAIR.verdict([same, alike]) == "missed"
+    other = replace(same, by_seed={seed + 1: value for seed, value in same.by_seed.items()})
+    assert PAIR.verdict([alike, other]) == "open"
+    twice = Exceeds(larger=(A,), smaller=(B,), factor=1.1)
+    assert ttest_rel(larger, [1.1 * value for value in smaller]).confidence_interval(0.95).low < 0
+    assert twice.verdict([alike, same]) == "open"
+
+
+def by_seed(values: list[float]) -> Estimate:
+    return replace(Estimate.mean(values), by_seed=dict(enumerate(values)))
 
 
 def test_the_number_in_the_table_is_the_one_that_decides() -> None:

@@ -28,7 +28,8 @@ def row(claim: PaperClaim, *results: Result, **archive: Any) -> Row:
 @pytest.mark.parametrize(
     ("claim", "result", "status"),
     [
-        (CLAIM, made_result(0.5), "beaten"),
+        (CLAIM, made_result(0.5, low=0.4, high=0.6), "beaten"),
+        (CLAIM, made_result(0.5), "reproduced"),
         (CLAIM, made_result(1.0), "reproduced"),
         (CLAIM, made_result(2.0), "contradicted"),
         (CLAIM, made_result(2.0, label="another"), "not run"),
@@ -39,7 +40,7 @@ def row(claim: PaperClaim, *results: Result, **archive: Any) -> Row:
         (CLAIM, made_result(2.0, low=1.05, high=3.0), "smaller"),
         (CLAIM, made_result(0.5, budget=Budget(records=(10, 100))), "smaller"),
         (CLAIM, made_result(0.5, budget=Budget(epochs=(10, 100))), "smaller"),
-        (CLAIM, made_result(0.5, budget=Budget(iterations=(10, 100))), "beaten"),
+        (CLAIM, made_result(0.5, low=0.4, high=0.6, budget=Budget(iterations=(10, 100))), "beaten"),
         (CLAIM, made_result(2.0, budget=Budget(iterations=(10, 100))), "smaller"),
         (CLAIM, made_result(2.0, budget=Budget(shadows=(58, 59))), "contradicted"),
         (replace(CLAIM, differs="on digits"), made_result(0.5), "smaller"),

@@ -22,6 +22,7 @@ from remanence.attacks.gradients.spear import SPEAR
 from remanence.attacks.gradients.stein import Stein
 from remanence.attacks.gradients.tensor.identifiability import hermite_coefficients, identifying_order, vanishes
 from remanence.attacks.gradients.tensor.wide_layer import WideLayer
+from remanence.attacks.gradients.token_rows import infer_tokens
 from remanence.attacks.one_unknown.differencing import Differencing
 from remanence.attacks.one_unknown.fitting import Fitting
 from remanence.attacks.one_unknown.glm import GLM
@@ -111,6 +112,7 @@ __all__ = [
     "hermite_coefficients",
     "identifying_order",
     "infer_labels",
+    "infer_tokens",
     "vanishes",
     "with_search",
 ]

@@ -8,31 +8,27 @@ Preflight first, then what costs no search (membership, span, labels), then the 
 what is left of the budget. An attack that is refused or fails is a row, and the audit goes on.
 """
 
-import platform
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeAlias
 
-import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from remanence.auditing.answer.advice import advice
+from remanence.auditing.answer.assembling import correction, not_tested, released, versions, warnings_of
 from remanence.auditing.answer.hiding import what_would_help
 from remanence.auditing.answer.report import (
     SCHEMA,
     Answer,
     AttackRow,
-    Check,
     Digests,
     Estimate,
-    Released,
     Report,
 )
 from remanence.auditing.answer.severity import severity, verdict
-from remanence.auditing.answer.threats import threats_not_asked
 from remanence.auditing.attempts.applicability import Applicability, applicable, in_evaluation_mode
 from remanence.auditing.attempts.resuming import Steps
 from remanence.auditing.attempts.running import attempt, count_found, minutes
@@ -47,13 +43,13 @@ from remanence.auditing.evidence.together import together
 from remanence.auditing.inputs.digests import digest_data, digest_params
 from remanence.auditing.inputs.records import as_data
 from remanence.auditing.inputs.sklearn import covering
+from remanence.auditing.text import audit_text
+from remanence.data import Tokens
 from remanence.errors import BadInput
 from remanence.experiments import checks
 from remanence.experiments.finding import Finding
-from remanence.experiments.provenance import version
-from remanence.experiments.summary import described
-from remanence.metrics.exchangeability import FDR
 from remanence.progress import say
+from remanence.releases import TransformerUpdate
 from remanence.seeds import derive_seed
 from remanence.types import Caveat, Data
 
@@ -66,8 +62,8 @@ _EVIDENCE = 0.1  # of the budget that shadow models of a membership test may tak
 def audit(
     release: Any,
     *,
-    truth: Data | Pair,
-    held_out: Data | Pair,
+    truth: Data | Tokens | Pair,
+    held_out: Data | Tokens | Pair,
     budget: float = BUDGET,
     seed: int = 0,
     attacks: Sequence[str] | None = None,
@@ -85,8 +81,25 @@ def audit(
     `store` are resumed. `caveats` are added to those of the attacks. With `defenses` half of the budget goes to
     stand-ins that are made again with each countermeasure: a model is trained (`countermeasures.comparison`), the
     update of a client is sent with the settings of a `sweep` such as {"clients": (2, 5), "noise": (0.1, 1)}
-    (`countermeasures.sweep`), which may be given without `defenses`.
+    (`countermeasures.sweep`), which may be given without `defenses`. Of an update on text both are `Tokens`.
     """
+    if isinstance(release, TransformerUpdate):
+        if not isinstance(truth, Tokens) or not isinstance(held_out, Tokens):
+            message = "`truth` and `held_out` of an update on text must be `Tokens`"
+            raise BadInput(message, code="wrong-type", argument="truth")
+        return audit_text(
+            release,
+            truth=truth,
+            held_out=held_out,
+            budget=budget,
+            seed=seed,
+            attacks=attacks,
+            command=command,
+            digests=digests,
+            caveats=caveats,
+            sweep=sweep,
+            defenses=defenses,
+        )
     start, total = perf_counter(), budget
     if sweep is not None:
         check_sweep(sweep, release)
@@ -147,7 +160,7 @@ def audit(
         schema=SCHEMA,
         command=command,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        release=_released(release, private),
+        release=released(release, shape=private.shape, num_classes=private.num_classes),
         digests=digests or _digests(release, private, others),
         preflight=replace(ready, estimates=estimates),
         attacks=tuple(rows),
@@ -156,14 +169,14 @@ def audit(
         verdict=verdict(rows, evidence, step, found),
         severity=step,
         not_tested=not_tested(release, rows),
-        correction=_correction(rows),
+        correction=correction(rows),
         advice=advice(type(release).__name__, step, rows, ready.checks),
-        caveats=(*caveats, *_warnings(ready.checks), *_caveats(findings)),
+        caveats=(*caveats, *warnings_of(ready.checks), *_caveats(findings)),
         figures=figures,
         budget=total,
         seconds=perf_counter() - start,
         seed=seed,
-        versions={"remanence": version(), "torch": torch.__version__, "python": platform.python_version()},
+        versions=versions(),
         records=len(private),
         held_out=len(others),
         countermeasures=helps,
@@ -179,24 +192,6 @@ def _strongest_first(asked: Sequence[Applicability], rows: Sequence[AttackRow]) 
     return sorted(finding, key=lambda one: -found.get(one.name, 0))
 
 
-def _correction(rows: Sequence[AttackRow]) -> str:
-    ran = [row for row in rows if row.status == "ran" and row.subject == "release"]
-    return (
-        f"{len(ran)} attack{'s' if len(ran) != 1 else ''} ran. Each lists records at a false-discovery rate of "
-        f"{FDR:.0%} by itself. The list, the p-value and the severity of the audit are of all of them together: the "
-        "best score of each record over the attacks is ranked, for private and held-out records alike, so that no "
-        "correction for their number is needed."
-    )
-
-
-def not_tested(release: Any, rows: Sequence[AttackRow]) -> tuple[str, ...]:
-    """What the audit did not look at: attacks that did not run, and threat models that were not asked about."""
-    attacks = [f"{row.name}: {row.reason}" for row in rows if row.status != "ran"]
-    threats = threats_not_asked(type(release).__name__)
-    asked = [f"threat model not asked about: {threat}" for threat in threats]
-    return (*attacks, *asked)
-
-
 def _caveats(findings: dict[str, Finding]) -> tuple[Caveat, ...]:
     """What limits the findings, once each; that an attack found nothing stands in its row."""
     every = [
@@ -206,25 +201,6 @@ def _caveats(findings: dict[str, Finding]) -> tuple[Caveat, ...]:
         if caveat.code != "nothing-found"
     ]
     return tuple({caveat.code: caveat for caveat in every}.values())
-
-
-def _warnings(checks: Sequence[Check]) -> tuple[Caveat, ...]:
-    """What the preflight warned of, which limits all that follows."""
-    return tuple(Caveat(code="preflight-warning", text=each.text) for each in checks if each.status == "warning")
-
-
-def _released(release: Any, private: Data) -> Released:
-    shown = {field.name: getattr(release, field.name) for field in fields(release)}
-    params = shown.get("final") or shown.get("at") or {}
-    return Released(
-        kind=type(release).__name__,
-        model=described(release.model),
-        parameters=sum(p.numel() for p in params.values()),
-        shape=private.shape,
-        num_classes=private.num_classes,
-        shows={name: described(value) for name, value in shown.items() if value is not None},
-        withholds=release.withholds,
-    )
 
 
 def _digests(release: Any, private: Data, others: Data) -> Digests:

@@ -1,19 +1,15 @@
 """The audit of one's own release: `audit model`, `audit update`, `audit data`, `audit init`, or an audit.toml."""
 
-import json
 import shlex
-import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
-from shutil import rmtree
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
+from remanence.cli.auditing import parsed, run_audit, wanted_files
 from remanence.cli.experiments import run_experiments
-from remanence.cli.interruption import exit_code
 from remanence.cli.options import (
     Backend,
     Device,
@@ -30,12 +26,7 @@ from remanence.cli.options import (
     one_of,
     print_path,
 )
-from remanence.errors import MAX_MESSAGE, BadInput, printable
-
-if TYPE_CHECKING:
-    from remanence.auditing.request import Request, Wanted
-
-GATE_FAILED = 3
+from remanence.errors import printable
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -161,10 +152,10 @@ def model(
         defenses=defenses,
         seed=seed,
         device=device,
-        **_parsed(normalize, attack, budget),
+        **parsed(normalize, attack, budget),
     )
-    wanted = _wanted(out, f"audit-{weights.stem}", fail_if, compare, junit, sarif, summary, redact=redact)
-    _audited(request, wanted, force=force, as_json=as_json)
+    wanted = wanted_files(out, f"audit-{weights.stem}", fail_if, compare, junit, sarif, summary, redact=redact)
+    run_audit(request, wanted, force=force, as_json=as_json)
 
 
 @app.command(
@@ -172,14 +163,25 @@ def model(
         "remanence audit update client:make_net --before r7.pt --after c3.pt --data batch.npz --held-out others.npz",
         "remanence audit update client:make_net --before r7.pt --after c3.pt --data batch.npz --held-out others.npz"
         " --local 'sgd lr=0.1 epochs=1 batch=full' --sweep 'clients=1,2,5,10 noise=0,0.1,1'",
+        "remanence audit update client:make_gpt --before r7.pt --gradient g.pt --data tokens.npz --held-out others.npz",
     )
 )
 def update(
     network: Model,
     before: Annotated[Path, typer.Option("--before", metavar="FILE", help="The weights that the server sent.")],
-    after: Annotated[Path, typer.Option("--after", metavar="FILE", help="The weights that the client sent back.")],
     data: Records,
     held_out: HeldOut,
+    after: Annotated[
+        Path | None, typer.Option("--after", metavar="FILE", help="The weights that the client sent back.")
+    ] = None,
+    gradient: Annotated[
+        Path | None,
+        typer.Option("--gradient", metavar="FILE", help="Of a transformer: the gradient that it sent, not weights."),
+    ] = None,
+    vocabulary: Annotated[
+        Path | None,
+        typer.Option("--vocabulary", metavar="FILE", help="Of a transformer: the words of its tokens, JSON or lines."),
+    ] = None,
     local: Annotated[
         str | None,
         typer.Option("--local", metavar="RECIPE", help='How the client trained: "adam lr=1e-3 epochs=5 batch=16".'),
@@ -215,7 +217,9 @@ def update(
         kind="update",
         model=network,
         before=str(before),
-        after=str(after),
+        after=str(after) if after else None,
+        gradient=str(gradient) if gradient else None,
+        vocabulary=str(vocabulary) if vocabulary else None,
         data=data,
         held_out=held_out,
         local=local,
@@ -224,10 +228,12 @@ def update(
         sweep=sweep,
         seed=seed,
         device=device,
-        **_parsed(normalize, attack, budget),
+        **parsed(normalize, attack, budget),
     )
-    wanted = _wanted(out, f"audit-{after.stem}", fail_if, compare, junit, sarif, summary, redact=redact)
-    _audited(request, wanted, force=force, as_json=as_json)
+    wanted = wanted_files(
+        out, f"audit-{(gradient or after or before).stem}", fail_if, compare, junit, sarif, summary, redact=redact
+    )
+    run_audit(request, wanted, force=force, as_json=as_json)
 
 
 @app.command("file", hidden=True, epilog=examples("remanence audit file audit.toml"))
@@ -239,11 +245,11 @@ def from_file(
     """Audit what AUDIT.TOML describes, a file as `remanence audit init` writes it."""
     from dataclasses import replace
 
-    from remanence.auditing.request import read_toml
+    from remanence.auditing.request_file import read_toml
 
     request, wanted = read_toml(path)
     wanted = wanted if wanted.out else replace(wanted, out=str(Path("runs") / f"audit-{path.stem}"))
-    _audited(request, wanted, force=force, as_json=as_json)
+    run_audit(request, wanted, force=force, as_json=as_json)
 
 
 @app.command(epilog=examples("remanence audit init", "remanence audit init mine.toml"))
@@ -252,7 +258,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
 ) -> None:
     """Write a commented audit.toml to fill in; FILE is another name for it."""
-    from remanence.auditing.request import write_template
+    from remanence.auditing.request_file import write_template
 
     write_template(path, force=force)
     print_path(path)
@@ -312,88 +318,3 @@ def data(
         store=store,
     )
     run_experiments([(chosen, job)], as_json=as_json)
-
-
-def _parsed(normalize: str | None, attack: list[str] | None, budget: str) -> dict[str, Any]:
-    """The fields of a request that the command line gives as text."""
-    from remanence.auditing.request import numbers, seconds
-
-    return {
-        "normalize": numbers(normalize, argument="--normalize") if normalize else None,
-        "attacks": tuple(attack) if attack else None,
-        "budget": seconds(budget, argument="--budget"),
-    }
-
-
-def _wanted(
-    out: Path | None,
-    name: str,
-    fail_if: list[str] | None,
-    compare: Path | None,
-    junit: Path | None,
-    sarif: Path | None,
-    summary: Path | None,
-    *,
-    redact: bool,
-) -> "Wanted":
-    from remanence.auditing.request import Wanted
-
-    def text(path: Path | None) -> str | None:
-        return None if path is None else str(path)
-
-    return Wanted(
-        out=str(out or Path("runs") / name),
-        fail_if=tuple(fail_if or ()),
-        compare=text(compare),
-        junit=text(junit),
-        sarif=text(sarif),
-        summary=text(summary),
-        redact=redact,
-    )
-
-
-def _audited(request: "Request", wanted: "Wanted", *, force: bool, as_json: bool) -> None:
-    """Carry the request out, write what is wanted, print the answer; exit code 3 where a gate is not passed."""
-    from remanence.auditing.answer.formats import write_formats
-    from remanence.auditing.answer.gate import compare, failures, parse_condition
-    from remanence.auditing.answer.report import Report
-    from remanence.auditing.answer.saved import load_answer, redacted
-    from remanence.auditing.attempts.resuming import searches_of
-    from remanence.auditing.request import run_request
-    from remanence.disk import check_writable, one_process
-    from remanence.progress import say
-
-    assert wanted.out is not None
-    folder = Path(wanted.out)
-    for condition in wanted.fail_if:
-        parse_condition(condition)
-    earlier = Report(answer=load_answer(wanted.compare)) if wanted.compare else None
-    for option in ("junit", "sarif", "summary"):
-        if (file := getattr(wanted, option)) and not Path(file).exists():
-            check_writable(Path(file).parent, option=f"--{option}")
-    searches = searches_of(folder)
-    try:
-        with one_process(folder), redirect_stdout(sys.stderr):
-            if (folder / "report.json").exists() and not force:
-                rmtree(searches, ignore_errors=True)  # of that audit, if it was killed at its very end
-                message = f"`{folder}` holds another audit: choose another folder with `--out`, or give `--force`"
-                raise BadInput(message, code="conflict", argument="--out")
-            report = run_request(request, command=command_line(), store=searches)
-            report = redacted(report) if wanted.redact else report
-            if not folder.exists():
-                say(f"note: `{folder}` vanished and is made again")
-            report.save(folder)
-            rmtree(searches, ignore_errors=True)
-    except KeyboardInterrupt:
-        print("interrupted: the same command goes on where it stopped", file=sys.stderr)
-        raise SystemExit(exit_code()) from None
-    failed = failures(report, wanted.fail_if)
-    worse = compare(earlier, report) if earlier else []
-    write_formats(report.answer, wanted, failed, worse)
-    print(json.dumps(report.to_json(), indent=1) if as_json else report)
-    if not as_json:
-        print_path(folder / "report.html")
-    for reason in (*failed, *worse):
-        print(f"not passed: {printable(reason, MAX_MESSAGE)}", file=sys.stderr)
-    if failed or worse:
-        raise SystemExit(GATE_FAILED)

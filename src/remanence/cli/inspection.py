@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from remanence.cli.audit import GATE_FAILED, Model
+from remanence.cli.audit import Model
+from remanence.cli.auditing import GATE_FAILED
 from remanence.cli.options import Json
 from remanence.errors import BadInput, printable
 

@@ -12,10 +12,22 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from remanence.cli.experiments import sentence
-from remanence.cli.options import Json, Seed, command_line, one_of, papers, print_path, recipes
+from remanence.cli.options import (
+    Backend,
+    Json,
+    RayAddress,
+    Seed,
+    backend_from,
+    command_line,
+    one_of,
+    papers,
+    print_path,
+    recipes,
+)
 from remanence.errors import BadInput, unknown_name
 
 if TYPE_CHECKING:
+    from remanence.execution import Local, Ray
     from remanence.reproduction import Archive, Decided, Paper, Plan, Status
 
 _STATUSES = ("beaten", "reproduced", "smaller", "contradicted", "not-run")
@@ -51,6 +63,8 @@ def reproduce(
     device: Annotated[
         str, typer.Option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N, of what is run.")
     ] = "cuda",
+    backend: Backend = "local",
+    ray_address: RayAddress = None,
 ) -> None:
     """Show every claim of the papers, our numbers and the status.
 
@@ -61,6 +75,7 @@ def reproduce(
     from remanence.reproduction import GAPS, decide, plan_runs, read_archive, total_minutes
 
     chosen, statuses = _papers(paper), [_status(each) for each in only or ()]
+    workers = backend_from(backend, ray_address)
     archive = read_archive(results, recipes())
     decided = decide(chosen, archive)
     if show_plan or minutes is not None:
@@ -69,7 +84,7 @@ def reproduce(
         out = sys.stderr if as_json else sys.stdout
         print(_plan_words(planned), file=out)
         if not show_plan:
-            _run(planned, budget, results=results, runs=runs, device=device, out=out)
+            _run(planned, budget, results=results, runs=runs, device=device, backend=workers, out=out)
             archive = read_archive(results, recipes())
             decided = decide(chosen, archive)
             print(_counts(decided), file=out)
@@ -154,13 +169,22 @@ def _first(labels: Sequence[str]) -> str:
     return "; ".join(labels[:3]) + (f"; and {len(labels) - 3} more" if len(labels) > 3 else "")
 
 
-def _run(planned: "Plan", minutes: float, *, results: Path, runs: Path, device: str, out: TextIO) -> None:
+def _run(
+    planned: "Plan", minutes: float, *, results: Path, runs: Path, device: str, backend: "Local | Ray", out: TextIO
+) -> None:
     """Run the plan; each result is in `results` before the next one starts."""
     from remanence.report import write_page
     from remanence.reproduction import run_plan
 
     made = run_plan(
-        planned, recipes(), minutes=minutes, results=results, runs=runs, device=device, command=command_line()
+        planned,
+        recipes(),
+        minutes=minutes,
+        results=results,
+        runs=runs,
+        device=device,
+        command=command_line(),
+        backend=backend,
     )
     done = 0
     try:

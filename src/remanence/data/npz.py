@@ -240,6 +240,20 @@ def opened_npz(path: Path) -> Iterator[Npz]:
             yield Npz(path=path, size=size, archive=archive)
 
 
+def read_npy(path: Path) -> Array:
+    """The single array of a .npy file, as large as its header says; nothing is unpickled."""
+    with parsing(path, "a .npy file"), open_regular(path) as file:
+        start = file.read(_MAX_HEADER + 12)
+        if not start.startswith(npy.MAGIC_PREFIX):
+            raise ValueError("it is no array")
+        shape, dtype, length = _header(start)
+        if dtype.hasobject or length + prod(shape) * dtype.itemsize != os.fstat(file.fileno()).st_size:
+            raise ValueError("it holds Python objects, or is not as long as its header says")
+        file.seek(0)
+        array: Array = npy.read_array(file, allow_pickle=False)
+    return array
+
+
 def _directory_size(file: BinaryIO, size: int) -> int:
     """The bytes of a zip file's list of members, which are parsed on opening, as its end says, in the old or the new
     form; of several ends the largest."""

@@ -51,6 +51,10 @@ class Tokens:
         """The sequences at `index` with their labels."""
         return replace(self, ids=self.ids[index], y=self.y[index])
 
+    def to(self, device: torch.device | str) -> "Tokens":
+        """The same sequences on `device`."""
+        return replace(self, ids=self.ids.to(device), y=self.y.to(device))
+
     def texts(self) -> list[str]:
         """The sequences as words with blanks between them, without padding."""
         return decode(self.ids, self.vocabulary)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ from remanence.seeds import derive_seed
 from remanence.shadow import ShadowBank, Store, build_bank
 from remanence.training.guarantee import guarantee_of
 from remanence.types import Data, Reconstruction, concat
+
+A = TypeVar("A")  # an attack
 
 
 @final
@@ -120,15 +122,20 @@ def _reconstruct_each(
     store: Store | None,
     seed: int,
 ) -> list[Reconstruction]:
-    ready = attack
-    if store is not None and isinstance(attack, SimuDy | Linearised):
-        ready = with_search(attack, checkpoints=store.folder)
+    ready = resumable(attack, store)
     if isinstance(attack, ShadowAttack):
         assert bank is not None
         ready = attack.fit(bank, seed=seed)
     assert isinstance(ready, Attack)
     attacked = track(enumerate(releases), total=len(releases), label="releases")
     return [ready.run(release, seed=seed + i) for i, release in attacked]
+
+
+def resumable(attack: A, store: Store | None) -> A:
+    """The attack, with its search resumed from `store` where it can be."""
+    if store is not None and isinstance(attack, SimuDy | Linearised):
+        return with_search(attack, checkpoints=store.folder)
+    return attack
 
 
 def _numbered(counts: Sequence[int]) -> Tensor:

@@ -26,6 +26,8 @@ class TokenScores:
     right_tokens: int
     returned_tokens: int
     guessed_tokens: int  # right, of as many guesses as tokens were returned
+    only_returned: int  # right, and not guessed
+    only_guessed: int  # guessed right, and not returned
     sequences: int  # distinct, in the batch
     right_sequences: int  # with every token at its position
     returned_sequences: int
@@ -61,6 +63,8 @@ def score_tokens(found: TokenReconstruction, truth: Tokens, *, public: Tokens, h
         right_tokens=len(true & returned),
         returned_tokens=len(returned),
         guessed_tokens=len(true & guesses),
+        only_returned=len(true & returned - guesses),
+        only_guessed=len(true & guesses - returned),
         sequences=len(rows),
         right_sequences=len(rows & candidates),
         returned_sequences=len(candidates),

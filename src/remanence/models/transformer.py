@@ -4,7 +4,7 @@ Both normalise before each part of a block. The decoder predicts the next token,
 the encoder classifies a sequence by its first position. Like every model here they hold no values (decision 0003).
 """
 
-from typing import final
+from typing import Literal, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from remanence.types import Params
 
 PADDING = 0  # token id: at the end of a sequence, without a loss, and not attended to
 END = 1  # token id: what a decoder has to predict after the last token of a sequence
+Approximation: TypeAlias = Literal["none", "tanh"]  # of GELU
 _STD = 0.02  # of initial weights
 
 
@@ -23,9 +24,9 @@ _STD = 0.02  # of initial weights
 class Block(nn.Module):
     """Attention and a two-layer MLP, each after a LayerNorm and added to the residual stream (n, length, width)."""
 
-    def __init__(self, width: int, *, heads: int, rank: int | None) -> None:
+    def __init__(self, width: int, *, heads: int, rank: int | None, gelu: Approximation = "none") -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.gelu = heads, gelu
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         for name in ("query", "key", "value"):
             linear = nn.Linear(width, width) if rank is None else LoRALinear(width, width, rank=rank)
@@ -55,13 +56,16 @@ class Block(nn.Module):
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """The residual stream after the block."""
         x = x + self.output(attended)
-        after: Tensor = x + self.down(F.gelu(self.up(self.norm2(x))))
+        after: Tensor = x + self.down(F.gelu(self.up(self.norm2(x)), approximate=self.gelu))
         return after
 
 
 @final
 class Transformer(nn.Module):
-    """Logits for token ids (n, length): (n, length, vocabulary) of a decoder, (n, classes) of an encoder."""
+    """Logits for token ids (n, length): (n, length, vocabulary) of a decoder, (n, classes) of an encoder.
+
+    A decoder with a vocabulary that was made elsewhere (`special` is False) predicts neither PADDING nor an END.
+    """
 
     def __init__(
         self,
@@ -73,10 +77,13 @@ class Transformer(nn.Module):
         heads: int,
         classes: int | None,
         rank: int | None,
+        gelu: Approximation = "none",
+        special: bool = True,
     ) -> None:
         super().__init__()
+        self.special = special
         self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(Block(width, heads=heads, rank=rank) for _ in range(blocks))
+        self.blocks = nn.ModuleList(Block(width, heads=heads, rank=rank, gelu=gelu) for _ in range(blocks))
         self.norm = nn.LayerNorm(width)
         self.head = None if classes is None else nn.Linear(width, classes)
 
@@ -94,7 +101,11 @@ class Transformer(nn.Module):
         for block in self.blocks:
             x = block(x, mask)
         x = self.norm(x)
-        return F.linear(x, self.tokens.weight) if self.head is None else self.head(x[:, 0])
+        if self.head is not None:
+            classes: Tensor = self.head(x[:, 0])
+            return classes
+        logits = F.linear(x, self.tokens.weight)
+        return logits if self.special else logits.index_fill(-1, torch.tensor(PADDING, device=x.device), -torch.inf)
 
     def embed(self, ids: Tensor) -> Tensor:
         """The residual stream (n, length, width) that enters the first block."""
@@ -109,13 +120,14 @@ class Transformer(nn.Module):
         return (ids != PADDING)[:, None, :].expand(-1, length, -1)
 
     def loss(self, ids: Tensor, y: Tensor) -> Tensor:
-        """The mean cross-entropy: of a decoder over the next tokens, the last of which is END; of an encoder over the
-        labels `y` (n,)."""
+        """The mean cross-entropy: of a decoder over the next tokens, the last of which is END if it has one; of an
+        encoder over the labels `y` (n,)."""
         logits = self.logits(ids)
         if not self.causal:
             return F.cross_entropy(logits, y)
         following = F.pad(ids[:, 1:], (0, 1), value=PADDING)
-        following = torch.where((following == PADDING) & (ids != PADDING), END, following)
+        if self.special:
+            following = torch.where((following == PADDING) & (ids != PADDING), END, following)
         return F.cross_entropy(logits.flatten(0, 1), following.flatten(), ignore_index=PADDING)
 
 

@@ -35,7 +35,7 @@ from remanence.releases.reveal import (
     local_update,
     weights_only,
 )
-from remanence.releases.text import KnowsTokenGradient, TextCase, TransformerUpdate, transformer_update
+from remanence.releases.text import KnowsTokenGradient, TextCase, TransformerUpdate, token_gradient, transformer_update
 from remanence.releases.victim import Victim, check_fit, fit_of, train_victim, train_victims
 
 __all__ = [
@@ -76,6 +76,7 @@ __all__ = [
     "require",
     "split_gradient",
     "split_release",
+    "token_gradient",
     "train_victim",
     "train_victims",
     "transformer_update",

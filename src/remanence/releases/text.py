@@ -35,6 +35,8 @@ class KnowsTokenGradient(Protocol):
 
     @property
     def defenses(self) -> tuple[Defense, ...]: ...
+    @property
+    def rounding(self) -> float: ...
 
 
 @final
@@ -50,9 +52,10 @@ class TransformerUpdate:
     batch_size: int
     length: int
     defenses: tuple[Defense, ...] = ()
+    rounding: float = 0.0  # std of errors by the weights' rounding, over the rms entry, where it is a difference of two
 
     def __post_init__(self) -> None:
-        check_min(self, batch_size=1, length=1)
+        check_min(self, batch_size=1, length=1, rounding=0)
 
 
 @final
@@ -68,16 +71,7 @@ def transformer_update(
     model: Transformer, at: Params, batch: Tokens, *, seed: int, defenses: tuple[Defense, ...] = ()
 ) -> TextCase:
     """Release the gradient of the model's loss on `batch` at the weights `at`; withhold the batch."""
-    if not len(batch):
-        raise BadInput("`batch` must hold one sequence or more, got none", code="empty", argument="batch")
-    trained = adapter_names(model) or [name for name, _ in model.named_parameters()]
-    frozen = {name: value for name, value in at.items() if name not in trained}
-
-    def loss(params: Params) -> Tensor:
-        value: Tensor = functional_call(model, frozen | params, (batch.ids, batch.y))
-        return value
-
-    computed: Params = grad(loss)({name: at[name] for name in trained})
+    computed = token_gradient(model, at, batch)
     digest = blake2b(batch.ids.cpu().numpy().tobytes(), digest_size=8).hexdigest()
     release = TransformerUpdate(
         model=model,
@@ -88,3 +82,18 @@ def transformer_update(
         defenses=defenses,
     )
     return TextCase(release=release, truth=batch)
+
+
+def token_gradient(model: Transformer, at: Params, batch: Tokens) -> Params:
+    """The gradient of the model's loss on `batch` at the weights `at`; of adapters alone if it has them."""
+    if not len(batch):
+        raise BadInput("`batch` must hold one sequence or more, got none", code="empty", argument="batch")
+    trained = adapter_names(model) or [name for name, _ in model.named_parameters()]
+    frozen = {name: value for name, value in at.items() if name not in trained}
+
+    def loss(params: Params) -> Tensor:
+        value: Tensor = functional_call(model, frozen | params, (batch.ids, batch.y))
+        return value
+
+    computed: Params = grad(loss)({name: at[name] for name in trained})
+    return computed

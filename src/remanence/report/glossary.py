@@ -7,6 +7,7 @@ from remanence.experiments.results import AttackSummary, Result
 RELEASES = {
     "Gradient": "the gradient of a batch of records, as a client of federated learning sends it to the server",
     "LocalUpdate": "the change of a model after a client trained it on a batch of records, as it is sent to the server",
+    "TransformerUpdate": "the gradient of a batch of sentences, as a client that trains a transformer sends it",
     "WeightsOnly": "a trained model",
     "FineTuned": "a fine-tuned model, the model that it started from and how it was trained",
     "FineTunedUnknownRecipe": "a fine-tuned model and the model that it started from",

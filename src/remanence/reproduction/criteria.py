@@ -4,10 +4,11 @@ What is not met is missed only where its interval excludes the claim too; else i
 where the interval of the difference agrees.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
-from math import hypot
+from math import hypot, sqrt
+from statistics import fmean, stdev
 from typing import Literal, Protocol, TypeAlias, final
 
 from remanence.errors import BadInput
@@ -34,12 +35,22 @@ class Quantity:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A measured number with its 95 % interval and the level that chance reaches."""
+    """A measured number with its 95 % interval and the level that chance reaches; `by_seed` has the number of each
+    seed, where it is their mean."""
 
     value: float
     low: float | None = None
     high: float | None = None
     chance: float | None = None
+    by_seed: Mapping[int, float] = field(default_factory=dict)
+
+    @classmethod
+    def mean(cls, values: Sequence[float], *, chance: float | None = None) -> "Estimate":
+        """The mean of several values, with Student's 95 % interval over them."""
+        from scipy.stats import t
+
+        mean, reach = fmean(values), float(t.ppf(0.975, len(values) - 1)) * stdev(values) / sqrt(len(values))
+        return cls(value=mean, low=mean - reach, high=mean + reach, chance=chance)
 
 
 class Criterion(Protocol):
@@ -70,7 +81,8 @@ class Criterion(Protocol):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Printed:
-    """Ours is no worse than a printed number by more than the claim's tolerance, and beats it by more than a tenth."""
+    """Ours is no worse than a printed number by more than the claim's tolerance; and it beats it by more than a tenth,
+    and with all of its interval."""
 
     quantity: Quantity
     claim: Claim
@@ -97,8 +109,11 @@ class Printed:
         if not self.claim.holds(value):
             bounds = (found[0].low, found[0].high)
             return "open" if any(self.claim.holds(each) for each in bounds if each is not None) else "missed"
-        gain = value - printed if up else printed - value
-        return "beaten" if up is not None and gain > BETTER * abs(printed) else "met"
+        worst = found[0].low if up else found[0].high
+        if up is None or worst is None:
+            return "met"
+        gain, surely = (value - printed, worst > printed) if up else (printed - value, worst < printed)
+        return "beaten" if surely and gain > BETTER * abs(printed) else "met"
 
     def ours(self, found: Sequence[Estimate]) -> Estimate:
         return found[0]
@@ -130,16 +145,19 @@ class LowerBound:
 @final
 @dataclass(frozen=True, kw_only=True)
 class UpperBound:
-    """Every quantity is at most `bound`, but for a hundredth of it; `printed` where the paper prints it."""
+    """Every quantity is at most `bound`, but for a hundredth of it; `printed` where the paper prints it.
+
+    With `surely` all of its interval is, as there must be where the bound is what chance reaches."""
 
     quantities: tuple[Quantity, ...]
     bound: float
     printed: float | None = None
     less_effort_suffices: bool = False
+    surely: bool = False
 
     def verdict(self, found: Sequence[Estimate]) -> Verdict:
         bound = self.bound + NEAR * abs(self.bound)
-        wrong = [each for each in found if each.value > bound]
+        wrong = [each for each in found if (_upper(each) if self.surely else each.value) > bound]
         return "met" if not wrong else "open" if all(_lower(each) <= bound for each in wrong) else "missed"
 
     def ours(self, found: Sequence[Estimate]) -> Estimate:
@@ -215,7 +233,7 @@ def _neighbours(found: Sequence[Estimate]) -> list[tuple[Estimate, Estimate]]:
 
 def _ordered(pairs: Sequence[tuple[Estimate, Estimate]], factor: float = 1.0) -> Verdict:
     """Whether the first of each pair exceeds `factor` times the second by more than chance: the 95 % interval of their
-    difference, from their own (Zou and Donner 2008), lies above zero. One below zero misses, any other leaves it open.
+    difference lies above zero. One below zero misses, any other leaves it open.
     Two numbers of which neither has an interval, such as the counts of one victim each, decide nothing."""
     if any(all(each.low is None and each.high is None for each in pair) for pair in pairs):
         return "open"
@@ -226,6 +244,9 @@ def _ordered(pairs: Sequence[tuple[Estimate, Estimate]], factor: float = 1.0) ->
 
 
 def _difference(one: Estimate, other: Estimate, factor: float) -> Estimate:
+    """The difference seed by seed, where both have the same ones; else from their intervals (Zou and Donner 2008)."""
+    if one.by_seed.keys() == other.by_seed.keys() and len(one.by_seed) > 1:
+        return Estimate.mean([value - factor * other.by_seed[seed] for seed, value in one.by_seed.items()])
     value = one.value - factor * other.value
     below = hypot(one.value - _lower(one), factor * (_upper(other) - other.value))
     above = hypot(_upper(one) - one.value, factor * (other.value - _lower(other)))

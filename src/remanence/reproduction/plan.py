@@ -1,6 +1,7 @@
 """Which runs close gaps in the table within so many minutes, and the runs themselves, which go on after a cut."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -8,10 +9,12 @@ from time import perf_counter
 from typing import TypeAlias, final
 
 from remanence.disk import one_process, replace_file
-from remanence.experiments import Recipe
+from remanence.execution import Backend, Ray
+from remanence.experiments import Experiment, Recipe
+from remanence.experiments.distributed import run_jobs
 from remanence.experiments.folder import Run
 from remanence.experiments.results import Result, dump_results
-from remanence.experiments.run import Job, run_job
+from remanence.experiments.run import Job
 from remanence.reproduction.pooling import FULL, Archive, read_file
 from remanence.reproduction.table import Decided, Status, minutes_of
 
@@ -206,31 +209,36 @@ def run_plan(
     runs: Path,
     device: str,
     command: str,
+    backend: Backend | None = None,
 ) -> Iterator[tuple[Path, Run, Result]]:
     """The folder, the run so far and each result, as soon as it is committed to `results`.
 
-    Work that no longer fits into what remains of the minutes is left. A run that was cut goes on with the experiments
-    it had not finished, from the shadow models and searches in `runs/store`.
+    Work that no longer fits into what remains of the minutes is left; on Ray all experiments are distributed at once. A
+    run that was cut goes on with the experiments it had not finished, from the shadow models and searches in
+    `runs/store`.
     """
     start = perf_counter()
-    for work in planned.chosen:
-        if (perf_counter() - start) / 60 + work.minutes > minutes + SLACK:
+    for works in [planned.chosen] if isinstance(backend, Ray) else [(work,) for work in planned.chosen]:
+        if (perf_counter() - start) / 60 + sum(work.minutes for work in works) > minutes + SLACK:
             continue
-        folder = _new_folder(runs, f"{work.recipe}-seed-{work.seed}")
-        job = Job(
-            recipe=work.recipe,
-            scale=FULL,
-            seed=work.seed,
-            device=device,
-            folder=folder,
-            command=command,
-            store=runs / "store",
-        )
-        experiments = [each for each in recipes[work.recipe](FULL) if each.label in work.experiments]
-        with one_process(folder):
-            for run, result in run_job(experiments, job):
+        jobs = list[tuple[Sequence[Experiment], Job]]()
+        with ExitStack() as held:
+            for work in works:
+                job = Job(
+                    recipe=work.recipe,
+                    scale=FULL,
+                    seed=work.seed,
+                    device=device,
+                    folder=_new_folder(runs, f"{work.recipe}-seed-{work.seed}"),
+                    command=command,
+                    backend=backend,
+                    store=runs / "store",
+                )
+                held.enter_context(one_process(job.folder))
+                jobs.append(([each for each in recipes[work.recipe](FULL) if each.label in work.experiments], job))
+            for job, run, result in run_jobs(jobs):
                 write_result(results, result)
-                yield folder, run, result
+                yield job.folder, run, result
 
 
 def write_result(folder: Path, result: Result) -> Path:

@@ -1,11 +1,10 @@
 """The committed results, and one estimate of each quantity from all their seeds."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from math import sqrt
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import final
 
 from remanence.disk import read_text
@@ -85,7 +84,7 @@ class Archive:
             ]
             if found:
                 results, values = zip(*found, strict=True)
-                return Pooled(estimate=mean_of(values), results=results)
+                return Pooled(estimate=mean_of(results, values), results=results)
         return None
 
     def budget(self, result: Result) -> Budget | None:
@@ -151,17 +150,15 @@ def _estimates(result: Result) -> Iterator[tuple[str, Estimate]]:
             )
     for measure in result.measures:
         if measure.value is not None:
-            bounds = {"low": measure.low, "high": measure.high, "chance": measure.chance}
-            yield measure.name, Estimate(value=measure.value, **bounds)
+            bounded = Estimate(value=measure.value, low=measure.low, high=measure.high)
+            yield measure.name, replace(bounded, chance=measure.chance)
 
 
-def mean_of(found: Sequence[Estimate]) -> Estimate:
-    """One estimate as it is; the mean of several, with Student's 95 % interval over them."""
+def mean_of(results: Sequence[Result], found: Sequence[Estimate]) -> Estimate:
+    """One estimate as it is; the mean of several, and where each is of another seed, their values by seed."""
     if len(found) == 1:
         return found[0]
-    from scipy.stats import t
-
-    values = [each.value for each in found]
     chances = [each.chance for each in found if each.chance is not None]
-    mean, reach = fmean(values), float(t.ppf(0.975, len(values) - 1)) * stdev(values) / sqrt(len(values))
-    return Estimate(value=mean, low=mean - reach, high=mean + reach, chance=fmean(chances) if chances else None)
+    mean = Estimate.mean([each.value for each in found], chance=fmean(chances) if chances else None)
+    by_seed = {result.seed: each.value for result, each in zip(results, found, strict=True)}
+    return replace(mean, by_seed=by_seed) if len(by_seed) == len(found) else mean

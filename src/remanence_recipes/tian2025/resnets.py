@@ -32,6 +32,7 @@ from remanence.experiments import (
     Victims,
 )
 from remanence.experiments.evaluations import Accuracy
+from remanence.experiments.finding import resumable
 from remanence.metrics.statistics import bootstrap_mean
 from remanence.models import Standardise, initial_params, resnet, vgg
 from remanence.progress import track
@@ -253,9 +254,9 @@ def unknown_size(scale: Scale) -> Sequence[Experiment]:
 
 def _needed(images: Images, trial: Trial) -> Outcome:
     """Evaluation: attack with too many candidates, and select by their contributions to the simulated training."""
-    case, seed = trial.victims.cases[0], trial.seed
-    assert isinstance(trial.attack, SimuDy)
-    truth, found = case.truth.x, trial.attack.run(case.release, seed=seed)
+    case, seed, attack = trial.victims.cases[0], trial.seed, resumable(trial.attack, trial.store)
+    assert isinstance(attack, SimuDy)
+    truth, found = case.truth.x, attack.run(case.release, seed=seed)
     assert found.y is not None
     norms = contributions(case.release, found)
     selected = found.x[norms.argsort(descending=True)[: len(truth)]]

@@ -10,6 +10,7 @@ from remanence.attacks import SimuDy, find_training, with_search
 from remanence.errors import Diverged
 from remanence.experiments import Budget, Experiment, Figure, Measure, Outcome, Scale, Series, Trial
 from remanence.experiments.checks import tuned_on_truth
+from remanence.experiments.finding import resumable
 from remanence.metrics import Interval
 from remanence.metrics.statistics import bootstrap_mean
 from remanence.releases import FineTuned
@@ -55,7 +56,7 @@ def resnet_learning_rate(scale: Scale) -> Sequence[Experiment]:
 
 def _by_rate(images: Images, trial: Trial) -> Outcome:
     """Evaluation: one search for each learning rate; one that diverges has found nothing."""
-    case, attack = trial.victims.cases[0], trial.attack
+    case, attack = trial.victims.cases[0], resumable(trial.attack, trial.store)
     assert isinstance(attack, SimuDy)
     assert isinstance(case.release, FineTuned)
     usual = case.release.training
@@ -105,7 +106,7 @@ def unknown_batch_size(scale: Scale) -> Sequence[Experiment]:
 
 def _preset(images: Images, trial: Trial) -> Outcome:
     """Evaluation: the search with the training known, and with a preset batch size and the learning rate it needs."""
-    case, attack = trial.victims.cases[0], trial.attack
+    case, attack = trial.victims.cases[0], resumable(trial.attack, trial.store)
     assert isinstance(attack, SimuDy)
     assert isinstance(case.release, FineTuned)
     true = case.release.training

@@ -2,7 +2,7 @@
 
 Petrov, Dimitrov, Baader, Müller, Vechev, "DAGER: Exact Gradient Inversion for Large Language Models" (NeurIPS 2024).
 The tokens are found in the first block (`token_span.py`), the sequences of a decoder in the second (`token_trees.py`),
-those of an encoder in both (`token_sentences.py`).
+those of an encoder in both (`token_sentences.py`), and last tokens without a loss as targets (`token_completion.py`).
 """
 
 from copy import deepcopy
@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
+from remanence.attacks.gradients.token_completion import complete_sequences
 from remanence.attacks.gradients.token_sentences import arrange_sequences
 from remanence.attacks.gradients.token_span import Span, find_tokens, projection_gradient
 from remanence.attacks.gradients.token_trees import grow_sequences
 from remanence.errors import BadInput, check_above, check_min
-from remanence.models.transformer import Transformer
+from remanence.models.transformer import PADDING, Transformer
 from remanence.releases.protocols import require
 from remanence.releases.text import KnowsTokenGradient
 from remanence.types import TokenReconstruction
@@ -43,18 +46,22 @@ class DAGER:
         require(release, KnowsTokenGradient, by=type(self).__name__)
         model = _with_weights(release)
         first = Span.from_release(release, 0, rounding=_TOKEN_ROUNDING)
-        if not len(first.rows):
+        if not first.edge:
             raise BadInput(
-                "the gradients of the first attention are zero: adapters whose factor B is zero, as it is before the "
-                "first step, show nothing; take a later update",
+                "the gradients of the first attention are zero: it is frozen, or adapters have a factor B of zero, as "
+                "before the first step; take an update that trains it",
                 code="not-identifiable",
                 argument="release",
             )
         tokens, token_scores, objective = find_tokens(
-            model, first, exact=self.exact, max_tokens=release.batch_size * release.length
+            model,
+            first,
+            length=release.length,
+            exact=self.exact,
+            max_tokens=release.batch_size * release.length,
         )
         ids, scores = torch.zeros(0, release.length, dtype=torch.int64), torch.zeros(0)
-        if len(model.blocks) > 1:
+        if len(model.blocks) > 1 and len(tokens):
             second = Span.from_release(release, 1, rounding=_PREFIX_ROUNDING)
             if model.causal:
                 ids, scores = grow_sequences(
@@ -62,7 +69,7 @@ class DAGER:
                     second,
                     tokens,
                     count=release.batch_size,
-                    length=release.length,
+                    length=max(1, release.length - (not model.special)),  # the last token has no loss
                     exact=self.exact,
                     max_atoms=self.max_atoms,
                 )
@@ -76,9 +83,23 @@ class DAGER:
                     length=release.length,
                     exact=self.exact,
                 )
+        if not model.special:
+            ids = _completed(release, model, ids)
+            new = ids.unique()
+            new = new[~torch.isin(new, tokens.to(new.device)) & (new != PADDING)].to(tokens.device)
+            tokens, token_scores = torch.cat([tokens, new]), torch.cat([token_scores, token_scores.new_ones(len(new))])
         return TokenReconstruction(
             ids=ids, scores=scores, tokens=tokens, token_scores=token_scores, objective=objective
         )
+
+
+def _completed(release: KnowsTokenGradient, model: Transformer, ids: Tensor) -> Tensor:
+    """The sequences (n, length) with their last tokens where the gradient shows these, padded to the release's
+    length."""
+    name = f"blocks.{len(model.blocks) - 1}.down.weight"
+    if name in release.gradient and len(ids):
+        ids = complete_sequences(model, release.gradient[name].detach(), ids.to(model.tokens.weight.device)).cpu()
+    return F.pad(ids, (0, release.length - ids.shape[1]), value=PADDING)
 
 
 def _with_weights(release: KnowsTokenGradient) -> Transformer:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import least_squares
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -34,6 +33,8 @@ def decode_inputs(
     `gradient` (classes, features + 1) is that of the weights and, in its last column, the bias, whose values were sent
     with a relative rounding error of `precision`.
     """
+    from scipy.optimize import least_squares
+
     n, classes = len(labels), len(bias)
     _, values, rows = torch.linalg.svd(gradient[:, :-1], full_matrices=False)
     if n > min(_MAX_RECORDS, classes - 2, len(values)):

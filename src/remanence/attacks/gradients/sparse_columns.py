@@ -11,9 +11,9 @@ V being the next layer's weight and e the error behind it, by iteratively reweig
 ICASSP 2008): gates that are wrong are outliers. Errors that are sums over local steps are not of this form, but still
 zero where the record is off at every step: there the sum is over neurons that are off alone.
 
-With errors D_F that were found, the rows of G are  D_F P + those of the
-other records: rows at which no other record is on give P, the records, by a regression that is robust in the same way;
-what it leaves of the others are quotients of fewer records, the next starting points.
+With errors D_F that were found, the rows of G are  D_F P + those of the other records: rows at which no other record is
+on give P, the records, by a regression that is robust in the same way; what it leaves of the others are quotients of
+fewer records, the next starting points.
 """
 
 from collections.abc import Callable
@@ -273,12 +273,12 @@ def _regression(rows: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
     free = torch.linalg.qr(found.T, mode="complete")[0][:, len(found) :]
     errors, target = rows @ found.T, rows @ free
     fitted = torch.linalg.pinv(errors) @ target
-    scale, added = target.norm(dim=1).mean().clamp_min(1e-300), 0.3
+    scale, added = target.norm(dim=1).mean().clamp_min(1e-300), _FIRST
     for _ in range(25 if free.shape[1] else 0):
         away = (target - errors @ fitted).norm(dim=1) / scale
         weights = (away.square() + added**2)[:, None] ** ((_POWER - 2) / 4)
         fitted = torch.linalg.pinv(weights * errors) @ (weights * target)
-        added = max(0.7 * added, _ZERO)
+        added = max(_SLOWLY * added, _ZERO)
     return torch.linalg.pinv(found).T + fitted @ free.T, (target - errors @ fitted) @ free.T
 
 

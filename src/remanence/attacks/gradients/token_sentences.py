@@ -37,7 +37,7 @@ def arrange_sequences(
         return torch.zeros(0, length, dtype=torch.int64), torch.zeros(0)
     like = model.tokens.weight
     order = _Order(model=model, mean=mean.to(like), basis=span.basis.to(like), exact=exact)
-    counts, coefficients = count_tokens(token_errors(model, values, tokens), count=count, length=length)
+    counts, coefficients = count_tokens(token_errors(model, values, tokens, length), count=count, length=length)
     found = dict[tuple[int, ...], float]()
     for i in track(range(counts.shape[1]), total=counts.shape[1], label="sequences"):
         likely = tokens[coefficients[:, i].topk(min(len(tokens), 2 * length)).indices]
@@ -48,10 +48,10 @@ def arrange_sequences(
     return torch.tensor(best).reshape(-1, length), torch.tensor([found[row] for row in best])
 
 
-def token_errors(model: Transformer, values: Tensor, tokens: Tensor) -> Tensor:
+def token_errors(model: Transformer, values: Tensor, tokens: Tensor, length: int) -> Tensor:
     """(k, m): the sum of the errors of each token's occurrences, each over the deviation that its LayerNorm divided by,
-    from the gradient (m, width) of the first block's values."""
-    atoms, common = first_block_atoms(model)
+    from the gradient (m, width) of the first block's values, in sequences of at most `length` tokens."""
+    atoms, common = first_block_atoms(model, length)
     inputs = torch.cat([atoms[tokens], common])
     errors: Tensor = (values.double() @ torch.linalg.pinv(inputs)).T[: len(tokens)]
     return errors

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from remanence.models.transformer import Transformer
-from remanence.releases.defenses import GaussianNoise
+from remanence.releases.defenses import GaussianNoise, Quantization
 from remanence.releases.text import KnowsTokenGradient
 
 _EXPLAINED = 1e-4  # of its squared norm: an atom of which less remains is a combination of selected ones
@@ -43,15 +43,14 @@ class Span:
     @classmethod
     def from_release(cls, release: KnowsTokenGradient, block: int, *, rounding: float) -> "Span":
         """The span of block number `block`; singular values below `rounding` units in the last place of the largest are
-        taken for zero, and those that the client's Gaussian noise explains."""
+        taken for zero, and those that noise explains: Gaussian noise, coarse entries, or rounded weights."""
         gradients = [projection_gradient(release, block, each) for each in ("query", "key", "value")]
         used = [g.double() / g.double().norm() for g in gradients if bool(g.any())]
         if not used:
             return cls(rows=gradients[0][:0].double(), edge=0.0)
         _, values, directions = torch.linalg.svd(torch.cat(used), full_matrices=False)
         eps = torch.finfo(gradients[0].dtype).eps
-        squared = sum(each.relative_std**2 for each in release.defenses if isinstance(each, GaussianNoise))
-        std = sqrt(squared / (1 + squared) / used[0].numel())  # of an entry, where a gradient has norm one
+        std = max(_noise(release, g) for g in used)
         height, width = sum(map(len, used)), directions.shape[1]
         edge = max(rounding * eps * float(values[0]), 1.02 * std * (sqrt(height) + sqrt(width)))  # Marchenko-Pastur
         return cls(rows=(values[:, None] * directions)[values > edge], edge=edge)
@@ -74,6 +73,16 @@ class Span:
         """(rank, width): the directions with norm one."""
         basis: Tensor = self.rows / self.rows.norm(dim=1, keepdim=True)
         return basis
+
+
+def _noise(release: KnowsTokenGradient, gradient: Tensor) -> float:
+    """The standard deviation of the noise in the entries of a `gradient` of norm one; of quantisation the largest that
+    unbiased rounding to levels can have, half of their distance."""
+    gaussian = [each.relative_std**2 for each in release.defenses if isinstance(each, GaussianNoise)]
+    relative = sum(gaussian) + release.rounding**2
+    bits = [each.bits for each in release.defenses if isinstance(each, Quantization)]
+    levels = [float(gradient.abs().max()) / (2**each - 1) for each in bits]
+    return sqrt(relative / (1 + relative) / gradient.numel() + sum(each**2 for each in levels))
 
 
 @final
@@ -139,10 +148,13 @@ class Pursuit:
         self.remaining[index] = 0
 
 
-def find_tokens(model: Transformer, span: Span, *, exact: float, max_tokens: int) -> tuple[Tensor, Tensor, float]:
+def find_tokens(
+    model: Transformer, span: Span, *, length: int, exact: float, max_tokens: int
+) -> tuple[Tensor, Tensor, float]:
     """The ids (k,) of the tokens that the first block's span is made of, in the order in which they are found, their
-    scores (k,), and the fraction of the span that they leave unexplained; `model` holds its weights."""
-    atoms, common = first_block_atoms(model)
+    scores (k,), and the fraction of the span that they leave unexplained; `model` holds its weights, and no sequence is
+    longer than `length`."""
+    atoms, common = first_block_atoms(model, length)
     pursuit = Pursuit.start(span, exact=exact, common=orthonormal(common), dtype=torch.float64)
     pursuit.add(atoms)
     total = float(pursuit.span.rows.norm())
@@ -159,12 +171,12 @@ def find_tokens(model: Transformer, span: Span, *, exact: float, max_tokens: int
     return torch.cat(found), torch.cat(levels), residual
 
 
-def first_block_atoms(model: Transformer) -> tuple[Tensor, Tensor]:
+def first_block_atoms(model: Transformer, length: int) -> tuple[Tensor, Tensor]:
     """What enters the first attention is made of: a vector for each token (vocabulary, width), and common ones, which
-    are those of the positions and the norm's bias (length + 1, width)."""
+    are those of the first `length` positions and the norm's bias (length + 1, width)."""
     norm = model.get_submodule("blocks.0.norm1")
     scale, bias = norm.get_parameter("weight").double(), norm.get_parameter("bias").double()
-    positions = _centred(model.positions.weight.double()) * scale
+    positions = _centred(model.positions.weight[:length].double()) * scale
     return _centred(model.tokens.weight.double()) * scale, torch.cat([positions, bias[None]])
 
 

@@ -85,9 +85,8 @@ class _Tables:
 
     model: Transformer
     tokens: Tensor  # (k,)
-    positions: dict[
-        int, tuple[Tensor, ...]
-    ]  # of those that were needed: the stream, queries, keys, values, all (k, width)
+    # of those that were needed: the residual stream, queries, keys, values, all (k, width)
+    positions: dict[int, tuple[Tensor, ...]]
 
     def at(self, position: int) -> tuple[Tensor, ...]:
         if position not in self.positions:

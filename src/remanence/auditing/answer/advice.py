@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from remanence.auditing.answer.report import AttackRow, Check, Severity
+from remanence.auditing.answer.threats import TEXT
 
-_FITTING = ("normalize", "outputs", "accuracy", "update")  # checks of what an attack searches with
-UPDATES = ("Gradient", "LocalUpdate")
+_FITTING = ("normalize", "outputs", "accuracy", "update", "rounding")  # checks of what an attack searches with
+UPDATES = ("Gradient", "LocalUpdate", TEXT)
 
 
 def advice(kind: str, step: Severity, attacks: Sequence[AttackRow], checks: Sequence[Check] = ()) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from remanence.auditing.answer.report import Answer
-from remanence.auditing.answer.threats import threats_asked, threats_not_asked
+from remanence.auditing.answer.threats import TEXT, threats_asked, threats_not_asked
 from remanence.auditing.answer.words import attack_words, count, evidence_words, interval_words, ranked
 from remanence.experiments.words import number
 
@@ -38,6 +38,7 @@ REFERENCES: Final[dict[str, Reference]] = {
     "FirstLayer": Reference(
         text="Phong et al. 2018; Geiping et al., NeurIPS 2020; Boenisch et al., EuroS&P 2023", year=2023
     ),
+    "DAGER": Reference(text="Petrov et al., NeurIPS 2024, with pursuit and an order of our own", year=2024),
     "SPEAR": Reference(text="Dimitrov et al., NeurIPS 2024", year=2024),
     "Stein": Reference(text="Wang, Lee, Lei, AISTATS 2023, with an exact span of our own", year=2023),
     "GradientMatching": Reference(text="Zhu et al., NeurIPS 2019; Geiping et al., NeurIPS 2020", year=2020),
@@ -120,7 +121,7 @@ def _not_tested(answer: Answer) -> str:
     left = [row.name for row in answer.attacks if row.status != "ran"]
     attacks = f"Attacks that did not run, each with its reason in the table: {', '.join(left)}." if left else ""
     threats = "; ".join(threats_not_asked(answer.release.kind))
-    outside = "Text and language models are outside of this tool."
+    outside = "" if answer.release.kind == TEXT else "Text and language models were not tested."
     return f"{attacks} Threat models not asked about: {threats}. {outside}".strip()
 
 

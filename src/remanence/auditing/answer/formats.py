@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from xml.etree import ElementTree as ET
 
 from remanence.auditing.answer.report import Answer, AttackRow, Evidence
-from remanence.auditing.answer.severity import leaks
+from remanence.auditing.answer.severity import leaks_alone
 from remanence.auditing.answer.threats import threats_not_asked
 from remanence.auditing.answer.words import SCALE, attack_words, count, evidence_words, interval_words, not_run, ranked
 from remanence.disk import write_text
@@ -120,11 +120,13 @@ def _result(rule: str, text: str, answer: Answer, artifact: str, *, level: str =
 
 
 def _leaking(answer: Answer) -> list[AttackRow]:
-    """The attacks on which a severity of reconstructed records rests; none where the severity is lower."""
+    """The attacks on which a severity of reconstructed records rests: that leak by themselves, or where they do only
+    together, that list a record; none where the severity is lower."""
     if answer.severity not in ("some-records", "many-records"):
         return []
     ran = [row for row in answer.attacks if row.status == "ran" and row.subject == "release"]
-    return [row for row in ran if leaks(row, attacks=len(ran))]
+    alone = [row for row in ran if leaks_alone(row, attacks=len(ran))]
+    return alone or [row for row in ran if row.found] or ran
 
 
 def _members(evidence: Sequence[Evidence]) -> list[Evidence]:

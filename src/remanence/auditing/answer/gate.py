@@ -2,7 +2,8 @@
 
 A condition is `QUANTITY OPERATOR VALUE`:
 
-    found>0                   records that all attacks together found; `found>=5%` as a fraction of the records
+    found>0                   records that all attacks together found, or one of them by itself where that alone shows
+                              a leak; `found>=5%` as a fraction of the records
     exact>0                   exact copies among them
     FirstLayer.found>=3       the same for one attack
     membership.tpr@1%>0.05    evidence, by its group and the end of its name; the lower end of its interval is compared
@@ -20,10 +21,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from remanence.attacks import ATTACKS
-from remanence.auditing.answer.report import SEVERITIES, Answer, AttackRow, AuditTest, Evidence
+from remanence.attacks import ATTACKS, DAGER
+from remanence.auditing.answer.report import SEVERITIES, Answer, AttackRow, Evidence
 from remanence.auditing.answer.saved import load_answer
-from remanence.auditing.answer.severity import leaks
+from remanence.auditing.answer.severity import find_leak, leaks_alone
 from remanence.errors import BadInput, unknown_name
 
 _OPERATORS: Final[dict[str, Callable[[float, float], bool]]] = {
@@ -31,7 +32,7 @@ _OPERATORS: Final[dict[str, Callable[[float, float], bool]]] = {
     ">": operator.gt,
     "==": operator.eq,
 }
-_GROUPS = ("membership", "span", "labels", "other")
+_GROUPS = ("membership", "span", "labels", "tokens", "other")
 _COUNTS = ("found", "exact")
 _CONDITION = re.compile(r"\s*([A-Za-z][\w.@%:+ -]*?)\s*(>=|>|==)\s*(\S+)\s*")
 
@@ -61,7 +62,7 @@ def parse_condition(text: str) -> Condition:
         return Condition(text=text.strip(), subject="", quantity=name, operator=sign, value=SEVERITIES.index(value))
     subject, _, quantity = name.partition(".")
     subject, quantity = (subject, quantity) if quantity else ("", subject)
-    attacks = [attack.__name__ for attack in ATTACKS]
+    attacks = [attack.__name__ for attack in (*ATTACKS, DAGER)]
     if subject not in ("", *attacks, *_GROUPS):
         raise unknown_name("attack or group of evidence", subject, [*attacks, *_GROUPS], argument="--fail-if")
     if subject not in _GROUPS and quantity not in _COUNTS:
@@ -101,7 +102,7 @@ def _failure(answer: Answer, condition: Condition) -> str:
     if condition.subject in _GROUPS:
         return _evidence_failure(answer.evidence, condition, sign)
     if not condition.subject:
-        return _together_failure(answer.together, condition, sign)
+        return _audit_failure(answer, condition, sign)
     rows = [row for row in answer.attacks if row.name == condition.subject]
     ran = sum(row.status == "ran" and row.subject == "release" for row in answer.attacks)
     counted = [(row, value) for row in rows if (value := _count(row, condition, ran)) is not None]
@@ -113,13 +114,15 @@ def _failure(answer: Answer, condition: Condition) -> str:
     return said if sign(value, condition.value) else ""
 
 
-def _together_failure(found: AuditTest | None, condition: Condition, sign: Callable[[float, float], bool]) -> str:
-    """The condition on the records that all attacks together found."""
-    if found is None:
+def _audit_failure(answer: Answer, condition: Condition, sign: Callable[[float, float], bool]) -> str:
+    """The condition on the records that all attacks together found, or one by itself where that alone shows a leak."""
+    leak = find_leak(answer.attacks, answer.together)
+    if (found := leak.test if leak else answer.together) is None:
         return f"{condition.text}: no attack ran that could say it"
     count = found.found if condition.quantity == "found" else found.copies
-    value = 0.0 if not leaks(found) else count / max(1, found.records) if condition.fraction else float(count)
-    said = f"{condition.text}: all attacks together have {condition.quantity} {count} of {found.records}"
+    value = 0.0 if leak is None else count / max(1, found.records) if condition.fraction else float(count)
+    who = f"{leak.by} by itself has" if leak and leak.by else "all attacks together have"
+    said = f"{condition.text}: {who} {condition.quantity} {count} of {found.records}"
     return said if sign(value, condition.value) else ""
 
 
@@ -128,7 +131,7 @@ def _count(row: AttackRow, condition: Condition, ran: int) -> float | None:
     value = getattr(row, condition.quantity)
     if row.status != "ran" or row.subject != "release" or value is None or not row.records:
         return None
-    if not leaks(row, attacks=ran):
+    if not leaks_alone(row, attacks=ran):
         return 0.0
     return value / row.records if condition.fraction else float(value)
 

@@ -14,12 +14,13 @@ from remanence.experiments.words import percent
 
 CHANCE: Final = 0.01  # p above which scores are those of chance
 _KINDS: Final[dict[str, Callable[[Countermeasure], Evidence | None]]] = {
+    "tokens": lambda row: row.tokens,
     "labels": lambda row: row.labels,
     "membership": lambda row: row.auc,
 }
 
 
-def what_would_help(rows: Sequence[Countermeasure]) -> str | None:
+def what_would_help(rows: Sequence[Countermeasure], *, noun: str = "records") -> str | None:
     """The sentence of a sweep, whose rows of each axis go from the weakest to the strongest; None for other rows."""
     swept = [row for row in rows[1:] if row.value is not None]
     axes = dict[str, list[Countermeasure]]()
@@ -31,12 +32,15 @@ def what_would_help(rows: Sequence[Countermeasure]) -> str | None:
     first, strongest = rows[0], [axis[-1] for axis in axes.values()]
     hiding = [weakest for axis in axes.values() if (weakest := _weakest_hiding(axis))]
     if not _leaks(first):
-        clauses = [f"{_undefended(first)}, so that the sweep does not say what would hide them", *_readable([first])]
+        clauses = [
+            f"{_undefended(first, noun)}, so that the sweep does not say what would hide them",
+            *_readable([first]),
+        ]
     elif hiding:
         failing = [row for row in strongest if row.together is not None and not hides(row)]
         untested = [row for row in strongest if row.together is None]
         clauses = [
-            f"{_listed(hiding)} would hide the records: none is found by the attacks that ran at this budget, "
+            f"{_listed(hiding)} would hide the {noun}: none is found by the attacks that ran at this budget, "
             f"{_count(first)} without",
             *([f"{_listed(failing)} would not"] if failing else []),
             *([f"{_listed(untested)} could not be tested"] if untested else []),
@@ -47,7 +51,7 @@ def what_would_help(rows: Sequence[Countermeasure]) -> str | None:
     else:
         found = ", ".join(f"{_count(row)} with {row.setting}" for row in strongest)
         clauses = [
-            f"no setting of the sweep hides the records ({_count(first)} found without, {found})",
+            f"no setting of the sweep hides the {noun} ({_count(first)} found without, {found})",
             *_readable(strongest),
         ]
     sentence = "; ".join(clauses)
@@ -73,10 +77,10 @@ def _leaks(row: Countermeasure) -> bool:
     return row.together is not None and leaks(row.together)
 
 
-def _undefended(row: Countermeasure) -> str:
+def _undefended(row: Countermeasure, noun: str) -> str:
     if row.together is None:
         return "no attack ran on the update as it is"
-    return "no record is found beyond chance in the update as it is, at this budget"
+    return f"no {noun.removesuffix('s')} is found beyond chance in the update as it is, at this budget"
 
 
 def _readable(rows: Sequence[Countermeasure]) -> list[str]:

@@ -12,7 +12,8 @@ from markupsafe import Markup
 
 from remanence.auditing.answer.documentation import REFERENCES, questions
 from remanence.auditing.answer.examples import Examples
-from remanence.auditing.answer.report import SEVERITIES, Answer, AttackRow, Countermeasure, Evidence, Report, Severity
+from remanence.auditing.answer.report import SEVERITIES, Answer, AttackRow, Evidence, Report, Severity
+from remanence.auditing.answer.severity import find_leak
 from remanence.auditing.answer.threats import threats_asked, threats_not_asked
 from remanence.auditing.answer.tradeoff import along_sweep, tradeoff
 from remanence.auditing.answer.words import (
@@ -23,6 +24,7 @@ from remanence.auditing.answer.words import (
     interval_words,
     not_run,
     ranked,
+    unit,
 )
 from remanence.auditing.attempts.applicability import BASE, OTHERS, UPDATE, WEIGHTS
 from remanence.experiments.words import by_chance, number, percent, score
@@ -126,7 +128,10 @@ def render_report(report: Report) -> str:
             answer=answer,
             scale=[Step(name=name, meaning=SCALE[name], current=name == answer.severity) for name in SEVERITIES],
             strip=_gallery(worst.name, strip, MAX_STRIP, MAX_COLUMNS) if worst and strip else None,
-            personal=bool(examples),
+            personal=bool(examples or report.sentences),
+            unit=unit(answer),
+            sentences=report.sentences,
+            shown_sentences=MAX_STRIP,
             numbers=_numbers(answer, worst),
             asked=threats_asked(answer.release.kind),
             not_asked=threats_not_asked(answer.release.kind),
@@ -138,8 +143,9 @@ def render_report(report: Report) -> str:
             figures=[rendered(figure) for figure in answer.figures],
             details=[_detail(row, shown.pop(row.name, None)) for row in ranked(answer.attacks)],
             helps=answer.countermeasures,
-            swept=any(row.value is not None for row in answer.countermeasures),
-            tradeoffs=_tradeoffs(answer.countermeasures),
+            swept=(swept := any(row.value is not None for row in answer.countermeasures)),
+            labels_swept=swept and (unit(answer) != "sentence" or any(row.labels for row in answer.countermeasures)),
+            tradeoffs=_tradeoffs(answer),
             questions=questions(answer),
             interval_words=interval_words,
             by_chance=by_chance,
@@ -149,15 +155,16 @@ def render_report(report: Report) -> str:
 
 def _numbers(answer: Answer, worst: AttackRow | None) -> list[tuple[str, str, str]]:
     """The three numbers of the first screen: the list, the p-value and the rank, each with what it means."""
-    if (found := answer.together) is None:
+    leak = find_leak(answer.attacks, answer.together)
+    if (found := leak.test if leak else answer.together) is None:
         return []
-    noun = "subject" if found.subjects else "record"
+    who = f"records together, by {leak.by}" if leak and leak.by else "records and attacks together"
     listed = f"of these {by_chance(found.false)}" if found.found else "none stands out"
     copies = f"; {count(found.copies, 'exact copy')}".replace("copys", "copies") if found.copies else ""
     often = f"1 in {1 / max(found.p, 1e-9):,.0f}" if found.p < 0.5 else "in most audits"
     said = [
-        (f"{found.found:,} of {found.records:,}", f"{noun}s found", f"{listed}{copies}"),
-        (often, "chance of such scores without a leak", f"all records and attacks together, p {number(found.p)}"),
+        (f"{found.found:,} of {found.records:,}", f"{unit(answer)}s found", f"{listed}{copies}"),
+        (often, "chance of such scores without a leak", f"all {who}, p {number(found.p)}"),
     ]
     if worst and (ranks := worst.ranks):
         said.append(
@@ -171,10 +178,11 @@ def _numbers(answer: Answer, worst: AttackRow | None) -> list[tuple[str, str, st
     return said
 
 
-def _tradeoffs(rows: Sequence[Countermeasure]) -> list[Rendered]:
+def _tradeoffs(answer: Answer) -> list[Rendered]:
     """Leakage against accuracy, by each measure of leakage that there is, or both along a sweep; the table beside them
     has the values."""
-    swept = along_sweep(rows)
+    rows = answer.countermeasures
+    swept = along_sweep(rows, noun=unit(answer))
     figures = [swept] if swept.series else [tradeoff(rows, by=by) for by in ("found", "membership")]
     return [replace(rendered(figure), rows=[]) for figure in figures if figure.series]
 

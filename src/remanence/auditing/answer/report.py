@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from remanence.auditing.answer.examples import Examples
+    from remanence.auditing.answer.sentences import Sentence
     from remanence.types import Data
 
-SCHEMA = 3
+SCHEMA = 4
 Status: TypeAlias = Literal["ran", "refused", "failed", "skipped"]
 Severity: TypeAlias = Literal["inconclusive", "none-found", "membership", "some-records", "many-records"]
 SEVERITIES: tuple[Severity, ...] = ("inconclusive", "none-found", "membership", "some-records", "many-records")
@@ -105,7 +106,7 @@ class Evidence:
     chance: float | None
     meaning: str
     p: float | None = None  # of the value under chance
-    group: Literal["membership", "span", "labels", "other"] = "other"
+    group: Literal["membership", "span", "labels", "tokens", "other"] = "other"
 
 
 @final
@@ -186,6 +187,7 @@ class Countermeasure:
     together: AuditTest | None = None  # all attacks on an update
     no_time: tuple[str, ...] = ()  # attacks on an update that the budget did not suffice for
     labels: Evidence | None = None  # of an update
+    tokens: Evidence | None = None  # of an update on text: how many of the batch's tokens it shows
     tpr: Evidence | None = None  # of the membership test with the largest AUC
     auc: Evidence | None = None
     epsilon: float | None = None
@@ -237,6 +239,7 @@ class Report:
     findings: Mapping[str, Finding] = field(default_factory=dict)
     truth: "Data | None" = None
     stored: Mapping[str, "Examples"] = field(default_factory=dict)  # of a report that was loaded
+    sentences: "tuple[Sentence, ...]" = ()  # of an audit of text
 
     @property
     def attacks(self) -> tuple[AttackRow, ...]:
@@ -317,7 +320,8 @@ class Report:
         return model_card(self.answer)
 
     def save(self, folder: Path | str, *, redact: bool = False) -> Path:
-        """Write `report.json`, `record.json`, `report.html` and, unless redacted, `images.safetensors`."""
+        """Write `report.json`, `record.json`, `report.html` and, unless redacted, `images.safetensors` or, of text,
+        `sentences.json`."""
         from remanence.auditing.answer.saved import save_report
 
         save_report(self, Path(folder), redact=redact)

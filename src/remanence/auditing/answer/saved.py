@@ -1,4 +1,5 @@
-"""The folder of an audit: `report.json`, `record.json`, `report.html` and, unless redacted, `images.safetensors`."""
+"""The folder of an audit: `report.json`, `record.json`, `report.html` and, unless redacted, `images.safetensors` or
+`sentences.json`."""
 
 import json
 from collections.abc import Callable
@@ -9,12 +10,14 @@ from typing import Any
 from remanence.auditing.answer.examples import dump_examples, load_examples
 from remanence.auditing.answer.record import dump_record
 from remanence.auditing.answer.report import SCHEMA, Answer, Report
+from remanence.auditing.answer.sentences import dump_sentences, load_sentences
 from remanence.disk import check_writable, read_text, replace_files
 from remanence.errors import BadInput
 from remanence.experiments.codec import MAX_BYTES, decode, encode, parse_json
 from remanence.experiments.results import MAX_RESULTS, shown
 
 ANSWER, RECORD, PAGE, IMAGES = "report.json", "record.json", "report.html", "images.safetensors"
+SENTENCES = "sentences.json"
 
 
 def dump_answer(answer: Answer) -> str:
@@ -51,10 +54,14 @@ def save_report(report: Report, folder: Path, *, redact: bool) -> None:
     if examples := report.examples:
         images = dump_examples(examples)
         writes[folder / IMAGES] = lambda path: path.write_bytes(images)
+    if report.sentences:
+        sentences = dump_sentences(report.sentences)
+        writes[folder / SENTENCES] = lambda path: path.write_text(sentences, encoding="utf-8")
     writes[folder / ANSWER] = lambda path: path.write_text(answer, encoding="utf-8")  # last: with it, all is there
     replace_files(writes)
-    if not examples:
-        (folder / IMAGES).unlink(missing_ok=True)
+    for name, there in ((IMAGES, examples), (SENTENCES, report.sentences)):
+        if not there:
+            (folder / name).unlink(missing_ok=True)
 
 
 def load_report(folder: Path) -> Report:
@@ -63,12 +70,16 @@ def load_report(folder: Path) -> Report:
     if not path.is_file():
         message = f"`{folder}` holds no audit (there is no {ANSWER} in it): give the folder that an audit wrote"
         raise BadInput(message, code="missing-file", argument="folder")
-    return Report(answer=_answer_in(path), stored=load_examples(folder / IMAGES))
+    return Report(
+        answer=_answer_in(path),
+        stored=load_examples(folder / IMAGES),
+        sentences=load_sentences(folder / SENTENCES),
+    )
 
 
 def redacted(report: Report) -> Report:
-    """The report without all that is about single records: pictures, values, figures with a point for each, and counts
-    of labels, which of a small batch are the labels themselves."""
+    """The report without all that is about single records: pictures, values, sentences, figures with a point for each,
+    and counts of labels, which of a small batch are the labels themselves."""
     figures = tuple(figure for figure in report.answer.figures if figure.kind == "lines")
     return Report(answer=replace(report.answer, figures=figures))
 

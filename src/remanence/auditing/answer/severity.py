@@ -4,18 +4,20 @@ A step of the scale is taken only where chance would take it in fewer than one a
 together:
 
 - *many-records*, *some-records*: an attack returned exact copies; or records are listed at a false-discovery rate of
-  5 %, and the p-value of all attacks and all records together is at most one in a thousand. Many are 10 % of the
-  records. With fewer than 10 records no test reaches one in a thousand, and one in a hundred has to do.
-- *membership*: private records are distinguished from held-out ones of their class, by a membership test, the span, or
-  the ranks of all reconstructions together.
+  5 %, and the p-value of all records is at most one in a thousand. Many are 10 % of the records. With fewer than 10
+  records no test reaches one in a thousand, and one in a hundred has to do.
+- *membership*: private records are distinguished from held-out ones of their class, by a membership test, the span, the
+  ranks of reconstructions, or the tokens of a batch of text.
 - *none-found*: something was tested, and none of it.
 - *inconclusive*: nothing could be tested: no attack ran and nothing was measured, or too few records were held out.
 
-Attacks on a stand-in take no part.
+One attack that works may drown in the best score over several that do not, so that each is tested by itself too: half
+of the level is for all attacks together, the other half is divided among them. Attacks on a stand-in take no part.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from remanence.auditing.answer.report import AttackRow, AuditTest, Evidence, Severity
 from remanence.experiments.words import by_chance, number, percent, score
@@ -37,9 +39,9 @@ def severity(
 ) -> Severity:
     """The highest step that the attacks together or any evidence reach; with few `held_out` records nothing found says
     nothing."""
-    if together is not None and leaks(together):
-        return "many-records" if together.found >= MANY * together.records else "some-records"
-    tests = _tests(together, evidence)
+    if (leak := find_leak(attacks, together)) is not None:
+        return "many-records" if leak.test.found >= MANY * leak.test.records else "some-records"
+    tests = _tests(attacks, together, evidence)
     if any(p <= LEVEL / len(tests) for _, p in tests):
         return "membership"
     tested = together is None or len(together.untested) == 0 or together.smallest_list <= together.records
@@ -51,25 +53,58 @@ def _ran(attacks: Sequence[AttackRow]) -> list[AttackRow]:
     return [row for row in attacks if row.status == "ran" and row.subject == "release"]
 
 
-def _tests(together: AuditTest | None, evidence: Sequence[Evidence]) -> list[tuple[AuditTest | Evidence, float]]:
-    """The tests of membership and their p-values: of evidence, and of the ranks of enough reconstructed records."""
-    tests: list[tuple[AuditTest | Evidence, float]] = [
-        (row, row.p) for row in evidence if row.p is not None and row.group in ("membership", "span")
+def _tests(
+    attacks: Sequence[AttackRow], together: AuditTest | None, evidence: Sequence[Evidence]
+) -> list[tuple[AuditTest | AttackRow | Evidence, float]]:
+    """The tests of membership and their p-values: of evidence, and of the ranks of enough reconstructed records, by all
+    attacks together and, where there are several, by the best of them, times their number."""
+    tests: list[tuple[AuditTest | AttackRow | Evidence, float]] = [
+        (row, row.p) for row in evidence if row.p is not None and row.group in ("membership", "span", "tokens")
     ]
     if together is not None and together.records >= FEW:
         tests.append((together, together.p))
+        ranked = [(row, row.p) for row in _ran(attacks) if row.p is not None]
+        if len(ranked) > 1:
+            best, p = min(ranked, key=lambda each: each[1])
+            tests.append((best, len(ranked) * p))
     return tests
 
 
-def leaks(tested: AuditTest | AttackRow, *, attacks: int = 1) -> bool:
+class Leak(NamedTuple):
+    """The test that shows that a release leaks: of all attacks together, or of the attack `by` by itself."""
+
+    test: AuditTest
+    by: str | None
+
+
+def find_leak(attacks: Sequence[AttackRow], together: AuditTest | None) -> Leak | None:
+    """The test that shows a leak: of all attacks together, or where that does not, of the one of several that found
+    most by itself; None where none does."""
+    ran = [row for row in _ran(attacks) if row.records]
+    if together is None or leaks(together, tests=2 if len(ran) > 1 else 1):
+        return together and Leak(together, None)
+    alone = [row for row in ran if len(ran) > 1 and leaks_alone(row, attacks=len(ran))]
+    if not alone:
+        return None
+    best = max(alone, key=lambda row: row.found or 0)
+    counts = replace(together, records=best.records or 0, found=best.found or 0, copies=best.exact or 0)
+    return Leak(replace(counts, false=best.chance or 0.0, p=best.p or 0.0), best.name)
+
+
+def leaks_alone(row: AttackRow, *, attacks: int) -> bool:
+    """Whether one attack, of so many that ran, shows by itself that the release leaks."""
+    return leaks(row, tests=2 * attacks if attacks > 1 else 1)
+
+
+def leaks(tested: AuditTest | AttackRow, *, tests: int = 1) -> bool:
     """Whether there are exact copies; or records are listed, and all records together score better than held-out ones.
 
-    One attack of several is held to a level that is divided by their number."""
+    One test of several is held to a level that is divided by their number."""
     copies = tested.copies if isinstance(tested, AuditTest) else tested.exact
     if not tested.found or tested.records is None or tested.p is None:
         return False
     level = LEVEL if tested.records >= FEW else 0.01
-    return bool(copies) or tested.p <= level / attacks
+    return bool(copies) or tested.p <= level / tests
 
 
 def verdict(
@@ -78,7 +113,7 @@ def verdict(
     """The answer in a sentence or two; "safe" and "anonymous" are no words of it."""
     ran = _ran(attacks)
     sentences = [_of_attacks([row for row in ran if row.records], together, step)]
-    tests = _tests(together, evidence)
+    tests = _tests(attacks, together, evidence)
     if step not in ("none-found", "inconclusive") and tests:
         strongest, p = min(tests, key=lambda each: each[1])
         if p <= LEVEL / len(tests) and (step == "membership" or isinstance(strongest, Evidence)):
@@ -104,11 +139,17 @@ def _of_attacks(ran: Sequence[AttackRow], together: AuditTest | None, step: Seve
     tried = f"{len(ran)} attack{'s' if len(ran) > 1 else ''} that ran"
     noun = "subjects" if together.subjects else "records"
     if step in ("some-records", "many-records"):
-        were = "was" if together.found == 1 else "were"
-        alone = f", {best.found} by {best.name}, the strongest of {tried}" if len(ran) > 1 else f" by {best.name}"
+        found, alone = find_leak(ran, together) or Leak(together, None)
+        who, more = f" by {best.name}", ""
+        if alone:
+            who, more = f" by {alone} by itself, one of {tried}", f"; all together list {together.found or 'none'}"
+        elif (best.found or 0) > found.found:
+            who, more = f" by the {tried}, all together", f"; {best.name} by itself lists {best.found}"
+        elif len(ran) > 1:
+            who = f", {best.found} by {best.name}, the strongest of {tried}"
         return (
-            f"{together.found} of {together.records} {noun} {were} reconstructed beyond chance{alone} "
-            f"({by_chance(together.false)}, p {number(together.p)})."
+            f"{found.found} of {found.records} {noun} {'was' if found.found == 1 else 'were'} reconstructed beyond "
+            f"chance{who} ({by_chance(found.false)}, p {number(found.p)}){more}."
         )
     if together.found:
         return (
@@ -123,11 +164,12 @@ def _of_attacks(ran: Sequence[AttackRow], together: AuditTest | None, step: Seve
     return f"No record was found by the {tried}; a stronger or longer attack may find some."
 
 
-def _of_membership(strongest: AuditTest | Evidence, evidence: Sequence[Evidence]) -> str:
+def _of_membership(strongest: AuditTest | AttackRow | Evidence, evidence: Sequence[Evidence]) -> str:
     """How well private records are distinguished by the strongest test."""
-    if isinstance(strongest, AuditTest):
-        p = number(strongest.p)
-        return f"What was reconstructed lies nearer to private than to held-out records, all taken together (p {p})."
+    if not isinstance(strongest, Evidence):
+        what = f"What {strongest.name}" if isinstance(strongest, AttackRow) else "What was"
+        p = number(strongest.p or 1.0)
+        return f"{what} reconstructed lies nearer to private than to held-out records, all taken together (p {p})."
     name = strongest.name.removesuffix(_AUC)
     rates = [row for row in evidence if row.name == f"{name}: tpr@1%" and row.value is not None]
     by = name if name.startswith("membership") else f"membership by the {name}"

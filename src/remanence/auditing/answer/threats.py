@@ -2,11 +2,12 @@
 
 from typing import Final
 
+TEXT: Final = "TransformerUpdate"  # the kind of release of which the records are sentences
 THREATS: Final[dict[str, tuple[str, ...]]] = {
     "weights alone": ("WeightsOnly", "FineTuned", "FineTunedUnknownRecipe", "AllButOne", "AllButOneUnknownInit"),
     "weights beside the base they were tuned from": ("FineTuned", "FineTunedUnknownRecipe", "AllButOne"),
     "an attacker who has all records but one": ("AllButOne", "AllButOneUnknownInit"),
-    "a federated update": ("Gradient", "LocalUpdate"),
+    "a federated update": ("Gradient", "LocalUpdate", TEXT),
     "queries to a served model": (),
     "several releases of one model together": ("BeforeAndAfter",),
 }

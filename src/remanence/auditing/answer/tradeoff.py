@@ -54,12 +54,13 @@ def leakage(row: Countermeasure, by: Leakage) -> Interval | None:
     return Interval(value=value, low=low, high=high)
 
 
-def along_sweep(rows: Sequence[Countermeasure]) -> Figure:
-    """The records found, the labels inferred and the accuracy, as fractions, for each setting of a sweep; none where
-    the rows are not of one."""
+def along_sweep(rows: Sequence[Countermeasure], *, noun: str = "record") -> Figure:
+    """The records found, the tokens and labels inferred and the accuracy, as fractions, for each setting of a sweep;
+    none where the rows are not of one."""
     shown = [row for row in rows if row.status == "ran"] if any(row.value is not None for row in rows) else []
     measured: dict[str, Callable[[Countermeasure], Interval | None]] = {
-        "records found": lambda row: leakage(row, "found"),
+        f"{noun}s found": lambda row: leakage(row, "found"),
+        "tokens found": lambda row: _interval(row.tokens),
         "labels inferred": lambda row: _interval(row.labels),
         "accuracy": lambda row: row.accuracy,
     }
@@ -68,12 +69,14 @@ def along_sweep(rows: Sequence[Countermeasure]) -> Figure:
         there = [(row.setting, each) for row in shown if (each := value(row)) is not None]
         if there:
             series.append(Series.from_intervals(name, tuple(x for x, _ in there), [each for _, each in there]))
-    by_chance = [(row.setting, row.labels.chance) for row in shown if row.labels and row.labels.chance is not None]
-    if by_chance:
-        x, y = tuple(x for x, _ in by_chance), tuple(chance for _, chance in by_chance)
-        series.append(Series(name="labels by chance", x=x, y=y, role="chance"))
+    for name, evidence in {"tokens by chance": "tokens", "labels by chance": "labels"}.items():
+        levels = [(row.setting, each.chance) for row in shown if (each := getattr(row, evidence)) is not None]
+        by_chance = [(setting, chance) for setting, chance in levels if chance is not None]
+        if by_chance:
+            x, y = tuple(x for x, _ in by_chance), tuple(chance for _, chance in by_chance)
+            series.append(Series(name=name, x=x, y=y, role="chance"))
     return Figure(
-        title="What each defense hides, and what it costs",
+        title="What each defense hides" + (", and what it costs" if any(row.accuracy for row in shown) else ""),
         x_label="setting",
         y_label="fraction",
         series=tuple(series),

@@ -5,6 +5,7 @@ from textwrap import shorten, wrap
 from typing import Final
 
 from remanence.auditing.answer.report import SEVERITIES, Answer, AttackRow, Countermeasure, Evidence, Severity
+from remanence.auditing.answer.threats import TEXT
 from remanence.errors import printable
 from remanence.experiments.words import DASH, by_chance, number, percent, score
 
@@ -24,7 +25,7 @@ STATUS: Final = {"ran": "ran", "refused": "refused", "failed": "failed", "skippe
 def lines_of(answer: Answer) -> list[str]:
     """The answer in at most ten lines of at most a hundred columns; after a sweep one for each of its settings, and
     what would help."""
-    verdict = wrap(answer.verdict, WIDTH, max_lines=2, placeholder=" …")
+    verdict = wrap(answer.verdict, WIDTH, max_lines=3, placeholder=" …")
     after = [
         _line("not run", not_run(answer.attacks)),
         _line("evidence", _evidence_line(answer.evidence)),
@@ -40,26 +41,41 @@ def _sweep_lines(answer: Answer) -> list[str]:
     """A table of the settings of a sweep, and what would help."""
     if answer.what_would_help is None:
         return []
-    cells = [("", "found", "p", "labels (chance)", "membership", "accuracy")]
+    cells: list[tuple[str, ...]] = [("", "found", "p", "tokens (chance)", "labels (chance)", "membership", "accuracy")]
     cells += [setting_cells(row) for row in answer.countermeasures]
-    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+    measured = [column for column in zip(*cells, strict=True) if set(column[1:]) - {DASH, ""}]
+    cells, widths = list(zip(*measured, strict=True)), [max(map(len, column)) for column in measured]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in cells]
     return [_fitting(line.rstrip(), WIDTH) for line in lines] + wrap(answer.what_would_help, WIDTH)
 
 
-def setting_cells(row: Countermeasure) -> tuple[str, str, str, str, str, str]:
-    """What a stand-in of an update shows: records found, labels beside chance, the AUC of membership, the accuracy."""
+def setting_cells(row: Countermeasure) -> tuple[str, ...]:
+    """What a stand-in of an update shows: records found, tokens and labels beside chance, the AUC of membership, the
+    accuracy."""
     if row.status != "ran":
-        return row.setting, row.status, "", "", "", ""
-    tested, labels = row.together, row.labels
+        return row.setting, row.status, "", "", "", "", ""
+    tested = row.together
+    exact = f", {tested.copies} exact" if tested and row.tokens else ""
     return (
         row.setting,
-        f"{tested.found} of {tested.records}" if tested else "not tested",
+        f"{tested.found} of {tested.records}{exact}" if tested else "not tested",
         number(tested.p) if tested else "",
-        f"{percent(labels.value)} ({percent(labels.chance)})" if labels and labels.value is not None else DASH,
+        _with_chance(row.tokens),
+        _with_chance(row.labels),
         score(row.auc.value) if row.auc else DASH,
         percent(row.accuracy.value) if row.accuracy else DASH,
     )
+
+
+def _with_chance(row: Evidence | None) -> str:
+    return f"{percent(row.value)} ({percent(row.chance)})" if row and row.value is not None else DASH
+
+
+def unit(answer: Answer) -> str:
+    """What the audit counts, in a word: records, of a person each, or of text."""
+    if answer.together is not None and answer.together.subjects:
+        return "subject"
+    return "sentence" if answer.release.kind == TEXT else "record"
 
 
 def _line(name: str, text: str) -> str:

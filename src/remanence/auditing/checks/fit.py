@@ -71,6 +71,27 @@ def check_fit(
     return [*warned, Check(name="accuracy", status="ok", text=f"Accuracy{where}: {said}.")]
 
 
+def check_descent(release: Any, before: Params, after: Params, private: Data) -> list[Check]:
+    """A warning where most private records fit the base far better than the weights that were trained on them."""
+    from scipy.stats import binomtest
+
+    if not _same_names(before, after):
+        return []
+    loss = released_loss(release)
+    first, last = (
+        losses_of(logits_of(release.model, params, private.x), private.y, loss) for params in (before, after)
+    )
+    p = binomtest(int((last > first).sum()), len(private), 0.5, alternative="greater").pvalue
+    if p > _LEVEL or float(last.mean()) < _SWAPPED_LOSS * float(first.mean()):
+        return []
+    text = (
+        f"The private records fit the base far better than the weights (mean loss {float(first.mean()):.3g} and "
+        f"{float(last.mean()):.3g}): the two are swapped (`--weights` is what you publish, `--base` what the training "
+        "started from), or the training was of other records."
+    )
+    return [Check(name="base", status="warning", text=text)]
+
+
 def _probabilities(outputs: Tensor) -> list[Check]:
     """A warning where the outputs are probabilities: losses and gradients are computed from logits."""
     inside = bool((outputs >= 0).all() and (outputs <= 1).all())

@@ -13,7 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from remanence.auditing.answer.report import Check, PreflightSummary
 from remanence.auditing.checks.base import check_base
 from remanence.auditing.checks.dynamics import check_dynamics
-from remanence.auditing.checks.fit import check_fit, check_update
+from remanence.auditing.checks.fit import check_descent, check_fit, check_update
 from remanence.auditing.checks.outputs import checked_logits, endpoints
 from remanence.auditing.checks.preprocessing import check_preprocessing
 from remanence.auditing.checks.records import check_disjoint, check_labels, evenly
@@ -66,7 +66,7 @@ def _looked_at(
     layers: tuple[str, ...] = ()
     if isinstance(release, KnowsFinal) and before is not None:
         more, found, layers = check_base(release, before, release.final)
-        checks, numbers = checks + more, numbers | found
+        checks, numbers = checks + check_descent(release, before, release.final, private) + more, numbers | found
     if isinstance(release, KnowsUpdate):
         checks += check_update(release, private, held_out, numbers)
     checks += _check_modules(release)

@@ -18,12 +18,12 @@ from torch import nn
 from remanence.auditing.answer.report import AttackRow, Countermeasure
 from remanence.auditing.answer.tradeoff import tradeoff
 from remanence.auditing.attempts.applicability import Applicability, applicable
+from remanence.auditing.attempts.reasons import named, simplified, why
 from remanence.auditing.attempts.resuming import Steps
 from remanence.auditing.attempts.running import Attempt, attempt_test, count_found, strength
 from remanence.auditing.checks.outputs import is_correct, logits_of
 from remanence.auditing.countermeasures.axes import DEFAULT, Sweep
 from remanence.auditing.countermeasures.membership import strongest_membership
-from remanence.auditing.countermeasures.reasons import named, simplified, why
 from remanence.auditing.countermeasures.retraining import (
     FITS,
     Owner,

@@ -15,12 +15,12 @@ from typing import Any, final
 
 from remanence.auditing.answer.report import Countermeasure
 from remanence.auditing.attempts.applicability import Applicability, applicable_again
+from remanence.auditing.attempts.reasons import named, simplified, why
 from remanence.auditing.attempts.resuming import Steps
 from remanence.auditing.attempts.running import Attempt, attempt_test, count_found, strength
 from remanence.auditing.countermeasures.axes import Setting, Sweep, settings
 from remanence.auditing.countermeasures.federation import Federation
 from remanence.auditing.countermeasures.membership import strongest_membership
-from remanence.auditing.countermeasures.reasons import named, simplified, why
 from remanence.auditing.countermeasures.variants import describe
 from remanence.auditing.evidence.labels import labels_of
 from remanence.auditing.evidence.together import together

@@ -19,7 +19,7 @@ from remanence.metrics.statistics import binomial_proportion
 from remanence.releases import KnowsUpdate
 from remanence.types import Data
 
-Group: TypeAlias = Literal["membership", "span", "labels", "other"]
+Group: TypeAlias = Literal["membership", "span", "labels", "tokens", "other"]
 _BATCHES = 999  # of held-out records
 
 

@@ -142,6 +142,7 @@ def _chosen(
     tensors = dicts[keys]
     chosen = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
     chosen = {name: value for name, value in chosen.items() if not name.endswith(_COUNTERS)}
+    chosen |= {name: chosen[first] for name, first in _tied(expected).items() if first in chosen and name not in chosen}
     held = {name: p for name, p in expected.items() if not name.endswith(_COUNTERS)}
     check_same_tensors(descriptions(chosen), sent_of(held, chosen) if partial else held)
     if keys:
@@ -151,6 +152,14 @@ def _chosen(
     if ignored := [name for name in tensors if not name.startswith(prefix)]:
         notes.append(f"{len(ignored)} tensors beside the model were ignored, such as `{ignored[0]}`.")
     return chosen
+
+
+def _tied(expected: Mapping[str, Tensor]) -> dict[str, str]:
+    """The names of tensors that are another one, such as a head that is the embeddings, with its first name: files may
+    leave them out."""
+    first = dict[int, str]()
+    held = {name: p.data_ptr() for name, p in expected.items() if p.device.type != "meta" and p.numel()}
+    return {name: first[at] for name, at in held.items() if first.setdefault(at, name) != name}
 
 
 def _options(dicts: Mapping[str, Iterable[str]], needed: list[str], others: Iterable[str]) -> Iterator[tuple[str, str]]:
