@@ -43,7 +43,8 @@ class Convolution:
         return grad if self.first else self._grad_input(grad, x, kernel)
 
     def launch_ahead(self, tape: Tape, tangents: Tape, to: Literal["output", "input"]) -> None:
-        """Launch the convolution of each pass of tangents that does not depend on it."""
+        """Launch what a pass of tangents adds to its own convolution, forward `to` the output or back to the input, and
+        does not depend on that pass."""
         x, grad, direction = tape.inputs[self.name], tape.grad_outputs[self.name], tangents.weights.kernels[self.name]
         if self.joined or (self.first and to == "output"):
             return
