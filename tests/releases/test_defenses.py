@@ -74,9 +74,10 @@ def test_local_privacy_is_the_gaussian_mechanism_between_opposite_updates(
 ) -> None:
     sent = {"weight": torch.full((400, 500), 3.0, dtype=torch.float64)}
     bound = float(sent["weight"].norm()) if norm is None else norm
-    noise = LocalDP(epsilon=epsilon, norm=norm, delta=delta)(sent, seed=0)["weight"] - sent["weight"] * (
-        bound / sent["weight"].norm()
-    )
+    defense = LocalDP(epsilon=epsilon, norm=norm, delta=delta)
+    shown = defense(sent, seed=0)
+    noise = shown["weight"] - sent["weight"] * (bound / sent["weight"].norm())
+    assert defense.noise_std(shown) == pytest.approx(float(noise.std()), rel=0.01)
     assert abs(float(noise.mean())) < 4 * float(noise.std()) / sqrt(noise.numel())
     distance = 2 * bound / float(noise.std())  # of two clipped updates, in standard deviations
     spent = normal.cdf(distance / 2 - epsilon / distance) - exp(epsilon) * normal.cdf(

@@ -6,7 +6,7 @@ batches defend as well; they are set by the size of the batch.
 """
 
 from dataclasses import dataclass
-from math import ceil, inf
+from math import ceil, inf, sqrt
 from typing import Protocol, final
 
 import torch
@@ -89,13 +89,24 @@ class LocalDP:
 
     def __call__(self, gradient: Params, *, seed: int) -> Params:
         generator = torch.Generator().manual_seed(seed)
-        norm = squared_norms(gradient, stacked=False).sqrt() if self.norm is None else self.norm
-        std = 2 * norm * noise_for(self.epsilon, steps=1, delta=self.delta)
+        std = self._noise * (float(squared_norms(gradient, stacked=False).sqrt()) if self.norm is None else self.norm)
         clipped = self.imitate(gradient, gradient)
         return {name: g + std * torch.randn(g.shape, generator=generator).to(g) for name, g in clipped.items()}
 
     def imitate(self, ours: Params, sent: Params) -> Params:
         return ours if self.norm is None else Clipping(norm=self.norm)(ours, seed=0)
+
+    def noise_std(self, sent: Params) -> float:
+        """The standard deviation of the noise in what was `sent`; of an update's own norm it is estimated."""
+        if self.norm is not None:
+            return self._noise * self.norm
+        entries = sum(g.numel() for g in sent.values())
+        return self._noise * sqrt(float(squared_norms(sent, stacked=False)) / (1 + entries * self._noise**2))
+
+    @property
+    def _noise(self) -> float:
+        """The standard deviation of the noise over the norm."""
+        return 2 * noise_for(self.epsilon, steps=1, delta=self.delta)
 
 
 @final

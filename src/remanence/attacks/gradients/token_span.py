@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from remanence.models.transformer import Transformer
-from remanence.releases.defenses import GaussianNoise, Quantization
+from remanence.releases.defenses import GaussianNoise, LocalDP, Quantization
 from remanence.releases.text import KnowsTokenGradient
 
 _EXPLAINED = 1e-4  # of its squared norm: an atom of which less remains is a combination of selected ones
@@ -45,12 +45,13 @@ class Span:
         """The span of block number `block`; singular values below `rounding` units in the last place of the largest are
         taken for zero, and those that noise explains: Gaussian noise, coarse entries, or rounded weights."""
         gradients = [projection_gradient(release, block, each) for each in ("query", "key", "value")]
-        used = [g.double() / g.double().norm() for g in gradients if bool(g.any())]
+        sent = [g.double() for g in gradients if bool(g.any())]
+        used = [g / g.norm() for g in sent]
         if not used:
             return cls(rows=gradients[0][:0].double(), edge=0.0)
         _, values, directions = torch.linalg.svd(torch.cat(used), full_matrices=False)
         eps = torch.finfo(gradients[0].dtype).eps
-        std = max(_noise(release, g) for g in used)
+        std = max(_noise(release, g) / float(g.norm()) for g in sent)
         height, width = sum(map(len, used)), directions.shape[1]
         edge = max(rounding * eps * float(values[0]), 1.02 * std * (sqrt(height) + sqrt(width)))  # Marchenko-Pastur
         return cls(rows=(values[:, None] * directions)[values > edge], edge=edge)
@@ -76,13 +77,15 @@ class Span:
 
 
 def _noise(release: KnowsTokenGradient, gradient: Tensor) -> float:
-    """The standard deviation of the noise in the entries of a `gradient` of norm one; of quantisation the largest that
-    unbiased rounding to levels can have, half of their distance."""
+    """The standard deviation of the noise in the entries of a `gradient` that was sent; of quantisation the largest
+    that unbiased rounding to levels can have, half of their distance."""
     gaussian = [each.relative_std**2 for each in release.defenses if isinstance(each, GaussianNoise)]
     relative = sum(gaussian) + release.rounding**2
     bits = [each.bits for each in release.defenses if isinstance(each, Quantization)]
     levels = [float(gradient.abs().max()) / (2**each - 1) for each in bits]
-    return sqrt(relative / (1 + relative) / gradient.numel() + sum(each**2 for each in levels))
+    absolute = [each.noise_std(release.gradient) for each in release.defenses if isinstance(each, LocalDP)]
+    mean_square = float(gradient.square().mean())
+    return sqrt(relative / (1 + relative) * mean_square + sum(each**2 for each in (*levels, *absolute)))
 
 
 @final
