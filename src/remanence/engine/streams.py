@@ -15,13 +15,13 @@ T = TypeVar("T")
 class SideStreams:
     """The side streams of one pass; on another device than CUDA, work is done at once or when it is asked for.
 
-    Work waits for all that was launched before it on the current stream. What it reads is kept until `join`: the
+    Work waits for all that was launched before it on the current stream. What it reads is held until `join`: the
     current stream may overwrite memory as soon as that is freed.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.streams = device, _streams(device) if device.type == "cuda" else ()
-        self.kept = list[Callable[[], Any]]()
+        self.held = list[Callable[[], Any]]()
 
     def run(self, work: Callable[[], T]) -> T:
         """What `work` returns; on a CUDA device nothing may read it before `join`."""
@@ -40,17 +40,17 @@ class SideStreams:
         return awaited
 
     def _launched(self, work: Callable[[], T]) -> tuple[T, torch.cuda.Event]:
-        stream = self.streams[len(self.kept) % len(self.streams)]
-        self.kept.append(work)
+        stream = self.streams[len(self.held) % len(self.streams)]
+        self.held.append(work)
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
             return work(), stream.record_event()
 
     def join(self) -> None:
         """Let the current stream wait for all work, whose results may then be read."""
-        for stream in self.streams[: len(self.kept)]:  # a capture must not wait for one that takes no part in it
+        for stream in self.streams[: len(self.held)]:  # a capture must not wait for one that takes no part in it
             torch.cuda.current_stream(self.device).wait_stream(stream)
-        self.kept.clear()
+        self.held.clear()
 
 
 @cache
