@@ -23,8 +23,8 @@ from remanence.training import SGD, Adam, Training
 from remanence.types import Data, Params
 from remanence_recipes.fedavg.rounds import Round, experiment, torch_weights
 
-STEPS: dict[Scale, int] = {"smoke": 20, "small": 600, "full": 4000}
-DEEP_STEPS: dict[Scale, int] = {"smoke": 5, "small": 300, "full": 4000}  # of ResNet-18
+STEPS: dict[Scale, int] = {"smoke": 20, "small": 600, "full": 1200}
+DEEP_STEPS: dict[Scale, int] = {"smoke": 5, "small": 300, "full": 600}  # of ResNet-18
 WIDTH: dict[Scale, int] = {"smoke": 2, "small": 16, "full": 64}  # of ResNet-18
 ONE_STEP = Training(optimizer=SGD(lr=0.1), epochs=1)
 

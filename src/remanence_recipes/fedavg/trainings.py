@@ -26,7 +26,7 @@ from remanence_recipes.fedavg.rounds import Attempt, Round, attacked, experiment
 ROUNDS: dict[Scale, int] = {"smoke": 1, "small": 3, "full": 10}
 HIDDEN: dict[Scale, int] = {"smoke": 60, "small": 200, "full": 200}
 RECORDS: dict[Scale, int] = {"smoke": 8, "small": 16, "full": 16}
-STEPS: dict[Scale, int] = {"smoke": 40, "small": 600, "full": 2000}
+STEPS: dict[Scale, int] = {"smoke": 40, "small": 600, "full": 1000}
 PER_CLIENT = 8  # records, in `clients` and `client_trainings`
 WIDE: dict[Scale, int] = {"smoke": 200, "small": 500, "full": 500}
 
@@ -66,7 +66,7 @@ def client_trainings(scale: Scale) -> Sequence[Experiment]:
         "mini-batches of four, SGD; gradient matching through the steps of all clients. Labels are not known."
     )
     training = Training(optimizer=SGD(lr=0.05), epochs=2, batch_size=4)
-    rounds = {"smoke": 1, "small": 1, "full": 5}[scale]
+    rounds = {"smoke": 1, "small": 1, "full": 3}[scale]
     return [_against_clients(scale, about, rounds, counts, training, HIDDEN[scale], _matched)]
 
 

@@ -79,7 +79,7 @@ AXES: Final[dict[str, Axis]] = {
         defense=lambda value: GaussianNoise(relative_std=value),
     ),
     "epsilon": Axis(
-        words="local DP of epsilon {:g}",
+        words="epsilon of {:g}",
         meaning=f"epsilon of local differential privacy at delta {DELTA:g}, by Gaussian noise for updates of one norm",
         undefended=inf,
         low=0,
