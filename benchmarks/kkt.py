@@ -11,9 +11,10 @@ With m candidates, D pixels and width H an iteration takes 2m (5 D H + 7 H²) = 
 m in place of 22.4) or candidates in the row space of the first layer (24.0 GFLOP, and 12.3 for the box on pixels)
 save little, so TF32 and memory traffic decide.
 
-Measured on one H200, iterations/s: the authors' procedure 192, ours in float64 767 (4.0 times), with TF32 1,881 (9.8
-times), eight runs stacked with TF32 3,225 in total (16.8 times). Of the 304 µs that an iteration of the eight takes,
-184 are matrix products.
+Measured on one H200, iterations/s: the authors' procedure 209, ours in float64 761 (3.6 times), with TF32 2,031 (9.7
+times), eight runs stacked with TF32 3,528 in total (16.9 times). Of the 309 µs that the kernels of an iteration of the
+eight took with torch's element-wise operations (3,187 in total), 196 were matrix products and 84 element-wise; fused,
+the latter take 55 (profiled with weights stored transposed, which changes nothing else).
 
 Does TF32 find what float64 and float32 find? Its rounding imitated on a CPU, 50 CIFAR-10 images of 16x16: Stationarity
 found 28 with TF32, 28 and 27; KKT 8, 9 and 11.
@@ -29,9 +30,9 @@ from torch import Tensor
 
 from remanence.attacks import KKT, KKTRun, with_search
 from remanence.attacks.weights.kkt import ExplainedWeights
-from remanence.attacks.weights.residual_autograd import with_surrogate
+from remanence.attacks.weights.residual_autograd import SurrogateReLU
 from remanence.engine.cuda import precision
-from remanence.models import centred_mlp, torch_params
+from remanence.models import centred_mlp, replace_relu, torch_params
 from remanence.releases import WeightsOnly
 from remanence.search.solver import Stack
 
@@ -57,7 +58,9 @@ def main() -> None:
         attack = with_search(KKT(candidates=given.candidates, runs=(RUN,) * runs), tf32=tf32)
         objective = ExplainedWeights.from_release(attack, release, seed=0)
         if not closed_form:
-            objective = replace(objective, layers=None, surrogates={RUN.alpha: with_surrogate(model, RUN.alpha)})
+            objective = replace(
+                objective, layers=None, surrogates={RUN.alpha: replace_relu(model, SurrogateReLU(RUN.alpha))}
+            )
         return Stack(objective, objective.init(), attack.search)
 
     theirs = stack(1, tf32=False, closed_form=False)

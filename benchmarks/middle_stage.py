@@ -46,7 +46,7 @@ def main() -> None:
     y = torch.randint(10, (given.records,), generator=generator).to(given.device)
     model = mlp((784,), 10)
     params = {name: p.to(given.device) for name, p in initial_stack(model, given.models, seed=0).items()}
-    layers = ensemble.layers_of(model)
+    layers = ensemble.layers_of(model, (784,))
     assert layers is not None
     records = ensemble.Records(x=x, labels=y[None], squares=x.square().sum(1)[None])
     products, scale = (params["1.weight"].flatten(0, 1) @ x.T).view(given.models, -1, len(x)), 1 / (len(x) + 1)

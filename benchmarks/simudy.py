@@ -10,7 +10,7 @@
 The gradients of all implementations are compared first, in float64, because training amplifies rounding, and over half
 the epochs, which then take the memory of all of them in float32; with `--eager 0` nothing is compared. With `--tf32`
 our products are in TF32; the reference has torch's defaults, which use it for convolutions. `--tune` lets cuDNN select
-its fastest algorithms, `--compile` also times passes fused by torch.compile.
+its fastest algorithms.
 
 On an H200, `--mlp 1000 --records 100 --epochs 20 --tf32`, in steps a second:
 
@@ -28,6 +28,9 @@ other runs, which costs rates but no memory:
     closed form                  22.26     2.0    5.5 times  3.56    13.2
     recomputed                   18.97     1.4               3.05     2.8
     in segments of 3, 4          14.73     1.3               2.39     2.4
+
+These are without side streams. With four, the closed form of the first column takes 27.98 steps a second and 2.3 GiB,
+6.9 times the autograd above; without, in the same run, 22.23 and 1.8. `--tune` gains nothing (22.22).
 """
 
 import argparse
@@ -36,8 +39,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from math import ceil
-from types import SimpleNamespace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +48,7 @@ from remanence import SGD, Training
 from remanence.attacks import Cosine
 from remanence.engine import engine_for, on_batches
 from remanence.engine.cuda import changed_by, precision, replayed, torch_optimizer, update
-from remanence.engine.unroll import Dynamics, GenericDynamics, Unrolled, graph_bytes
+from remanence.engine.unroll import Dynamics, GenericDynamics, Unrolled, graph_bytes, updated_names
 from remanence.engine.unroll_cnn import CNNDynamics
 from remanence.engine.unroll_mlp import SpanDynamics
 from remanence.models import apply, centred_mlp, initial_params, resnet18
@@ -68,7 +69,7 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=32)
     parser.add_argument("--count", type=int, default=20, help="steps timed of each way")
     parser.add_argument("--eager", type=int, help="steps timed of eager autograd; as many as of ours by default")
-    for name in ("tf32", "tune", "compile", "profile"):
+    for name in ("tf32", "tune", "profile"):
         parser.add_argument(f"--{name}", action="store_true")
     args = parser.parse_args()
     torch.backends.cudnn.benchmark = args.tune
@@ -78,7 +79,7 @@ def main() -> None:
     truth, x = torch.rand(2, args.records, *shape, generator=torch.Generator().manual_seed(0)).to(device)
     if args.eager != 0:
         compare(model, replace(training, epochs=ceil(args.epochs / 2)), truth.double(), x.double())
-    eager, ours = objectives(model, training, truth, fused=args.compile)
+    eager, ours = objectives(model, training, truth)
     if args.profile:
         print_profile("unrolled eager autograd", eager, x)
     reference = None
@@ -105,16 +106,15 @@ def compare(model: nn.Module, training: Training, truth: Tensor, x: Tensor) -> N
         assert off < 1e-6, f"{name}: its gradient is off by {off:.1e}"
 
 
-def objectives(
-    model: nn.Module, training: Training, truth: Tensor, *, fused: bool = False
-) -> tuple[Objective, dict[str, Objective]]:
+def objectives(model: nn.Module, training: Training, truth: Tensor) -> tuple[Objective, dict[str, Objective]]:
     """The authors' and ours, for a victim that was trained on `truth`."""
     y = (torch.arange(len(truth)) % 10).to(truth.device)
     initial = {name: p.to(truth) for name, p in initial_params(model, seed=0).items()}
     batches = [b if b is None else b.to(truth.device) for b in training.batches(len(truth), 0)]
     gradient = on_batches(engine_for(model, training, truth.shape[1:]).gradient, truth, y)
     final = training.descend(gradient, initial, batches, records=len(truth), noise_seed=0)
-    generic = GenericDynamics(model=model, training=training, initial=initial, final=final)
+    trained = updated_names(model, initial, final)
+    generic = GenericDynamics(model=model, training=training, initial=initial, final=final, trained=trained)
     span = SpanDynamics.from_release(model, training, initial, final, records=len(y), shape=truth.shape[1:])
     cnn = CNNDynamics.from_release(model, training, initial, final, records=len(y), shape=truth.shape[1:])
 
@@ -130,17 +130,7 @@ def objectives(
         recomputed = replace(cnn, store_tapes=False)
         found = {"one graph": found["one graph"], "closed form": ours(cnn, steps)}
         found |= {"recomputed": ours(recomputed, steps), f"in segments of {few}": ours(recomputed, few)}
-        found |= {"closed form, compiled": ours(compiled(cnn), steps)} if fused else {}
     return by_autograd(model, initial, final, y, batches), found
-
-
-def compiled(cnn: CNNDynamics) -> CNNDynamics:
-    net = cnn.net
-    passes = {
-        name: torch.compile(getattr(net, name), dynamic=False) for name in ("record", "vector_gradient", "vector_hvp")
-    }
-    fused: Any = SimpleNamespace(inputs=net.inputs, layout=net.layout, **passes)
-    return replace(cnn, net=fused)
 
 
 def by_autograd(model: nn.Module, initial: Params, final: Params, y: Tensor, batches: list[Tensor | None]) -> Objective:

@@ -1,13 +1,14 @@
 """The parts share no record, nothing is invented, and the global generator stays where it was."""
 
 from collections import Counter
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
 from refusals import refused
 
-from remanence.data.splits import Split, split
+from remanence.data.splits import Split, distinct, split
 from remanence.types import Data
 
 PARTS = ("private", "fixed", "public", "test")
@@ -91,6 +92,14 @@ def test_a_copy_hides_neither_behind_a_label_nor_a_sign_nor_a_dtype() -> None:
     assert Split(private=one(0.0, 0), fixed=fixed, public=near, test=test).public is near
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_records_of_zeros_and_ones_are_told_apart(dtype: torch.dtype) -> None:
+    bits = torch.tensor(list(product((0.0, 1.0), repeat=13)), dtype=dtype)  # their words have few bits that differ
+    x = torch.cat([bits, bits[::2]])
+    found = distinct(Data(x=x, y=torch.arange(len(x)), num_classes=len(x)))
+    assert torch.equal(found.y, torch.arange(len(bits)))
+
+
 def test_parts_of_another_kind_are_refused() -> None:
     data, wide = numbered(10), numbered(10, features=4)
     with refused("shape-mismatch", "public"):
@@ -102,9 +111,9 @@ def test_duplicates_agree_with_a_set_of_bytes() -> None:
     pixels[2_000:4_000] = pixels[:2_000]
     pixels[5_001, 1:] = pixels[5_000, 1:]  # all but one pixel the same: not a copy
     x = torch.from_numpy(pixels).float().div(255)
-    distinct = len({row.tobytes() for row in pixels})
+    count = len({row.tobytes() for row in pixels})
     data = Data(x=x, y=torch.zeros(len(x), dtype=torch.int64), num_classes=1)
-    cut = split(data, private=distinct - 1, fixed=0, public=0, test=1, seed=0)
-    assert len({row.tobytes() for part in (cut.private, cut.test) for row in part.x.numpy()}) == distinct
+    cut = split(data, private=count - 1, fixed=0, public=0, test=1, seed=0)
+    assert len({row.tobytes() for part in (cut.private, cut.test) for row in part.x.numpy()}) == count
     with refused("out-of-range", "data"):
-        split(data, private=distinct, fixed=0, public=0, test=1, seed=0)
+        split(data, private=count, fixed=0, public=0, test=1, seed=0)

@@ -174,6 +174,7 @@ SEARCHES = {
     "momentum": Search(optimizer=SGD(lr=0.1, momentum=0.9), steps=6),
     "plain sgd": Search(optimizer=SGD(lr=0.1), steps=6),
     "rmsprop": Search(optimizer=RMSProp(lr=0.01), steps=6),
+    "rmsprop of optax": Search(optimizer=RMSProp(lr=0.01, eps_in_root=True), steps=6),
     "halved": Search(optimizer=Adam(lr=0.03), steps=6, halvings=1),
 }
 

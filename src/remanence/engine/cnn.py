@@ -14,8 +14,16 @@ from torch import Tensor, nn
 
 from remanence.engine.base import HVP
 from remanence.engine.cnn_layers import Piecewise, Rectifier
-from remanence.engine.cnn_structure import closed_form_layers, norms_by_conv, refusal, relu_names, replace_relus
+from remanence.engine.cnn_structure import (
+    closed_form_layers,
+    convolutions,
+    norms_by_conv,
+    refusal,
+    relu_names,
+    replace_relus,
+)
 from remanence.engine.cnn_tape import Layer, Tape, Tensors, Weights, backward, backward_jvp, forward, forward_jvp
+from remanence.engine.streams import SideStreams
 from remanence.models.operations import Conv, Linear, Norm, walk
 from remanence.models.structure import CNN, parse
 from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, Loss, SquaredError
@@ -119,15 +127,16 @@ class CNNEngine:
     def record(self, weights: Tensor, x: Tensor, y: Tensor, *, records: int, weight_grads: bool) -> Tape:
         """The tape of the forward and backward pass for the mean loss of `records`, of which these are some; with
         `weight_grads` the gradients of kernels and shifts are on it."""
-        tape = Tape(weights=self._applied(weights))
+        tape = Tape(weights=self._applied(weights), side=SideStreams(x.device))
         logits = forward(self.layers, tape, x.contiguous(memory_format=self.layout.memory_format))
         tape.inputs[_LOGITS] = logits
         backward(self.layers, tape, self.loss.grad_logits(logits, y) / records, weight_grads=weight_grads)
+        tape.side.join()
         return tape
 
     def relu_inputs(self, weights: Tensor, x: Tensor) -> Tensors:
         """The inputs of each ReLU in a forward pass."""
-        tape = Tape(weights=self._applied(weights))
+        tape = Tape(weights=self._applied(weights), side=SideStreams(x.device))
         layers = replace_relus(self.layers, lambda name: Piecewise(piece=Rectifier(name=name, recorded=True)))
         forward(layers, tape, x.contiguous(memory_format=self.layout.memory_format))
         return {name: tape.inputs[name] for name in relu_names(self.layers)}
@@ -148,10 +157,16 @@ class CNNEngine:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The derivatives of  <gradient, direction>  with respect to weights, images and the probabilities of their
         labels, from a tape at `weights`."""
-        tangents = Tape(weights=self._applied_tangent(weights, direction))
+        tangents = Tape(weights=self._applied_tangent(weights, direction), side=SideStreams(weights.device))
+        layers = list(convolutions(self.layers))
+        for layer in layers:
+            layer.launch_ahead(tape, tangents, "output")
+        for layer in reversed(layers):
+            layer.launch_ahead(tape, tangents, "input")
         tangent, logits = forward_jvp(self.layers, tape, tangents, None), tape.inputs[_LOGITS]
         grad_tangent = self.loss.hvp_logits(logits, y, tangent) / records
         by_images = backward_jvp(self.layers, tape, tangents, grad_tangent)
+        tangents.side.join()
         product = torch.empty_like(weights)
         named, at, directions = (self.layout.unpack(each) for each in (product, weights, direction))
         scales, scale_tangents = self.norms.scales(weights), self.norms.scales(direction)

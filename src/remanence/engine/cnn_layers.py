@@ -3,7 +3,8 @@ weights, which are piecewise linear, and ReLU with a surrogate derivative."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, final
+from functools import partial
+from typing import Any, Literal, Protocol, final
 
 import torch
 from torch import Tensor
@@ -32,14 +33,26 @@ class Convolution:
         tape.grad_outputs[self.name] = grad
         if self.first and not weight_grads:
             return grad
-        wanted = (not self.first, weight_grads, weight_grads and self.name in tape.weights.shifts)
-        kernel = tape.weights.kernels[self.name]
-        grad_x, grad_kernel, grad_shift = self._backward(grad, tape.inputs[self.name], kernel, wanted)
+        x, kernel = tape.inputs[self.name], tape.weights.kernels[self.name]
         if weight_grads:
-            tape.grad_kernels[self.name] = grad_kernel
-        if wanted[2]:
-            tape.grad_shifts[self.name] = grad_shift
-        return grad if self.first else grad_x
+            shifted = self.name in tape.weights.shifts
+            work = partial(self._backward, grad, x, kernel, (False, True, shifted))
+            _, tape.grad_kernels[self.name], grad_shift = tape.side.run(work)
+            if shifted:
+                tape.grad_shifts[self.name] = grad_shift
+        return grad if self.first else self._grad_input(grad, x, kernel)
+
+    def launch_ahead(self, tape: Tape, tangents: Tape, to: Literal["output", "input"]) -> None:
+        """Launch what a pass of tangents adds to its own convolution, forward `to` the output or back to the input, and
+        does not depend on that pass."""
+        x, grad, direction = tape.inputs[self.name], tape.grad_outputs[self.name], tangents.weights.kernels[self.name]
+        if self.joined or (self.first and to == "output"):
+            return
+        if to == "output":
+            work = partial(self._convolved, x, direction, tangents.weights.shifts.get(self.name))
+        else:
+            work = partial(self._grad_input, grad, x, direction)
+        tangents.ahead[self.name, to] = tangents.side.run_ahead(work)
 
     def forward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor | None) -> Tensor:
         x, kernel = tape.inputs[self.name], tape.weights.kernels[self.name]
@@ -49,34 +62,37 @@ class Convolution:
         tangents.inputs[self.name] = tangent
         if self.joined:
             return self._convolved(torch.cat([tangent, x], 1), torch.cat([kernel, direction], 1), shift)
-        return self._convolved(x, direction, shift).add_(self._convolved(tangent, kernel, None))
+        return self._convolved(tangent, kernel, None).add_(tangents.ahead.pop((self.name, "output"))())
 
     def backward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor) -> Tensor:
+        side, x, kernel = tangents.side, tape.inputs[self.name], tape.weights.kernels[self.name]
         if self.name in tape.weights.shifts:
-            tangents.grad_shifts[self.name] = tangent.sum((0, 2, 3))
-        backward_jvp = self._joined_backward_jvp if self.joined else self._separate_backward_jvp
-        grad_x, tangents.grad_kernels[self.name] = backward_jvp(tape, tangents, tangent)
-        return grad_x
+            tangents.grad_shifts[self.name] = side.run(partial(tangent.sum, (0, 2, 3)))
+        if self.joined:
+            both = torch.cat([tangent, tape.grad_outputs[self.name]], 1)
+            kernels = torch.cat([kernel, tangents.weights.kernels[self.name]])
+            work = partial(self._joined_kernel_jvp, tape, tangents, both, kernels)
+            tangents.grad_kernels[self.name] = side.run(work)
+            return self._grad_input(both, x, kernels)
+        tangents.grad_kernels[self.name] = side.run(partial(self._kernel_jvp, tape, tangents, tangent))
+        return self._grad_input(tangent, x, kernel).add_(tangents.ahead.pop((self.name, "input"))())
 
-    def _joined_backward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor) -> tuple[Tensor, Tensor]:
-        """The tangents of the gradients with respect to input and kernel, the latter followed by the gradient itself: a
-        kernel that a norm is folded into needs both."""
-        x, grad, kernel = tape.inputs[self.name], tape.grad_outputs[self.name], tape.weights.kernels[self.name]
-        both = torch.cat([tangent, grad], 1), torch.cat([kernel, tangents.weights.kernels[self.name]])
-        grad_x, grad_kernels, _ = self._backward(both[0], x, both[1], (True, True, False))
+    def _joined_kernel_jvp(self, tape: Tape, tangents: Tape, both: Tensor, kernels: Tensor) -> Tensor:
+        """The tangent of the gradient with respect to the kernel, followed by that gradient itself: a kernel that a
+        norm is folded into needs both."""
+        kernel, found = tape.weights.kernels[self.name], self._grad_kernel(both, tape.inputs[self.name], kernels)
         if not self.first:
-            added = self._backward(grad, tangents.inputs[self.name], kernel, (False, True, False))[1]
-            grad_kernels[: len(kernel)] += added
-        return grad_x, grad_kernels
+            added = self._grad_kernel(tape.grad_outputs[self.name], tangents.inputs[self.name], kernel)
+            found[: len(kernel)] += added
+        return found
 
-    def _separate_backward_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor) -> tuple[Tensor, Tensor]:
-        """The tangents of the gradients with respect to input and kernel."""
-        x, grad, kernel = tape.inputs[self.name], tape.grad_outputs[self.name], tape.weights.kernels[self.name]
-        grad_x = self._backward(tangent, x, kernel, (True, False, False))[0]
-        grad_x += self._backward(grad, x, tangents.weights.kernels[self.name], (True, False, False))[0]
+    def _kernel_jvp(self, tape: Tape, tangents: Tape, tangent: Tensor) -> Tensor:
+        """The tangent of the gradient with respect to the kernel."""
+        x, kernel = tape.inputs[self.name], tape.weights.kernels[self.name]
         if not self.first:
-            x, tangent = torch.cat([x, tangents.inputs[self.name]]), torch.cat([tangent, grad])
-        return grad_x, self._backward(tangent, x, kernel, (False, True, False))[1]
+            x = torch.cat([x, tangents.inputs[self.name]])
+            tangent = torch.cat([tangent, tape.grad_outputs[self.name]])
+        return self._grad_kernel(tangent, x, kernel)
 
     def _convolved(self, x: Tensor, kernel: Tensor, shift: Tensor | None) -> Tensor:
         return conv2d(x, kernel, shift, self.conv.stride, self.conv.padding, self.conv.dilation)
@@ -88,6 +104,12 @@ class Convolution:
         geometry = self.conv.stride, self.conv.padding, self.conv.dilation, False, (0, 0), 1
         found: Any = torch.ops.aten.convolution_backward(grad, x, kernel, [len(kernel)], *geometry, wanted)
         return found  # type: ignore[no-any-return]
+
+    def _grad_input(self, grad: Tensor, x: Tensor, kernel: Tensor) -> Tensor:
+        return self._backward(grad, x, kernel, (True, False, False))[0]
+
+    def _grad_kernel(self, grad: Tensor, x: Tensor, kernel: Tensor) -> Tensor:
+        return self._backward(grad, x, kernel, (False, True, False))[1]
 
 
 @final

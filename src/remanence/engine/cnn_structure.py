@@ -92,6 +92,15 @@ def closed_form_layers(
     return tuple(found)
 
 
+def convolutions(layers: Sequence[Layer]) -> Iterator[cnn_layers.Convolution]:
+    """The convolutions in turn."""
+    for layer in layers:
+        if isinstance(layer, ResidualSum):
+            yield from convolutions((*layer.inner, *layer.shortcut))
+        elif isinstance(layer, cnn_layers.Convolution):
+            yield layer
+
+
 def relu_names(layers: Sequence[Layer]) -> Iterator[str]:
     """The names of the ReLUs in turn."""
     for layer in layers:

@@ -8,11 +8,13 @@ back to its input and back to its kernel, and in no other form. The directional 
 convolutions, as the derivative of a product is; where they share an output they are one, with the channels of both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, final
 
 from torch import Tensor
+
+from remanence.engine.streams import SideStreams
 
 Tensors: TypeAlias = dict[str, Tensor]  # by layer
 
@@ -32,12 +34,15 @@ class Tape:
     """What the passes compute for each layer; on the tape of tangents, the directional derivatives of these."""
 
     weights: Weights
+    side: SideStreams  # for what no later layer of a pass waits for
     inputs: Tensors = field(default_factory=dict)
     gates: Tensors = field(default_factory=dict)  # positive where ReLU is open; the derivative of a surrogate
     argmax: Tensors = field(default_factory=dict)  # indices of maxima
     grad_outputs: Tensors = field(default_factory=dict)
     grad_kernels: Tensors = field(default_factory=dict)
     grad_shifts: Tensors = field(default_factory=dict)
+    # on the tape of tangents: convolutions that do not depend on the pass, and were launched before it
+    ahead: dict[tuple[str, str], Callable[[], Tensor]] = field(default_factory=dict)
 
     def num_values(self) -> int:
         """The number of values on the tape besides weights; layers share outputs and inputs."""

@@ -8,6 +8,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
 
 from remanence.errors import BadInput
 from remanence.training.optimizers import SGD, Adam, AdamW, Optimizer, RMSProp
@@ -32,15 +33,50 @@ def torch_optimizer(optimizer: Optimizer, params: list[nn.Parameter]) -> torch.o
                 params, lr=lr, betas=betas, eps=optimizer.eps, weight_decay=decay, capturable=cuda, **fused
             )
         case RMSProp(eps_in_root=True):
-            return _RMSPropOfOptax(params, {"lr": lr, "decay": optimizer.decay, "eps": optimizer.eps})
+            return RMSPropOfOptax(params, {"lr": lr, "decay": optimizer.decay, "eps": optimizer.eps})
         case RMSProp():
-            return torch.optim.RMSprop(params, lr=lr, alpha=optimizer.decay, eps=optimizer.eps, capturable=cuda)
+            return FusedRMSProp(params, {"lr": lr, "decay": optimizer.decay, "eps": optimizer.eps})
     message = f"`optimizer` must be SGD, Adam, AdamW or RMSProp here, got {type(optimizer).__name__}"
     raise BadInput(message, code="wrong-type", argument="optimizer")
 
 
 @final
-class _RMSPropOfOptax(torch.optim.Optimizer):
+class FusedRMSProp(torch.optim.Optimizer):
+    """RMSProp as fused Adam without a first moment, after so many steps that its bias corrections are one: torch's own
+    RMSprop is not fused, and reads and writes every value several times."""
+
+    def __init__(self, params: list[nn.Parameter], defaults: dict[str, Any]) -> None:
+        super().__init__(params, defaults)
+        self.many_steps = torch.full((), 2.0**24, device=params[0].device)  # where a float32 stops counting
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            for p in params:
+                if not self.state[p]:
+                    self.state[p]["square_avg"] = torch.zeros_like(p)
+            grads = [p.grad for p in params]
+            adam(
+                params,
+                grads,
+                grads,  # the first moments are the gradients
+                [self.state[p]["square_avg"] for p in params],
+                [],
+                [self.many_steps] * len(params),
+                fused=True,
+                amsgrad=False,
+                maximize=False,
+                beta1=0.0,
+                beta2=group["decay"],
+                lr=group["lr"],
+                weight_decay=0.0,
+                eps=group["eps"],
+            )
+
+
+@final
+class RMSPropOfOptax(torch.optim.Optimizer):
     """RMSProp with epsilon under the root, which torch does not have; in place, and capturable."""
 
     @torch.no_grad()
@@ -65,11 +101,11 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
             group["lr"] = lr
 
 
-def update(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    """Take one step along the gradient of `loss`."""
+def update(optimizer: torch.optim.Optimizer, loss: Tensor, grad: Tensor | None = None) -> None:
+    """Take one step along the gradient of `loss`; or, with the gradient `grad` by its values, of a function of them."""
     params = params_of([optimizer])
     # not backward(): the nodes that add up gradients would outlive the stream that a capture runs on
-    for p, g in zip(params, torch.autograd.grad(loss, params), strict=True):
+    for p, g in zip(params, torch.autograd.grad(loss, params, grad), strict=True):
         p.grad = g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)  # fused ones refuse another layout
     optimizer.step()
 

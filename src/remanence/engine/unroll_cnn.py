@@ -28,7 +28,7 @@ _VECTOR = "weights"  # the one name of the one vector
 _WORKSPACE = 8  # vectors of weights that a backward pass needs: folded, joined, gradients and their derivatives
 _COPIES_OF_SGD = 2  # the weights and the momentum
 _COPIES_OF_ADAPTIVE = 6  # vectors of weights that the graph of another optimizer's step holds
-_TAPES = 2  # times the values of a tape: itself, the derivatives of inputs, and what a layer works on
+_TAPES = 3  # times the values of a tape: itself, the derivatives of inputs, what a layer works on and what runs ahead
 
 
 @final

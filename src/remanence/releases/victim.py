@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from remanence.engine import train
 from remanence.engine.ensembles.chunked import chunks, stack, train_chunk
@@ -94,14 +94,13 @@ class Fit(NamedTuple):
 
 def fit_of(victim: Victim) -> Fit:
     """How well the victim fits its records; a victim with weights that are not finite is refused."""
-    if not all(torch.isfinite(p).all() for p in victim.final.values()):
+    if not torch.stack([p.isfinite().all() for p in victim.final.values()]).all():
         raise Diverged("the victim diverged (its weights are not finite): lower the learning rate", argument="training")
-    data = concat([victim.fixed, victim.private])
-    frequencies = data.y.bincount().double() / len(data)
-    before, after = (float(_loss(victim, params, data)) for params in (victim.initial, victim.final))
-    return Fit(before=before, after=after, guessing=float(-frequencies.xlogy(frequencies).sum()))
-
-
-def _loss(victim: Victim, params: Params, data: Data) -> Tensor:
+    # not by concat(), which would check the values of all records again for each of many victims
+    x, y = torch.cat([victim.fixed.x, victim.private.x]), torch.cat([victim.fixed.y, victim.private.y])
+    frequencies = y.bincount().double() / len(y)
     with torch.no_grad():
-        return victim.training.loss(apply(victim.model, params, data.x), data.y)
+        before, after = (
+            float(victim.training.loss(apply(victim.model, params, x), y)) for params in (victim.initial, victim.final)
+        )
+    return Fit(before=before, after=after, guessing=float(-frequencies.xlogy(frequencies).sum()))

@@ -25,7 +25,7 @@ from remanence.caching import (
     words,
     write_tensors,
 )
-from remanence.engine.cuda import params_of
+from remanence.engine.cuda import FusedRMSProp, RMSPropOfOptax, params_of
 from remanence.types import Data, Params
 
 _MAX_STEP = 2**24  # beyond, float32 counts no further
@@ -106,8 +106,8 @@ def _moments(optimizer: torch.optim.Optimizer) -> set[str]:
     match optimizer:
         case torch.optim.Adam():
             return {"step", "exp_avg", "exp_avg_sq"}
-        case torch.optim.RMSprop():
-            return {"step", "square_avg"}
+        case FusedRMSProp() | RMSPropOfOptax():
+            return {"square_avg"}
     return {"momentum_buffer"}  # none without momentum
 
 

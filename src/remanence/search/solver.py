@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from remanence.bounds import width
+from remanence.engine import elementwise
 from remanence.engine.cuda import changed_by, precision, replayed, torch_optimizer
 from remanence.errors import BadInput, Diverged
 from remanence.progress import track
@@ -269,6 +270,9 @@ class StackedSGD(torch.optim.Optimizer):
                     if "momentum_buffer" not in state:
                         state["momentum_buffer"] = torch.zeros_like(p)
                     update = state["momentum_buffer"]
+                    if elementwise.applies(p, update, p.grad):
+                        elementwise.momentum_step(p.data, update, p.grad, group["lr"], group["momentum"])
+                        continue
                     torch.add(p.grad, update, alpha=group["momentum"], out=update)
                 p.addcmul_(group["lr"], update, value=-1)
 

@@ -196,6 +196,9 @@ class Step:
 
     def __call__(self) -> None:
         found, target = self.batch.evaluate(self.net)
+        if self.discriminator is None and self.criterion.network is None:
+            update(self.optimizer, found, self.criterion.pixel_gradient(found, target))
+            return
         loss = self.criterion(found, target)
         if self.discriminator is not None:
             loss = loss + self.criterion.weights.adversarial * self.discriminator.generator_loss(found)

@@ -18,6 +18,7 @@ from remanence.attacks.weights import residual
 from remanence.attacks.weights.preprocessing import Preprocessing
 from remanence.attacks.weights.residual_autograd import SurrogateReLU, value_and_grads
 from remanence.bounds import clamp, is_finite, width
+from remanence.engine import elementwise
 from remanence.errors import BadInput, check_min
 from remanence.models import apply, replace_relu
 from remanence.releases import KnowsFinal, require
@@ -162,7 +163,9 @@ class ExplainedWeights:
         multipliers = free.square() + self.minimum if self.attack.multipliers == "squared" else free
         explained = self._by_autograd if self.layers is None else self._in_closed_form
         value, grad_x, grad_multipliers = explained(x, multipliers)
-        if is_finite(self.release.bounds):
+        if is_finite(self.release.bounds) and self.stds is None and elementwise.applies(x, grad_x):
+            value += elementwise.add_outside(x, grad_x, width(self.release.bounds))
+        elif is_finite(self.release.bounds):
             outside = softshrink(self._pixels(x), width(self.release.bounds))
             residual.add_squares(value, outside)
             grad_x.add_(self._pixels(outside), alpha=2)

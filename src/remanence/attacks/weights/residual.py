@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import leaky_relu, linear
 
 from remanence.attacks.weights import activations as functions
-from remanence.engine import mlp
+from remanence.engine import elementwise, mlp
 from remanence.errors import BadInput
 from remanence.models.structure import MLP, Structure, parse
 from remanence.types import Params
@@ -138,6 +138,8 @@ def forward(
             value, first, second = functions.smooth(layer.activation, out)
         elif alpha is None:
             value, first = leaky_relu(out, leak), (out > 0).to(out).mul_(1 - leak).add_(leak)
+        elif not leak and shifts is None and elementwise.applies(out):
+            first, value = elementwise.relu_and_sigmoid(out, alpha), out
         else:
             scaled = alpha * out if shifts is None else torch.addcmul(shifts[index], alpha, out)
             first = scaled.sigmoid_()
@@ -265,6 +267,8 @@ def grad_inputs(
             grad_out = total.mul_(derivative).add_(grad_deltas[index - 1] * errors * second_derivative)
         elif activations.alpha is None:
             grad_out = total.mul_(derivative)
+        elif elementwise.applies(*(stacks := (total, grad_deltas[index - 1], residual.deltas[index - 1], derivative))):
+            grad_out = elementwise.through_surrogate(*stacks, activations.alpha)
         else:  # D is a multiple of the derivative s, whose own derivative is alpha s (1 - s)
             second = (grad_deltas[index - 1] * residual.deltas[index - 1]).mul_(activations.alpha)
             grad_out = second.lerp_(total, derivative)
