@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from math import comb
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,11 @@ from remanence.auditing.answer.gate import failures
 from remanence.auditing.answer.report import Countermeasure
 from remanence.auditing.countermeasures.text import sweep_tokens
 from remanence.auditing.evidence.text_labels import text_labels
-from remanence.auditing.evidence.tokens import agreement
+from remanence.auditing.evidence.tokens import agreement, as_records, token_evidence
 from remanence.auditing.inputs.tokens import load_tokens, load_vocabulary
 from remanence.auditing.inputs.transformers import token_network, token_update
 from remanence.data import Tokens
+from remanence.metrics.tokens import score_tokens
 from remanence.models import Transformer, decoder, encoder, transformer_params
 from remanence.releases import TransformerUpdate, token_gradient, transformer_update
 from remanence.releases.defenses import Defense, GaussianNoise, Quantization, TopK
@@ -119,6 +121,16 @@ def test_p_values_of_other_batches_are_not_small() -> None:
     listed = sum(bool(each.attacks[0].found) for each in found)
     for count in (tokens, sentences, listed):
         assert binomtest(count, len(found), 0.05, alternative="greater").pvalue > 0.01
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_few_held_out_sentences_make_the_p_value_of_tokens_large(count: int) -> None:
+    """Every token is right: p is that of choosing the private sentences among all, and no smaller."""
+    truth, held_out = sampled(2, seed=0), sampled(count, seed=1)
+    found = DAGER().run(released(truth=truth), seed=0)
+    scores = score_tokens(found, truth, public=held_out, held_out=held_out)
+    recall, _ = token_evidence("attention", scores, found.tokens, as_records(truth), as_records(held_out), seed=0)
+    assert recall.p == pytest.approx(1 / comb(2 + count, 2), rel=0.1)
 
 
 def test_the_gate_counts_sentences_and_tokens(report: Report) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from xml.etree import ElementTree as ET
 
 from remanence.auditing.answer.report import Answer, AttackRow, Evidence
-from remanence.auditing.answer.severity import leaks_alone
+from remanence.auditing.answer.severity import MEMBERSHIP, leaks_alone
 from remanence.auditing.answer.threats import threats_not_asked
 from remanence.auditing.answer.words import SCALE, attack_words, count, evidence_words, interval_words, not_run, ranked
 from remanence.disk import write_text
@@ -130,7 +130,7 @@ def _leaking(answer: Answer) -> list[AttackRow]:
 
 
 def _members(evidence: Sequence[Evidence]) -> list[Evidence]:
-    measured = [row for row in evidence if row.group in ("membership", "span") and row.p is not None]
+    measured = [row for row in evidence if row.group in MEMBERSHIP and row.p is not None]
     return sorted(measured, key=lambda row: row.p or 0.0)
 
 
