@@ -14,8 +14,10 @@ from torch import nn
 
 from remanence.attacks import DAGER, infer_tokens
 from remanence.auditing import Report, audit
+from remanence.auditing.answer.formats import to_sarif
 from remanence.auditing.answer.gate import failures
 from remanence.auditing.answer.report import Countermeasure
+from remanence.auditing.answer.sentences import text_verdict
 from remanence.auditing.countermeasures.text import sweep_tokens
 from remanence.auditing.evidence.text_labels import text_labels
 from remanence.auditing.evidence.tokens import agreement, as_records, token_evidence
@@ -108,6 +110,11 @@ def test_an_update_of_other_sentences_finds_none() -> None:
     [row] = other.attacks
     assert (row.found, row.exact) == (0, 0)
     assert other.severity == "none-found"
+    read = next(each for each in other.evidence if each.p is not None)
+    assert "which chance explains" in other.verdict
+    assert read.p is not None
+    assert read.p > 0.001
+    assert other.answer.correction.startswith("1 attack ran. It lists")
     assert other.answer.caveats[0].code == "preflight-warning"
     assert failures(other, ["found>0", "tokens.recall>0.9"]) == []
 
@@ -136,6 +143,16 @@ def test_few_held_out_sentences_make_the_p_value_of_tokens_large(count: int) -> 
 def test_the_gate_counts_sentences_and_tokens(report: Report) -> None:
     assert failures(report, ["DAGER.found>0", "found>=50%", "tokens.recall>0.8"])
     assert len(failures(report, ["DAGER.found>5", "exact>5"])) == 0
+
+
+def test_a_verdict_of_ranks_alone_says_nothing_of_tokens(report: Report) -> None:
+    """Twelve sentences of which none is listed, whose ranks show membership and whose tokens chance explains."""
+    row = replace(report.attacks[0], records=12, found=0, exact=0, p=1e-4)
+    recall = replace(report.evidence[0], p=0.4)
+    scores = score_tokens(DAGER().run(released(), seed=0), TRUTH, public=HELD_OUT, held_out=HELD_OUT)
+    said = text_verdict(row, scores, recall, "membership")
+    assert "nearer to private than to held-out sentences" in said
+    assert "tokens" not in said
 
 
 def test_agreement_is_that_of_a_loop_over_lists() -> None:
@@ -169,6 +186,9 @@ def test_what_the_embeddings_do_not_say_is_not_inferred() -> None:
     seen = audit(replace(release, gradient=frozen | zeros), truth=TRUTH, held_out=HELD_OUT, budget=60)
     assert (seen.attacks[0].status, seen.severity) == ("refused", "membership")
     assert [each.name for each in seen.evidence] == ["tokens by embeddings: recall", "tokens by embeddings: precision"]
+    [said] = json.loads(to_sarif(seen.answer))["runs"][0]["results"]
+    assert said["message"]["text"].startswith("tokens by embeddings: recall 100")
+    assert (seen.answer.correction, "; the update shows " in seen.verdict) == ("No attack ran.", True)
 
 
 def test_coarse_entries_are_read_as_exact_ones() -> None:

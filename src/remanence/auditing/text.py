@@ -70,6 +70,7 @@ def audit_text(
     labels = text_labels(release, batch, held_out, seed=derive_seed(seed, "labels"))
     evidence = (*tried.evidence, *([labels] if labels else []))
     found = together([tried.test] if tried.test else [], seed=derive_seed(seed, "together"))
+    best = tried.best
     step = severity([tried.row], evidence, found, held_out=len(held_out))
     rows = (
         sweep_tokens(release, truth, held_out, sweep, budget=end - perf_counter(), seed=derive_seed(seed, "sweep"))
@@ -87,7 +88,7 @@ def audit_text(
         attacks=(tried.row,),
         together=found,
         evidence=evidence,
-        verdict=text_verdict(tried.row, tried.best and tried.best.scores, step),
+        verdict=text_verdict(tried.row, best and best.scores, best and best.recall, step),
         severity=step,
         not_tested=not_tested(release, [tried.row]),
         correction=correction([tried.row]),

@@ -102,7 +102,7 @@ def _better_than_guessed(scores: TokenScores) -> float:
 
 
 def _exchanged(tokens: Tensor, private: Data, held_out: Data, recall: float, seed: int) -> float:
-    """The p-value of the recall: for batches of as many sequences, private or held-out, in place of the private ones."""
+    """The p-value of the recall: of batches of as many sequences, private or held-out, in place of the private."""
     generator = torch.Generator().manual_seed(seed)
     returned = set(tokens.tolist())
     rows = [set(row) - {PADDING} for row in torch.cat([private.x, held_out.x]).long().tolist()]
