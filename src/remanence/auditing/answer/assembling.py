@@ -24,8 +24,8 @@ def correction(rows: Sequence[AttackRow]) -> str:
     return (
         f"{len(ran)} attacks ran. Each lists records at a false-discovery rate of {FDR:.0%} by itself. The list and "
         "the p-value of the audit are of all of them together: the best score of each record over the attacks is "
-        "ranked, for private and held-out records alike, so that no correction for their number is needed. The severity "
-        "gives half of its level to that test, and divides the other half among the attacks, each by itself."
+        "ranked, for private and held-out records alike, so that no correction for their number is needed. The "
+        "severity gives half of its level to that test, and divides the other half among the attacks, each by itself."
     )
 
 
