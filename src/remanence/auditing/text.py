@@ -82,7 +82,7 @@ def audit_text(
         schema=SCHEMA,
         command=command,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        release=released(release, shape=tuple(batch.ids.shape[1:]), num_classes=len(batch.vocabulary)),
+        release=released(release, shape=tuple(batch.ids.shape[1:]), num_classes=_words(release, batch)),
         digests=digests or _digests(release, batch, held_out),
         preflight=ready,
         attacks=(tried.row,),
@@ -107,6 +107,11 @@ def audit_text(
     if tried.found is None or tried.test is None:
         return Report(answer=answer)
     return Report(answer=answer, sentences=sentences_of(truth.ids, tried.found, tried.test, truth.vocabulary))
+
+
+def _words(release: TransformerUpdate, batch: Tokens) -> int:
+    """The size of the owner's vocabulary: of a network without special tokens padding is ours, and none of it."""
+    return len(batch.vocabulary) - (not release.model.special)
 
 
 def _digests(release: TransformerUpdate, truth: Tokens, held_out: Tokens) -> Digests:
