@@ -68,6 +68,15 @@ def test_traces_without_a_list_do_not_count_as_hidden() -> None:
     assert "noise of 1 would not" in (what_would_help([FIRST, row("clients", 5, 0), row("noise", 1, 0, p=0.005)]) or "")
 
 
+def test_a_few_held_out_records_do_not_tell_what_would_hide() -> None:
+    rows = [row("baseline", None, 8), row("noise", 1, 0)]
+    few = [replace(each, together=each.together and replace(each.together, held_out=19)) for each in rows]
+    said = what_would_help(few) or ""
+    assert "would hide the" in (what_would_help(rows) or "")
+    assert said.startswith("Too few records were held out to tell what would hide yours (19 besides")
+    assert "40 or more" in said
+
+
 def test_where_nothing_hides_or_nothing_was_found_it_says_so() -> None:
     nothing = what_would_help([FIRST, row("noise", 1, 7)]) or ""
     assert "8 of 8 found without, 7 of 8 with noise of 1" in nothing

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from math import comb
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +14,17 @@ from torch import nn
 
 from remanence.attacks import DAGER, infer_tokens
 from remanence.auditing import Report, audit
+from remanence.auditing.answer.formats import to_sarif
 from remanence.auditing.answer.gate import failures
 from remanence.auditing.answer.report import Countermeasure
+from remanence.auditing.answer.sentences import text_verdict
 from remanence.auditing.countermeasures.text import sweep_tokens
 from remanence.auditing.evidence.text_labels import text_labels
-from remanence.auditing.evidence.tokens import agreement
+from remanence.auditing.evidence.tokens import agreement, as_records, token_evidence
 from remanence.auditing.inputs.tokens import load_tokens, load_vocabulary
 from remanence.auditing.inputs.transformers import token_network, token_update
 from remanence.data import Tokens
+from remanence.metrics.tokens import score_tokens
 from remanence.models import Transformer, decoder, encoder, transformer_params
 from remanence.releases import TransformerUpdate, token_gradient, transformer_update
 from remanence.releases.defenses import Defense, GaussianNoise, Quantization, TopK
@@ -106,6 +110,11 @@ def test_an_update_of_other_sentences_finds_none() -> None:
     [row] = other.attacks
     assert (row.found, row.exact) == (0, 0)
     assert other.severity == "none-found"
+    read = next(each for each in other.evidence if each.p is not None)
+    assert "which chance explains" in other.verdict
+    assert read.p is not None
+    assert read.p > 0.001
+    assert other.answer.correction.startswith("1 attack ran. It lists")
     assert other.answer.caveats[0].code == "preflight-warning"
     assert failures(other, ["found>0", "tokens.recall>0.9"]) == []
 
@@ -121,9 +130,29 @@ def test_p_values_of_other_batches_are_not_small() -> None:
         assert binomtest(count, len(found), 0.05, alternative="greater").pvalue > 0.01
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_few_held_out_sentences_make_the_p_value_of_tokens_large(count: int) -> None:
+    """Every token is right: p is that of choosing the private sentences among all, and no smaller."""
+    truth, held_out = sampled(2, seed=0), sampled(count, seed=1)
+    found = DAGER().run(released(truth=truth), seed=0)
+    scores = score_tokens(found, truth, public=held_out, held_out=held_out)
+    recall, _ = token_evidence("attention", scores, found.tokens, as_records(truth), as_records(held_out), seed=0)
+    assert recall.p == pytest.approx(1 / comb(2 + count, 2), rel=0.1)
+
+
 def test_the_gate_counts_sentences_and_tokens(report: Report) -> None:
     assert failures(report, ["DAGER.found>0", "found>=50%", "tokens.recall>0.8"])
     assert len(failures(report, ["DAGER.found>5", "exact>5"])) == 0
+
+
+def test_a_verdict_of_ranks_alone_says_nothing_of_tokens(report: Report) -> None:
+    """Twelve sentences of which none is listed, whose ranks show membership and whose tokens chance explains."""
+    row = replace(report.attacks[0], records=12, found=0, exact=0, p=1e-4)
+    recall = replace(report.evidence[0], p=0.4)
+    scores = score_tokens(DAGER().run(released(), seed=0), TRUTH, public=HELD_OUT, held_out=HELD_OUT)
+    said = text_verdict(row, scores, recall, "membership")
+    assert "nearer to private than to held-out sentences" in said
+    assert "tokens" not in said
 
 
 def test_agreement_is_that_of_a_loop_over_lists() -> None:
@@ -157,6 +186,9 @@ def test_what_the_embeddings_do_not_say_is_not_inferred() -> None:
     seen = audit(replace(release, gradient=frozen | zeros), truth=TRUTH, held_out=HELD_OUT, budget=60)
     assert (seen.attacks[0].status, seen.severity) == ("refused", "membership")
     assert [each.name for each in seen.evidence] == ["tokens by embeddings: recall", "tokens by embeddings: precision"]
+    [said] = json.loads(to_sarif(seen.answer))["runs"][0]["results"]
+    assert said["message"]["text"].startswith("tokens by embeddings: recall 100")
+    assert (seen.answer.correction, "; the update shows " in seen.verdict) == ("No attack ran.", True)
 
 
 def test_coarse_entries_are_read_as_exact_ones() -> None:

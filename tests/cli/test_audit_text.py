@@ -72,6 +72,7 @@ def test_sentences_of_a_gpt2_are_found_and_fail_the_gate(call: Call, files: Path
     jsonschema.validate(json.loads((files / "run" / "record.json").read_text()), record_schema())
     assert [(row["name"], row["found"], row["exact"]) for row in answer["attacks"]] == [("DAGER", 4, 4)]
     assert answer["caveats"] == []
+    assert answer["release"]["num_classes"] == 200
     stored = json.loads((files / "run" / "sentences.json").read_text())["sentences"]
     ids, mask = (np.load(files / "private.npz")[name] for name in ("input_ids", "attention_mask"))
     true = {tuple(f"word{i}" for i in row[there > 0]) for row, there in zip(ids, mask, strict=True)}

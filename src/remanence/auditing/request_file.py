@@ -112,7 +112,7 @@ held_out = "others.npz"         # records of the same kind that it never saw; so
 # before = "round7.pt"
 # after = "client3.pt"
 # local = "sgd lr=0.1 epochs=1 batch=full"
-# sweep = "clients=1,2,5,10 noise=0,0.1,1"   # what would hide the records: also topk, bits, clip
+# sweep = "clients=1,2,5,10 noise=0,0.1,1"   # what would hide the records: also epsilon, topk, bits, clip
 # gradient = "gradient.pt"      # of a transformer, in place of after; data and held_out are then token ids
 # vocabulary = "vocab.json"     # of a transformer: the words of the page
 

@@ -70,6 +70,7 @@ def audit_text(
     labels = text_labels(release, batch, held_out, seed=derive_seed(seed, "labels"))
     evidence = (*tried.evidence, *([labels] if labels else []))
     found = together([tried.test] if tried.test else [], seed=derive_seed(seed, "together"))
+    best = tried.best
     step = severity([tried.row], evidence, found, held_out=len(held_out))
     rows = (
         sweep_tokens(release, truth, held_out, sweep, budget=end - perf_counter(), seed=derive_seed(seed, "sweep"))
@@ -81,13 +82,13 @@ def audit_text(
         schema=SCHEMA,
         command=command,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        release=released(release, shape=tuple(batch.ids.shape[1:]), num_classes=len(batch.vocabulary)),
+        release=released(release, shape=tuple(batch.ids.shape[1:]), num_classes=_words(release, batch)),
         digests=digests or _digests(release, batch, held_out),
         preflight=ready,
         attacks=(tried.row,),
         together=found,
         evidence=evidence,
-        verdict=text_verdict(tried.row, tried.best and tried.best.scores, step),
+        verdict=text_verdict(tried.row, best and best.scores, best and best.recall, step),
         severity=step,
         not_tested=not_tested(release, [tried.row]),
         correction=correction([tried.row]),
@@ -106,6 +107,11 @@ def audit_text(
     if tried.found is None or tried.test is None:
         return Report(answer=answer)
     return Report(answer=answer, sentences=sentences_of(truth.ids, tried.found, tried.test, truth.vocabulary))
+
+
+def _words(release: TransformerUpdate, batch: Tokens) -> int:
+    """The size of the owner's vocabulary: of a network without special tokens padding is ours, and none of it."""
+    return len(batch.vocabulary) - (not release.model.special)
 
 
 def _digests(release: TransformerUpdate, truth: Tokens, held_out: Tokens) -> Digests:

@@ -1,6 +1,5 @@
 """How a request for an audit of text is carried out: tokens, vocabulary and what the client sent, from their files."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,7 +13,6 @@ from remanence.auditing.inputs.transformers import TokenNetwork, token_update
 from remanence.auditing.inputs.weights import load_release_weights
 from remanence.auditing.pipeline import audit
 from remanence.auditing.request import Request
-from remanence.data import Tokens
 from remanence.errors import BadInput
 from remanence.progress import say
 from remanence.types import Caveat, Params
@@ -31,7 +29,7 @@ def run_text_request(request: Request, network: TokenNetwork, *, command: str) -
             raise BadInput(message, code="conflict", argument=name)
     vocabulary = load_vocabulary(Path(request.vocabulary) if request.vocabulary else None, network.model)
     truth, held_out = (
-        _on(load_tokens(source, network.model, vocabulary, argument=argument), request.device)
+        load_tokens(source, network.model, vocabulary, argument=argument).to(request.device)
         for source, argument in ((request.data, "data"), (request.held_out, "held_out"))
     )
     recipe = Recipe() if request.local is None else load_recipe(request.local)
@@ -67,10 +65,6 @@ def run_text_request(request: Request, network: TokenNetwork, *, command: str) -
         defenses=request.defenses,
         sweep=None if request.sweep is None else parse_sweep(request.sweep),
     )
-
-
-def _on(tokens: Tokens, device: str) -> Tokens:
-    return replace(tokens, ids=tokens.ids.to(device), y=tokens.y.to(device))
 
 
 def _absent(before: Params, request: Request) -> Params:

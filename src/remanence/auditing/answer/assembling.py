@@ -17,12 +17,15 @@ from remanence.types import Caveat
 
 def correction(rows: Sequence[AttackRow]) -> str:
     ran = [row for row in rows if row.status == "ran" and row.subject == "release"]
+    if not ran:
+        return "No attack ran."
+    if len(ran) == 1:
+        return f"1 attack ran. It lists records at a false-discovery rate of {FDR:.0%}, and its p-value is the audit's."
     return (
-        f"{len(ran)} attack{'s' if len(ran) != 1 else ''} ran. Each lists records at a false-discovery rate of "
-        f"{FDR:.0%} by itself. The list and the p-value of the audit are of all of them together: the best score of "
-        "each record over the attacks is ranked, for private and held-out records alike, so that no correction for "
-        "their number is needed. The severity gives half of its level to that test, and divides the other half among "
-        "the attacks, each by itself."
+        f"{len(ran)} attacks ran. Each lists records at a false-discovery rate of {FDR:.0%} by itself. The list and "
+        "the p-value of the audit are of all of them together: the best score of each record over the attacks is "
+        "ranked, for private and held-out records alike, so that no correction for their number is needed. The "
+        "severity gives half of its level to that test, and divides the other half among the attacks, each by itself."
     )
 
 

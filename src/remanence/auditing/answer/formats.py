@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from xml.etree import ElementTree as ET
 
 from remanence.auditing.answer.report import Answer, AttackRow, Evidence
-from remanence.auditing.answer.severity import leaks_alone
+from remanence.auditing.answer.severity import LEVEL, MEMBERSHIP, leaks_alone
 from remanence.auditing.answer.threats import threats_not_asked
 from remanence.auditing.answer.words import SCALE, attack_words, count, evidence_words, interval_words, not_run, ranked
 from remanence.disk import write_text
@@ -85,7 +85,7 @@ def to_sarif(answer: Answer, *, artifact: str = "model", failed: Sequence[str] =
     leaking = [f"{row.name}: {attack_words(row)}." for row in _leaking(answer)]
     results = [_result("reconstruction", text, answer, artifact) for text in leaking]
     if answer.severity == "membership":
-        best = [evidence_words(row) for row in _members(answer.evidence)[:1]]
+        best = [evidence_words(row) for row in _members(answer.evidence) if (row.p or 0.0) <= LEVEL]
         text = best[0] if best else "all records together score better than held-out ones"
         results.append(_result("membership", f"{text}.", answer, artifact, level="warning"))
     if answer.severity == "inconclusive":
@@ -130,7 +130,7 @@ def _leaking(answer: Answer) -> list[AttackRow]:
 
 
 def _members(evidence: Sequence[Evidence]) -> list[Evidence]:
-    measured = [row for row in evidence if row.group in ("membership", "span") and row.p is not None]
+    measured = [row for row in evidence if row.group in MEMBERSHIP and row.p is not None]
     return sorted(measured, key=lambda row: row.p or 0.0)
 
 

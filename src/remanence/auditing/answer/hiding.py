@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from remanence.auditing.answer.report import Countermeasure, Evidence
-from remanence.auditing.answer.severity import leaks
+from remanence.auditing.answer.severity import FEWEST_HELD_OUT, leaks
 from remanence.experiments.words import percent
 
 CHANCE: Final = 0.01  # p above which scores are those of chance
@@ -35,6 +35,11 @@ def what_would_help(rows: Sequence[Countermeasure], *, noun: str = "records") ->
         clauses = [
             f"{_undefended(first, noun)}, so that the sweep does not say what would hide them",
             *_readable([first]),
+        ]
+    elif first.together is not None and first.together.held_out < FEWEST_HELD_OUT:
+        clauses = [
+            f"too few {noun} were held out to tell what would hide yours ({first.together.held_out} besides those of "
+            f"other clients): give {2 * FEWEST_HELD_OUT} or more"
         ]
     elif hiding:
         failing = [row for row in strongest if row.together is not None and not hides(row)]

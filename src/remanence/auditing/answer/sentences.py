@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias, final
 
 from torch import Tensor
 
-from remanence.auditing.answer.report import AttackRow, Severity
-from remanence.auditing.answer.severity import FEWEST_HELD_OUT
+from remanence.auditing.answer.report import AttackRow, Evidence, Severity
+from remanence.auditing.answer.severity import FEWEST_HELD_OUT, LEVEL
 from remanence.auditing.answer.words import count
 from remanence.disk import read_text
 from remanence.errors import BadInput
@@ -98,9 +98,9 @@ def load_sentences(path: Path) -> tuple[Sentence, ...]:
     return stored.sentences
 
 
-def text_verdict(row: AttackRow, scores: TokenScores | None, step: Severity) -> str:
+def text_verdict(row: AttackRow, scores: TokenScores | None, recall: Evidence | None, step: Severity) -> str:
     """The answer of an audit of text in a sentence or two, from the attack and the best reading of tokens."""
-    if scores is None:
+    if scores is None or recall is None:
         return "No attack could run on this release, which is no proof that nothing leaks."
     tokens = (
         f"{scores.right_tokens:,} of {count(scores.tokens, 'token')} of the batch "
@@ -114,8 +114,11 @@ def text_verdict(row: AttackRow, scores: TokenScores | None, step: Severity) -> 
         )
     ran = row.status == "ran"
     said = f"No sentence was reconstructed beyond chance by {row.name}" if ran else f"{row.name} did not run"
-    if step == "membership":
+    if step == "membership" and (recall.p or 0.0) <= LEVEL:
         return f"{said}; the update shows {tokens}."
+    if step == "membership":
+        nearer = "what it returned is nearer to private than to held-out sentences, all together"
+        return f"{said}; {nearer} (p {number(row.p)})."
     few = f" Too few sentences were held out to tell anything from chance: give {FEWEST_HELD_OUT} or more."
-    tokens = "and no tokens beyond a guess by frequency; a stronger attack may find some"
-    return f"{said}, {tokens}.{few if step == 'inconclusive' else ''}"
+    read = f"{tokens} were read, which chance explains; a stronger attack may find more"
+    return f"{said}, and {read}.{few if step == 'inconclusive' else ''}"

@@ -26,6 +26,7 @@ LEVEL: Final = 0.001  # of a whole audit, for each step of the scale
 FEWEST_HELD_OUT: Final = 20  # records: with fewer no test tells a leak from chance
 FEW: Final = 10  # records: with fewer no test of an audit reaches that level, and 1 % has to do
 MANY: Final = 0.1  # fraction of the records
+MEMBERSHIP: Final = ("membership", "span", "tokens")  # groups of evidence whose p-values are tests of membership
 FPR: Final = 0.01  # at which single members are identified
 _AUC: Final = ": AUC"
 
@@ -59,7 +60,7 @@ def _tests(
     """The tests of membership and their p-values: of evidence, and of the ranks of enough reconstructed records, by all
     attacks together and, where there are several, by the best of them, times their number."""
     tests: list[tuple[AuditTest | AttackRow | Evidence, float]] = [
-        (row, row.p) for row in evidence if row.p is not None and row.group in ("membership", "span", "tokens")
+        (row, row.p) for row in evidence if row.p is not None and row.group in MEMBERSHIP
     ]
     if together is not None and together.records >= FEW:
         tests.append((together, together.p))

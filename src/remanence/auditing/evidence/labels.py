@@ -1,8 +1,8 @@
 """The labels of a batch, inferred from an update, beside what the same answer shares with other batches.
 
 A guess without the update is right for many labels of a batch of many records, so that the fraction alone says little.
-If the update showed nothing, the batch could be exchanged for any other: p is the fraction of batches of held-out
-records that share as many labels with what was inferred.
+If the update showed nothing, the batch could be exchanged for any other: p is the fraction of batches of private and
+held-out records that share as many labels with what was inferred, a permutation test.
 """
 
 from typing import Literal, TypeAlias
@@ -20,7 +20,7 @@ from remanence.releases import KnowsUpdate
 from remanence.types import Data
 
 Group: TypeAlias = Literal["membership", "span", "labels", "tokens", "other"]
-_BATCHES = 999  # of held-out records
+_BATCHES = 999  # of other records
 
 
 def labels_of(release: KnowsUpdate, private: Data, held_out: Data, *, seed: int) -> tuple[Evidence, list[Figure]]:
@@ -33,7 +33,8 @@ def labels_of(release: KnowsUpdate, private: Data, held_out: Data, *, seed: int)
         return without_value("labels", "labels", None, f"it failed: {type(fault).__name__}"), []
     classes = max(private.num_classes, int(inferred.max()) + 1, held_out.num_classes)
     true, ours = (labels.cpu().bincount(minlength=classes) for labels in (private.y, inferred))
-    of_others = _in_common(ours, _batches(held_out.y.cpu(), len(private), classes, seed))
+    others = _batches(held_out.y.cpu(), len(private), classes, seed)
+    exchanged = _batches(torch.cat([private.y, held_out.y.to(private.y)]).cpu(), len(private), classes, seed)
     in_common = _in_common(ours, true)
     found = binomial_proportion(int(in_common), len(private))
     row = Evidence(
@@ -41,12 +42,12 @@ def labels_of(release: KnowsUpdate, private: Data, held_out: Data, *, seed: int)
         value=found.value,
         low=found.low,
         high=found.high,
-        chance=float(of_others.double().mean()) / len(private),
+        chance=float(_in_common(ours, others).double().mean()) / len(private),
         meaning=(
             "fraction of the batch's labels that the update shows, order aside; by chance: what the same answer has in "
             "common with as many held-out records"
         ),
-        p=float(1 + (of_others >= in_common).sum()) / (1 + _BATCHES),
+        p=float(1 + (_in_common(ours, exchanged) >= in_common).sum()) / (1 + _BATCHES),
         group="labels",
     )
     names = tuple(map(str, range(classes)))
@@ -57,10 +58,12 @@ def labels_of(release: KnowsUpdate, private: Data, held_out: Data, *, seed: int)
 
 
 def _batches(labels: Tensor, size: int, classes: int, seed: int) -> Tensor:
-    """(batches, classes): how many records of each class are in batches of held-out ones."""
+    """(batches, classes): how many records of each class are in batches drawn from `labels`, each record at most once
+    where there are enough."""
     generator = torch.Generator().manual_seed(seed)
-    chosen = labels[torch.randint(len(labels), (_BATCHES, size), generator=generator)]
-    return torch.stack([one_hot(each, classes).sum(0) for each in chosen])
+    repeated = labels.repeat(-(-size // len(labels)))
+    sampled = (repeated[torch.randperm(len(repeated), generator=generator)[:size]] for _ in range(_BATCHES))
+    return torch.stack([one_hot(each, classes).sum(0) for each in sampled])
 
 
 def _in_common(counts: Tensor, others: Tensor) -> Tensor:

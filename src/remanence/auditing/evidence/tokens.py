@@ -2,9 +2,10 @@
 
 A sequence is found where a returned one agrees with it more than with any held-out sequence, on a list of which 5 % are
 false; a copy agrees in every token. The tokens of a batch are compared with those of other batches: if the update
-showed nothing, the batch could be exchanged for any other, and p is the fraction of batches of held-out sequences that
-have as large a part of their tokens among the returned ones. Chance is the guess of as many tokens, the most frequent;
-p is no smaller than that of the sign test between the guess and what was returned.
+showed nothing, private and held-out sequences could be exchanged, and p is the fraction of batches of both that have as
+large a part of their tokens among the returned ones: a permutation test, which few held-out sequences make weak and not
+wrong. Chance is the guess of as many tokens, the most frequent; p is no smaller than that of the sign test between the
+guess and what was returned.
 """
 
 from dataclasses import replace
@@ -22,7 +23,7 @@ from remanence.metrics.tokens import TokenScores
 from remanence.models.transformer import PADDING
 from remanence.types import Data, TokenReconstruction
 
-_BATCHES = 9999  # of held-out sequences
+_BATCHES = 9999  # of private and held-out sequences
 _REALS = (-torch.inf, torch.inf)
 
 
@@ -101,12 +102,12 @@ def _better_than_guessed(scores: TokenScores) -> float:
 
 
 def _exchanged(tokens: Tensor, private: Data, held_out: Data, recall: float, seed: int) -> float:
-    """The p-value of the recall: for batches of held-out sequences in place of the private ones."""
+    """The p-value of the recall: of batches of as many sequences, private or held-out, in place of the private."""
     generator = torch.Generator().manual_seed(seed)
-    chosen = torch.randint(len(held_out), (_BATCHES, len(private)), generator=generator)
     returned = set(tokens.tolist())
-    rows = [set(row) - {PADDING} for row in held_out.x.long().tolist()]
-    batches = (set[int]().union(*(rows[i] for i in each)) for each in chosen.tolist())
+    rows = [set(row) - {PADDING} for row in torch.cat([private.x, held_out.x]).long().tolist()]
+    chosen = (torch.randperm(len(rows), generator=generator)[: len(private)].tolist() for _ in range(_BATCHES))
+    batches = (set[int]().union(*(rows[i] for i in each)) for each in chosen)
     above = sum(len(batch & returned) >= recall * len(batch) - 1e-9 for batch in batches)
     return (1 + above) / (1 + _BATCHES)
 
