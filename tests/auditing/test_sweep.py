@@ -3,7 +3,7 @@
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
-from math import inf
+from math import comb, inf
 from time import perf_counter
 
 import pytest
@@ -314,6 +314,14 @@ def test_what_cannot_be_made_again_is_refused() -> None:
         audit(sent(STEP), truth=part(0, 8), held_out=part(100, 300), sweep={"nose": (1,)})
     [row] = countermeasures_for(gradient, part(0, 8), part(100, 300), budget=10, seed=0)
     assert "--local" in (row.reason or "")
+
+
+def test_labels_are_no_surer_than_the_exchanges_that_few_held_out_records_allow() -> None:
+    release, few = sent(STEP), part(100, 102)
+    found, _ = labels_of(release, part(0, 8), few, seed=0)
+    assert found.value == 1
+    assert found.p is not None
+    assert found.p > 1 / comb(10, 2)  # of ten records two are left out of a batch
 
 
 def test_labels_of_another_batch_are_not_inferred_beyond_chance() -> None:
