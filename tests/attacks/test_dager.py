@@ -97,12 +97,16 @@ def test_adapters_before_the_first_step_show_nothing() -> None:
         DAGER().run(released(batch(3), rank=4, lora_std=0.0), seed=0)
 
 
-def test_shorter_sequences_end_where_they_end() -> None:
+def of_several_lengths() -> Tokens:
     truth = batch(4)
     ids = truth.ids.clone()
     ids[0, 3:] = 0
     ids[1, 5:] = 0
-    truth = dataclasses.replace(truth, ids=ids)
+    return dataclasses.replace(truth, ids=ids)
+
+
+def test_shorter_sequences_end_where_they_end() -> None:
+    truth = of_several_lengths()
     assert sequences(DAGER().run(released(truth), seed=0)) == sequences(truth)
 
 
@@ -133,11 +137,7 @@ def test_sequences_of_an_encoder_are_those_that_a_search_over_all_finds() -> Non
 
 
 def test_shorter_sequences_of_an_encoder_end_where_they_end() -> None:
-    truth = batch(4)
-    ids = truth.ids.clone()
-    ids[0, 3:] = 0
-    ids[1, 5:] = 0
-    truth = dataclasses.replace(truth, ids=ids)
+    truth = of_several_lengths()
     assert sequences(DAGER().run(classified(truth), seed=0)) == sequences(truth)
 
 
