@@ -181,9 +181,8 @@ def measures(file: str) -> str:
 
 
 def _cell(row: Row) -> str:
-    """A value with its interval, and its chance level where that is not zero."""
-    chance = f"chance {row.chance}" if row.chance not in ("", "0") else ""
-    around = "; ".join(filter(None, (row.interval, chance)))
+    """A value with its interval and its chance level."""
+    around = "; ".join(filter(None, (row.interval, f"chance {row.chance}" if row.chance else "")))
     return f"{row.quantity.ours}{f' ({around})' * bool(around)}"
 
 

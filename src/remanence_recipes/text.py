@@ -14,17 +14,17 @@ from typing import final
 
 import torch
 
-from remanence.attacks import DAGER
+from remanence.attacks import DAGER, infer_tokens
 from remanence.data import TextSplit, Tokens, python_docs
 from remanence.experiments import Claim, Experiment, Measure, Outcome, Scale, Trial
 from remanence.experiments.checks import tuned_on_truth
 from remanence.metrics.statistics import binomial_proportion
-from remanence.metrics.tokens import score_tokens
+from remanence.metrics.tokens import TokenScores, score_tokens
 from remanence.models import Transformer, adapter_names, transformer_params
 from remanence.models import decoder as make_decoder
 from remanence.models import encoder as make_encoder
 from remanence.releases import transformer_update
-from remanence.releases.defenses import Clipping, Defense, GaussianNoise
+from remanence.releases.defenses import Clipping, Defense, GaussianNoise, Quantization, TopK
 from remanence.seeds import derive_seed
 from remanence.types import Params
 from remanence_recipes.curves import measured
@@ -113,15 +113,17 @@ def lora(scale: Scale) -> Sequence[Experiment]:
 
 
 def defenses(scale: Scale) -> Sequence[Experiment]:
-    """Noise and clipping of the update: what remains of 8 sentences of a decoder."""
+    """Defences of the update: what remains of 8 sentences of a decoder by its attention, and by rows of embeddings."""
     if scale == "smoke":
         client = _Client(sequences=4, length=8, width=96, defenses=(Clipping(norm=0.1),))
         return [_experiment("clipping, 4 sentences of 8 tokens", client, sequences=4)]
-    noises = (0.001, 0.01, 0.1, 0.3, 1.0, 3.0)
+    noises = (0.001, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0)
     chosen: dict[str, tuple[Defense, ...]] = {
         "none": (),
         "clipping to norm 0.1": (Clipping(norm=0.1),),
         **{f"noise {std:g}": (GaussianNoise(relative_std=std),) for std in noises},
+        **{f"{bits} bits": (Quantization(bits=bits),) for bits in (8, 4, 2)},
+        "largest 10 % of the entries": (TopK(fraction=0.1),),
     }
     return [_experiment(name, _Client(sequences=8, defenses=each)) for name, each in chosen.items()]
 
@@ -163,12 +165,7 @@ def _attacked(client: _Client, seed: int, device: torch.device) -> Outcome:
     seconds = perf_counter() - started
     scores = score_tokens(found, case.truth, public=parts.public, held_out=parts.test)
     measures = [
-        Measure.from_interval(
-            TOKENS,
-            binomial_proportion(scores.right_tokens, scores.tokens),
-            meaning=f"of the {scores.tokens} distinct tokens of the batch; chance guesses by frequency",
-            chance=scores.guessed_recall,
-        ),
+        _recall(TOKENS, scores),
         Measure(
             name="precision of the tokens",
             value=scores.precision if scores.returned_tokens else None,
@@ -190,7 +187,21 @@ def _attacked(client: _Client, seed: int, device: torch.device) -> Outcome:
         ),
         Measure(name="seconds of the attack", value=seconds, meaning="on one machine, often shared"),
     ]
+    if client.rank is None:
+        rows = replace(found, tokens=infer_tokens(case.release))
+        of_rows = score_tokens(rows, case.truth, public=parts.public, held_out=parts.test)
+        measures.insert(2, _recall("tokens by embeddings", of_rows))
     return Outcome(measures=tuple(measures))
+
+
+def _recall(name: str, scores: TokenScores) -> Measure:
+    return Measure.from_interval(
+        name,
+        binomial_proportion(scores.right_tokens, scores.tokens),
+        meaning=f"of the {scores.tokens} distinct tokens of the batch, {scores.returned_tokens} were returned; "
+        "chance guesses as many by frequency",
+        chance=scores.guessed_recall,
+    )
 
 
 def _network(client: _Client, data: Tokens) -> Transformer:

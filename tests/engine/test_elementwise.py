@@ -72,20 +72,21 @@ def run_in_kernels(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_momentum_with_one_learning_rate_for_all_restarts_or_one_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    def moved() -> list[Tensor]:
-        params = [torch.nn.Parameter(normal(3, 40, 31, seed=k), requires_grad=False) for k in range(2)]
-        optimizer = StackedSGD(SGD(lr=1.0, momentum=0.9), [[p] for p in params], [0.3, torch.tensor([0.1, 0.2, 0.4])])
-        for step in range(3):
-            for p in params:
-                p.grad = normal(*p.shape, seed=10 + step)
-            optimizer.step()
-        return [p.data for p in params]
-
-    with monkeypatch.context() as plain:
-        plain.setattr(elementwise, "applies", lambda *_: False)
-        expected = moved()
     uses = run_in_kernels(monkeypatch)
-    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(moved(), expected, strict=True))
+    params = [torch.nn.Parameter(normal(3, 40, 31, seed=k), requires_grad=False) for k in range(2)]
+    expected = [[torch.nn.Parameter(each.clone()) for each in p] for p in params]
+    rates = [0.3, torch.tensor([0.1, 0.2, 0.4])]
+    optimizer = StackedSGD(SGD(lr=1.0, momentum=0.9), [[p] for p in params], rates)
+    alone = zip([*expected[0], *expected[1]], [0.3, 0.3, 0.3, 0.1, 0.2, 0.4], strict=True)
+    reference = torch.optim.SGD([{"params": [each], "lr": lr} for each, lr in alone], lr=1.0, momentum=0.9)
+    for step in range(3):
+        for p, of_restarts in zip(params, expected, strict=True):
+            p.grad = normal(*p.shape, seed=10 + step)
+            for each, grad in zip(of_restarts, p.grad, strict=True):
+                each.grad = grad.clone()
+        optimizer.step()
+        reference.step()
+    assert all(torch.allclose(p, torch.stack(each), atol=1e-5) for p, each in zip(params, expected, strict=True))
     assert uses == [3] * 6
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from remanence.models.transformer import PADDING, Transformer
+from remanence.progress import track
 
 
 def complete_sequences(model: Transformer, gradient: Tensor, ids: Tensor) -> Tensor:
@@ -24,7 +25,8 @@ def complete_sequences(model: Transformer, gradient: Tensor, ids: Tensor) -> Ten
     errors[present] = torch.linalg.pinv(inputs[present].double()).T @ gradient.double().T
     embeddings, weight, bias = (each.double() for each in (model.tokens.weight, model.norm.weight, model.norm.bias))
     completed = F.pad(ids, (0, 1), value=PADDING)
-    for row, size in enumerate(present.sum(1).tolist()):
+    sizes = list(enumerate(present.sum(1).tolist()))
+    for row, size in track(sizes, total=len(sizes), label="last tokens", after=1.0):
         x = stream[row, size - 1].double()
         logits = embeddings @ F.layer_norm(x, x.shape, weight, bias, model.norm.eps)
         logits[PADDING] = -torch.inf
