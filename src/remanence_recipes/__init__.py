@@ -18,6 +18,7 @@ from remanence_recipes.ablations import (
     heads,
     knowledge,
     mnemonist,
+    mnemonist_readings,
     ordinary,
     query_point,
     reconn,
@@ -50,7 +51,7 @@ _PAPERS = (
 _FEDERATED = (federated, trainings, convolutional_clients, text)
 _ABLATIONS = (
     *(first_layer_span, knowledge, mnemonist, reconn, defenses, query_point, batch_size, embeddings, heads),
-    *(convolutions, ordinary),
+    *(mnemonist_readings, convolutions, ordinary),
 )
 RECIPES: dict[str, Recipe] = {
     name: recipe

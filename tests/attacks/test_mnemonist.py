@@ -71,15 +71,16 @@ def release_of(bank: ShadowBank, row: Tensor, model: nn.Module) -> AllButOne:
     )
 
 
-def in_full(bank: ShadowBank, fitted: FittedRecoNN, masks: Tensor) -> Tensor:
+def in_full(bank: ShadowBank, fitted: FittedRecoNN, masks: Tensor, layers: tuple[str, ...] = ("1",)) -> Tensor:
     """(models, masks): each masked model made parameter by parameter and attacked as a release would be."""
-    errors = []
-    for row, x in zip(bank.weights, bank.targets.x, strict=True):
+    errors, initial = [], bank.initial
+    rows = [(layer, row) for layer in layers for row in range(len(initial[f"{layer}.weight"]))]
+    for weights, x in zip(bank.weights, bank.targets.x, strict=True):
         for mask in masks:
-            final = {name: p.clone() for name, p in release_of(bank, row, bank.model).final.items()}
-            for s in range(len(mask)):
-                if not mask[s]:
-                    final["1.weight"][s], final["1.bias"][s] = bank.initial["1.weight"][s], bank.initial["1.bias"][s]
+            final = {name: p.clone() for name, p in release_of(bank, weights, bank.model).final.items()}
+            for bit, (layer, row) in zip(mask, rows, strict=True):
+                for name in (f"{layer}.weight", f"{layer}.bias"):
+                    final[name][row] = final[name][row] if bit else initial[name][row]
             found = fitted.run(release_of(bank, flat(final)[0], bank.model), seed=0).x[0]
             errors.append((found - x).square().mean() + (found - x).abs().mean())
     return torch.stack(errors).view(len(bank.weights), len(masks))
@@ -117,6 +118,25 @@ def test_the_shortcut_is_the_full_evaluation_of_every_mask(reconstructor: RecoNN
     expected = in_full(some, fitted, masks)
     assert torch.allclose(found, expected, rtol=0, atol=1e-10)
     assert expected.std(1).min() > 1e-4  # the masks do make a difference
+
+
+def test_rows_of_all_layers_are_masked_and_selected() -> None:
+    bank = planted(60, seed=0, dtype=torch.float64, hidden=(ROWS, 3))
+    attack = Mnemonist(reconstructor=reconn(16), layers="all", reset_to="initial", masks=32, validation_fraction=0.05)
+    importance = attack.importance(bank, seed=4)
+    assert importance.masks.shape == (32, ROWS + 3 + 3)
+    expected = in_full(bank, attack.fit_probe(bank, seed=4), importance.masks, layers=("1", "3", "5"))
+    for errors in importance.errors:  # of validation shadows, whichever they are
+        assert (expected - errors).abs().amax(1).min() < 1e-10
+    fitted = attack.select(bank, importance, torch.tensor([1, ROWS, ROWS + 4]), seed=0)
+    sizes = {"1.weight": 16, "1.bias": 1, "3.weight": ROWS, "3.bias": 1, "5.weight": 3, "5.bias": 1}
+    assert len(fitted.coordinates) == sum(sizes.values())  # one row of each layer and nothing else
+    assert fitted.run(release_of(bank, bank.weights[0], bank.model), seed=0).x.shape == (1, *SHAPE)
+
+
+def test_a_gated_head_takes_rows_of_the_first_layer_alone() -> None:
+    with refused("conflict", "layers"):
+        Mnemonist(layers="all")
 
 
 def test_all_masks_come_once_and_of_many_too_few_to_balance_are_random() -> None:

@@ -111,6 +111,18 @@ def test_gains_at_a_rate_are_those_of_the_errors_in_its_figure() -> None:
 
 
 @pytest.mark.slow
+def test_gains_of_both_readings_are_those_of_the_errors_in_their_figures() -> None:
+    for result in results("ablations.mnemonist_readings").values():
+        errors = {series.name: series.y for series in result.figures[0].series}
+        found = measures(result)
+        pairs = zip(errors["RecoNN"], errors["Mnemonist-RecoNN"], strict=True)
+        ratios = [1 - after / before for before, after in pairs]
+        assert found["gain of Mnemonist-RecoNN"] == pytest.approx(sum(ratios) / len(ratios), abs=1e-4)
+        wins = sum(ratio > 0 for ratio in ratios) / len(ratios)
+        assert found["starts in which Mnemonist-RecoNN gains"] == pytest.approx(wins)
+
+
+@pytest.mark.slow
 def test_twins_stay_close_in_a_stable_training_and_not_in_a_chaotic_one() -> None:
     assert twin_distance(study(lr=0.1, epochs=60)) < 1e-3
     assert twin_distance(study(lr=0.3, epochs=60)) > 0.01

@@ -9,7 +9,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from remanence.models.operations import Conv, Flatten, Operation
+from remanence.models.operations import Conv, Flatten, Linear, Operation
 from remanence.models.structure import Unsupported, first_linear
 from remanence.types import Params
 
@@ -48,6 +48,13 @@ class Rows:
         """(models, rows, features): the rows of flat parameter vectors (models, parameters)."""
         return weights[:, self.start :][:, : self.count * self.features].reshape(-1, self.count, self.features)
 
+    def coordinates(self) -> Tensor:
+        """(rows, parameters of a row): the indices of the weights and of the bias of each row in a flat vector."""
+        weights = torch.arange(self.start, self.start + self.count * self.features).view(self.count, -1)
+        if self.bias is None:
+            return weights
+        return torch.cat([weights, torch.arange(self.bias, self.bias + self.count)[:, None]], dim=1)
+
     def restricted(self, rows: Tensor, coordinates: Tensor) -> "Rows":
         """These rows where only the sorted `coordinates` of a flat vector remain, those of the rows among them."""
         first = rows[:1]
@@ -77,6 +84,15 @@ def first_layer(model: nn.Module, shape: Sequence[int]) -> Rows | None:
         encoder=encoder,
         other=_coordinates(model, {name for name, _ in model.named_parameters()} - kernels),
     )
+
+
+def rows_of_layers(model: nn.Module, layers: Sequence[Linear]) -> list[Tensor]:
+    """The indices of the weights and of the bias of each row of these layers in a flat vector, layer by layer."""
+    rows = []
+    for layer in layers:
+        weights = _coordinates(model, [layer.weight]).view(layer.out_features, -1)
+        rows += list(torch.cat([weights, _coordinates(model, [layer.bias])[:, None]], 1) if layer.has_bias else weights)
+    return rows
 
 
 def _coordinates(model: nn.Module, names: Container[str]) -> Tensor:

@@ -32,7 +32,7 @@ from remanence_recipes.mnemonist2023.setting import RECONSTRUCTORS, RowStudy, in
 RUNS: Mapping[Scale, Mapping[float, int]] = {  # initialisations by learning rate
     "smoke": {0.1: 2, 0.2: 1},
     "small": {0.01: 1, 0.03: 1, 0.1: 3, 0.2: 1},
-    "full": {0.01: 4, 0.03: 4, 0.1: 10, 0.2: 4},
+    "full": {0.01: 4, 0.03: 4, 0.1: 4, 0.2: 4},
 }
 # one record of 200 changes all rows, so small has more fixed ones; full has fewer shadow models for a dozen fits each
 SIZES: Mapping[Scale, Mapping[str, int]] = {

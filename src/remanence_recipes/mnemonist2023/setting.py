@@ -114,10 +114,11 @@ class RowStudy:
         """All rows of the first layer: with the later layers, that is RecoNN."""
         return torch.arange(len(self.shadow_std), device=self.victims.bank.weights.device)
 
-    def random_rows(self, count: int) -> Tensor:
-        """A random subset of the rows."""
+    def random_rows(self, count: int, *, total: int | None = None) -> Tensor:
+        """A random subset of the rows of the first layer, or of so many."""
         generator = torch.Generator().manual_seed(derive_seed(self.victims.seed, "rows", self.initialisation))
-        return torch.randperm(len(self.all_rows), generator=generator)[:count].sort().values.to(self.all_rows)
+        rows = torch.randperm(len(self.all_rows) if total is None else total, generator=generator)
+        return rows[:count].sort().values.to(self.all_rows)
 
     @cached_property
     def shadow_std(self) -> Tensor:
@@ -137,10 +138,10 @@ class RowStudy:
         if key not in self.made:
             bank, seed = self.victims.bank, self.victims.seed
             if later_layers and len(rows) == len(self.all_rows):
-                self.made[key] = self._run(self.reconstructor.fit(bank, seed=derive_seed(seed, "selected")))
+                self.made[key] = self.run(self.reconstructor.fit(bank, seed=derive_seed(seed, "selected")))
             else:
                 attack = Mnemonist(reconstructor=self.reconstructor, reset_to="initial", later_layers=later_layers)
-                self.made[key] = self._run(attack.select(bank, self.importance, rows, seed=seed))
+                self.made[key] = self.run(attack.select(bank, self.importance, rows, seed=seed))
         return self.made[key]
 
     def error(self, rows: Tensor, *, later_layers: bool = True) -> Tensor:
@@ -150,13 +151,14 @@ class RowStudy:
     def refitted_error(self) -> Tensor:
         """MAE + MSE of a RecoNN that is fitted with another seed: the difference from the first is noise of fitting."""
         fitted = self.reconstructor.fit(self.victims.bank, seed=derive_seed(self.victims.seed, "again"))
-        return self.error_of(self._run(fitted))
+        return self.error_of(self.run(fitted))
 
     def error_of(self, reconstructed: Tensor) -> Tensor:
         """MAE + MSE of each target, shape (targets,)."""
         return MAE_MSE.paired(reconstructed, self.victims.split.private.x)
 
-    def _run(self, fitted: FittedRecoNN | FittedMnemonist) -> Tensor:
+    def run(self, fitted: FittedRecoNN | FittedMnemonist) -> Tensor:
+        """Reconstructions of all targets."""
         return torch.cat([fitted.run(case.release, seed=self.victims.seed).x for case in self.victims.cases])
 
     def storage(self) -> Storage:

@@ -23,32 +23,28 @@ _BLOCK = 64  # models at a time
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Superparameters:
-    """The groups of parameters that masks select: the weights and the bias of each neuron of the first layer."""
+    """The groups of parameters that masks select: the weights and the bias of each neuron of one or several layers."""
 
-    coordinates: Tensor  # (rows, parameters of a row): indices into a flat parameter vector
+    coordinates: tuple[Tensor, ...]  # of each row: indices into a flat parameter vector
 
     @classmethod
     def from_layer(cls, layer: Rows, device: torch.device) -> "Superparameters":
         """One group for each row of `layer`."""
-        weights = torch.arange(layer.start, layer.start + layer.count * layer.features, device=device)
-        groups = [weights.view(layer.count, layer.features)]
-        if layer.bias is not None:
-            groups.append(torch.arange(layer.bias, layer.bias + layer.count, device=device)[:, None])
-        return cls(coordinates=torch.cat(groups, dim=1))
+        return cls(coordinates=tuple(layer.coordinates().to(device)))
 
     def __len__(self) -> int:
         return len(self.coordinates)
 
     def reset(self, weights: Tensor, values: Tensor) -> Tensor:
         """The models `weights` (models, parameters) with all rows at their `values` (parameters,)."""
-        flat = self.coordinates.flatten()
+        flat = torch.cat(self.coordinates)
         return weights.index_copy(1, flat, values[flat].expand(len(weights), -1))
 
     def select(self, rows: Tensor, size: int, *, later_layers: bool) -> Tensor:
         """The sorted coordinates, out of `size`, of these rows and, if asked for, of all that belongs to no row."""
         chosen = torch.full((size,), later_layers, device=rows.device)
-        chosen[self.coordinates.flatten()] = False
-        chosen[self.coordinates[rows].flatten()] = True
+        chosen[torch.cat(self.coordinates)] = False
+        chosen[torch.cat([self.coordinates[row] for row in rows.tolist()])] = True
         return chosen.nonzero().flatten()
 
 

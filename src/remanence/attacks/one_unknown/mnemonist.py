@@ -18,14 +18,16 @@ from remanence.attacks.one_unknown.masks import MaskedReconstructor, Superparame
 from remanence.attacks.one_unknown.reconn import FittedRecoNN, RecoNN
 from remanence.engine.cuda import precision
 from remanence.errors import BadInput, check_min, unknown_name
+from remanence.models.structure import MLP, parse
 from remanence.progress import track
 from remanence.releases import KnowsAllButOne, require
 from remanence.seeds import derive_seed
-from remanence.shadow import ShadowBank, stack_weights
+from remanence.shadow import ShadowBank, rows_of_layers, stack_weights
 from remanence.shadow.features import Scaler, WeightFeatures, check_size
 from remanence.training import RMSProp
 from remanence.types import Params, Reconstruction
 
+Layers: TypeAlias = Literal["first", "all"]
 ResetTo: TypeAlias = Literal["initial", "mean"]
 Selection: TypeAlias = Literal["sign", "validation"]
 
@@ -40,6 +42,8 @@ class Mnemonist:
 
     reconstructor: RecoNN = RecoNN()
     masks: int = 1024  # every mask where the rows have no more, else at most that many, balanced over the rows
+    # whose rows are selected: the paper's figures show the ten rows of the first layer, its text speaks of parameters
+    layers: Layers = "first"
     # the paper does not say whether its selected reconstructor also takes the layers after the first
     later_layers: bool = True
     # values of rejected rows. "mean" of the shadows is ours: it holds as little of the record as the paper's "initial"
@@ -62,7 +66,11 @@ class Mnemonist:
 
     def __post_init__(self) -> None:
         check_min(self, masks=1)
-        for name, known in (("reset_to", get_args(ResetTo)), ("selection", get_args(Selection))):
+        for name, known in (
+            ("layers", get_args(Layers)),
+            ("reset_to", get_args(ResetTo)),
+            ("selection", get_args(Selection)),
+        ):
             if getattr(self, name) not in known:
                 raise unknown_name(name, getattr(self, name), known, argument=name)
         if not 0 < self.validation_fraction < 1:
@@ -71,6 +79,11 @@ class Mnemonist:
         if self.reconstructor.features.digest:
             message = "`reconstructor` must take the rows one by one, got `digest` features: leave `digest` out"
             raise BadInput(message, code="conflict", argument="reconstructor")
+        if self.layers == "all" and self.reconstructor.head == "gated":
+            message = (
+                '`layers="all"` needs a head that takes no rows of the first layer: use `head="dense"` or "deconv"'
+            )
+            raise BadInput(message, code="conflict", argument="layers")
 
     def fit(self, bank: ShadowBank, *, seed: int) -> "FittedMnemonist":
         """Select rows by their importance, then train a new reconstructor on them with the complete bank."""
@@ -96,14 +109,14 @@ class Mnemonist:
         return self.reconstructor.fit(self._split(bank, seed)[1], seed=derive_seed(seed, "judged"))
 
     def importance(self, bank: ShadowBank, *, seed: int, probe: FittedRecoNN | None = None) -> "Importance":
-        """The importance of each row of the first layer for the reconstruction from validation shadows.
+        """The importance of each row of `layers` for the reconstruction from validation shadows.
 
         `probe` is what `fit_probe` returns for the same bank and seed; it is fitted here where it is not given."""
-        groups, initial = _superparameters(bank), _initial(bank)
+        groups, initial = self._superparameters(bank), _initial(bank)
         masks = sample_masks(len(groups), self.masks, seed=derive_seed(seed, "masks")).to(bank.weights.device)
         if len(masks) <= len(groups):
             message = (
-                f"`masks` must be more than the {len(groups)} rows of the first layer, whose coefficients are fitted "
+                f"`masks` must be more than the {len(groups)} rows, whose coefficients are fitted "
                 f"to them, got {self.masks}: use more, best several times as many"
             )
             raise BadInput(message, code="too-few", argument="masks")
@@ -130,11 +143,21 @@ class Mnemonist:
 
     def _restricted(self, bank: ShadowBank, rows: Tensor) -> tuple[ShadowBank, Tensor]:
         """The bank without the other rows, and the coordinates that remain."""
-        coordinates = _superparameters(bank).select(rows, bank.weights.shape[1], later_layers=self.later_layers)
-        layer = bank.first_layer()
-        assert layer is not None
-        remaining = layer.restricted(rows, coordinates)
+        coordinates = self._superparameters(bank).select(rows, bank.weights.shape[1], later_layers=self.later_layers)
+        layer = bank.first_layer() if self.layers == "first" else None
+        remaining = layer and layer.restricted(rows, coordinates)
         return ShadowBank(weights=bank.weights[:, coordinates], targets=bank.targets, rows=remaining), coordinates
+
+    def _superparameters(self, bank: ShadowBank) -> Superparameters:
+        device = bank.weights.device
+        if self.layers == "first":
+            layer = bank.first_layer()
+            if layer is not None and not layer.encoder:
+                return Superparameters.from_layer(layer, device)
+        elif bank.model is not None and isinstance(structure := parse(bank.model, bank.targets.shape), MLP):
+            rows = rows_of_layers(bank.model, structure.layers)
+            return Superparameters(coordinates=tuple(row.to(device) for row in rows))
+        raise _unsupported(bank, "begin with" if self.layers == "first" else "consist of")
 
     def _split(self, bank: ShadowBank, seed: int) -> tuple[ShadowBank, ShadowBank]:
         """The validation shadows, at least two, and the training shadows."""
@@ -227,13 +250,10 @@ def _initial(bank: ShadowBank) -> Tensor:
     return _flat(bank.initial).to(bank.weights)
 
 
-def _superparameters(bank: ShadowBank) -> Superparameters:
-    layer = bank.first_layer()
-    if layer is None or layer.encoder:
-        got = "no model" if bank.model is None else "one whose first layer is not, or not recognised"
-        message = (
-            "`model` of the bank must begin with a fully connected layer, from whose rows Mnemonist selects, "
-            f"got {got}: use a model such as `mlp()` makes, or RecoNN for this one"
-        )
-        raise BadInput(message, code="unsupported-model", argument="bank")
-    return Superparameters.from_layer(layer, bank.weights.device)
+def _unsupported(bank: ShadowBank, must: str) -> BadInput:
+    got = "no model" if bank.model is None else "one that does not, or is not recognised"
+    message = (
+        f"`model` of the bank must {must} fully connected layers, from whose rows Mnemonist selects, "
+        f"got {got}: use a model such as `mlp()` makes, or RecoNN for this one"
+    )
+    return BadInput(message, code="unsupported-model", argument="bank")
