@@ -14,7 +14,7 @@ if not CUDA:
 pytest.importorskip("triton", reason="Triton comes with the test extra on Linux")
 
 from remanence import SGD  # noqa: E402
-from remanence.attacks import KKT, KKTRun, with_search  # noqa: E402
+from remanence.attacks import KKT, KKTRun, Stationarity, with_search  # noqa: E402
 from remanence.attacks.weights.kkt import ExplainedWeights  # noqa: E402
 from remanence.engine import elementwise  # noqa: E402
 from remanence.models import centred_mlp, initial_params  # noqa: E402
@@ -63,9 +63,11 @@ def run_in_kernels(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Let the kernels be used on this device too; the number of stacks of each use."""
     uses = list[int]()
 
-    def applies(*stacks: Tensor) -> bool:
-        uses.append(len(stacks))
-        return all(s.is_contiguous() and s.shape == stacks[0].shape for s in stacks)
+    def applies(*stacks: Tensor, numbers: Tensor | None = None) -> bool:
+        alike = all(s.is_contiguous() and s.shape == stacks[0].shape for s in stacks)
+        taken = alike and (numbers is None or elementwise.one_for_each_restart(stacks[0], numbers))
+        uses.extend([len(stacks)] * taken)
+        return taken
 
     monkeypatch.setattr(elementwise, "applies", applies)
     return uses
@@ -105,7 +107,7 @@ def test_steps_of_kkt_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         return stack
 
     with monkeypatch.context() as plain:
-        plain.setattr(elementwise, "applies", lambda *_: False)
+        plain.setattr(elementwise, "applies", lambda *_, **__: False)
         expected = stepped()
     uses = run_in_kernels(monkeypatch)
     found = stepped()
@@ -114,3 +116,22 @@ def test_steps_of_kkt_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in expected.values.items():
         assert torch.allclose(found.values[name], value, rtol=1e-4, atol=1e-5)
         assert not torch.equal(value, expected.objective.init()[name].init)
+
+
+def test_the_surrogate_of_stationarity_has_a_number_for_each_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = centred_mlp((30,), 4, hidden=(20, 15))
+    final = {name: p.to(DEVICE) for name, p in initial_params(model, seed=0).items()}
+    release = WeightsOnly(model=model, final=final, shape=(30,), num_classes=4)
+    attack = with_search(Stationarity(candidates=8), steps=3)
+    expected = attack.run(release, seed=0)
+    run_in_kernels(monkeypatch)
+    assert torch.allclose(attack.run(release, seed=0).x, expected.x, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "taken"), [((), True), ((3, 1, 1), True), ((1, 1, 1), True), ((3, 50, 1), False), ((1, 50, 1), False)]
+)
+def test_the_kernels_take_one_number_for_each_restart(
+    stacks: list[Tensor], shape: tuple[int, ...], taken: bool
+) -> None:
+    assert elementwise.one_for_each_restart(stacks[0], torch.ones(shape)) is taken

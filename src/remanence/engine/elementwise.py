@@ -11,10 +11,16 @@ from torch import Tensor
 _BLOCK = 1024  # values to a program
 
 
-def applies(*stacks: Tensor) -> bool:
-    """Whether the kernels take these stacks: of one shape, and not recorded by autograd."""
+def applies(*stacks: Tensor, numbers: Tensor | None = None) -> bool:
+    """Whether the kernels take these stacks, of one shape and not recorded by autograd, with these `numbers`."""
     alike = all(s.shape == stacks[0].shape and s.dtype == torch.float32 and s.is_contiguous() for s in stacks)
-    return alike and stacks[0].is_cuda and _has_triton() and not any(s.requires_grad for s in stacks)
+    taken = alike and (numbers is None or one_for_each_restart(stacks[0], numbers))
+    return taken and stacks[0].is_cuda and _has_triton() and not any(s.requires_grad for s in stacks)
+
+
+def one_for_each_restart(stack: Tensor, numbers: Tensor) -> bool:
+    """Whether `numbers` holds one number, or one for each restart of `stack`, and not one for each record."""
+    return numbers.numel() == 1 or numbers.numel() == len(numbers) == len(stack)
 
 
 @cache

@@ -138,7 +138,7 @@ def forward(
             value, first, second = functions.smooth(layer.activation, out)
         elif alpha is None:
             value, first = leaky_relu(out, leak), (out > 0).to(out).mul_(1 - leak).add_(leak)
-        elif not leak and shifts is None and elementwise.applies(out):
+        elif not leak and shifts is None and elementwise.applies(out, numbers=alpha):
             first, value = elementwise.relu_and_sigmoid(out, alpha), out
         else:
             scaled = alpha * out if shifts is None else torch.addcmul(shifts[index], alpha, out)
@@ -267,7 +267,10 @@ def grad_inputs(
             grad_out = total.mul_(derivative).add_(grad_deltas[index - 1] * errors * second_derivative)
         elif activations.alpha is None:
             grad_out = total.mul_(derivative)
-        elif elementwise.applies(*(stacks := (total, grad_deltas[index - 1], residual.deltas[index - 1], derivative))):
+        elif elementwise.applies(
+            *(stacks := (total, grad_deltas[index - 1], residual.deltas[index - 1], derivative)),
+            numbers=activations.alpha,
+        ):
             grad_out = elementwise.through_surrogate(*stacks, activations.alpha)
         else:  # D is a multiple of the derivative s, whose own derivative is alpha s (1 - s)
             second = (grad_deltas[index - 1] * residual.deltas[index - 1]).mul_(activations.alpha)
