@@ -44,13 +44,15 @@ def printed(number: float, *, up: bool | None) -> Printed:
         (printed(1.0, up=False), [at(0.5)], "met"),  # one number, without an interval
         (printed(1.0, up=False), [at(0.91)], "met"),
         (printed(1.0, up=False), [at(1.09)], "met"),
-        (printed(1.0, up=False), [at(1.2)], "missed"),
+        (printed(1.0, up=False), [at(1.2)], "open"),  # one number, without an interval
+        (printed(1.0, up=False), [at(1.2, 1.15, 1.3)], "missed"),
         (printed(1.0, up=False), [at(1.2, 1.05, 1.4)], "open"),
         (printed(1.0, up=True), [at(1.2, 1.1, 1.3)], "beaten"),
         (printed(1.0, up=True), [at(1.2, 0.9, 1.5)], "met"),
         (printed(1.0, up=True), [at(0.8, 0.7, 0.85)], "missed"),
         (printed(1.0, up=None), [at(0.95)], "met"),
-        (printed(1.0, up=None), [at(0.5)], "missed"),
+        (printed(1.0, up=None), [at(0.5)], "open"),
+        (printed(1.0, up=None), [at(0.5, 0.4, 0.6)], "missed"),
         (LowerBound(quantities=(A, B), bound=0.9), [at(0.95), at(0.91)], "met"),
         (LowerBound(quantities=(A, B), bound=0.9), [at(0.95), at(0.8, 0.7, 0.92)], "open"),
         (LowerBound(quantities=(A,), bound=0.9), [at(0.895)], "met"),
@@ -117,4 +119,4 @@ def test_a_printed_number_is_needed() -> None:
 
 def test_a_tolerance_can_be_another() -> None:
     wide = printed(10.0, up=True).within(0.5)
-    assert (printed(10.0, up=True).verdict([at(6.0)]), wide.verdict([at(6.0)])) == ("missed", "met")
+    assert (printed(10.0, up=True).verdict([near(6.0)]), wide.verdict([near(6.0)])) == ("missed", "met")

@@ -1,7 +1,7 @@
 """Criteria: which measured quantities decide a claim of a paper, and how.
 
-What is not met is missed only where its interval excludes the claim too; else it is open. An ordering is met only
-where the interval of the difference agrees.
+What is not met is missed only where its interval excludes the claim too; else, and without an interval, it is open.
+An ordering is met only where the interval of the difference agrees.
 """
 
 from collections.abc import Mapping, Sequence
@@ -107,8 +107,8 @@ class Printed:
     def verdict(self, found: Sequence[Estimate]) -> Verdict:
         value, printed, up = found[0].value, self.claim.printed or 0.0, self.claim.higher_is_better
         if not self.claim.holds(value):
-            bounds = (found[0].low, found[0].high)
-            return "open" if any(self.claim.holds(each) for each in bounds if each is not None) else "missed"
+            bounds = [each for each in (found[0].low, found[0].high) if each is not None]
+            return "missed" if bounds and not any(map(self.claim.holds, bounds)) else "open"
         worst = found[0].low if up else found[0].high
         if up is None or worst is None:
             return "met"
