@@ -6,15 +6,18 @@ import pytest
 import torch
 from gradients import honest, release_of, sent_to, some_digits
 from refusals import refused
-from torch import nn
+from simulating import some
+from torch import Tensor, nn
 
-from remanence import SGD, Data, Reconstruction, Training, Victim
-from remanence.attacks import L2, LBFGS, FirstLayer, GradientMatching, Search, Stein, with_search
-from remanence.models import initial_params, mlp, resnet
-from remanence.releases import LocalUpdate, local_update
+from remanence import SGD, Adam, Data, Reconstruction, Training, Victim
+from remanence.attacks import L2, LBFGS, Cosine, FirstLayer, GradientMatching, Search, Stein, with_search
+from remanence.models import initial_params, mlp, resnet, resnet18, torch_params
+from remanence.releases import Gradient, LocalUpdate, gradient_at_initial, local_update
+from remanence.releases.releases import BatchNormMode
 from remanence.training.losses import CrossEntropy
 from remanence_recipes.wang2023.setting import SquareAndCube
 
+MODES: tuple[BatchNormMode, ...] = ("frozen", "training")
 MATCHING = GradientMatching(distance=L2(), prior=None, search=Search(optimizer=LBFGS()))
 
 
@@ -118,3 +121,48 @@ def test_a_resnet_with_frozen_batchnorm_gives_its_record(digits: Data) -> None:
     found = with_search(MATCHING, steps=60).run(release, seed=0)
     # a digit that was not looked for is about three away
     assert_found(found, batch, within=0.3)
+
+
+def client(batch: Data, model: nn.Module) -> Victim:
+    """At weights as torch initialises them."""
+    initial = {name: p.to(batch.x) for name, p in torch_params(model, seed=0).items()}
+    none = batch.take(slice(0, 0))
+    return Victim(model=model, training=Training(), initial=initial, final=initial, fixed=none, private=batch)
+
+
+def distance(release: Gradient, x: Tensor, labels: Tensor) -> Tensor:
+    ours = release.simulate(x, labels)
+    return Cosine()(*(torch.cat([each[name].flatten() for name in ours]) for each in (release.sent, ours)))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("batch_norm", MODES)
+def test_the_objective_of_a_resnet_is_zero_at_the_truth_and_has_the_gradient_of_differences(
+    digits: Data, batch_norm: BatchNormMode, count: int
+) -> None:
+    batch = some_digits(digits, 4, count).to("cpu", torch.float64)
+    batch = dataclasses.replace(batch, x=0.1 + 0.8 * batch.x)  # behind patches of zeros ReLU would be at its kink
+    model = resnet(batch.shape, 10, blocks=(1, 1), width=4)
+    release = gradient_at_initial(client(batch, model), batch_norm=batch_norm).release
+    known = Known(Reconstruction(x=batch.x, y=batch.y))
+    resting = GradientMatching(prior=None, start=known, search=Search(optimizer=Adam(lr=1e-12), steps=1, restarts=1))
+    assert resting.run(release, seed=0).objective == pytest.approx(0, abs=1e-12)
+    generator = torch.Generator().manual_seed(0)
+    x = (batch.x + 0.1 * torch.rand(batch.x.shape, generator=generator)).requires_grad_()
+    (grad,) = torch.autograd.grad(distance(release, x, batch.y), x)
+    direction = torch.randn(x.shape, generator=generator, dtype=x.dtype)
+    with torch.no_grad():
+        above, below = (distance(release, x + side * 1e-7 * direction, batch.y) for side in (1, -1))
+    assert float((grad * direction).sum()) == pytest.approx(float(above - below) / 2e-7, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_with_batchnorm_in_training_mode_images_that_look_alike_have_unlike_gradients_at_fresh_weights() -> None:
+    batch = some(2, side=32)
+    near = batch.x + 0.03 * torch.randn(batch.x.shape, generator=torch.Generator().manual_seed(0))
+    release = client(batch, resnet18(batch.shape, 10, width=8))
+    frozen, training = (
+        float(distance(gradient_at_initial(release, batch_norm=mode).release, near, batch.y)) for mode in MODES
+    )
+    assert frozen < 0.02
+    assert training > 0.3
