@@ -27,7 +27,7 @@ from remanence_recipes.fedavg.rounds import Round, experiment, torch_weights
 STEPS: dict[Scale, int] = {"smoke": 20, "small": 600, "full": 1200}
 DEEP_STEPS: dict[Scale, int] = {"smoke": 5, "small": 500, "full": 500}  # of ResNet-18
 WIDTH: dict[Scale, int] = {"smoke": 2, "small": 32, "full": 64}  # of ResNet-18
-DEEP: dict[Scale, dict[int, int]] = {"smoke": {1: 1}, "small": {1: 3, 4: 1}, "full": {1: 2, 4: 1, 16: 1}}  # clients
+DEEP: dict[Scale, dict[int, int]] = {"smoke": {1: 1}, "small": {1: 3, 4: 1}, "full": {1: 3, 4: 1, 16: 1}}  # clients
 ONE_STEP = Training(optimizer=SGD(lr=0.1), epochs=1)
 
 
