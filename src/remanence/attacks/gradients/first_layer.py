@@ -9,8 +9,9 @@ record only. Fowl et al., "Robbing the Fed" (ICLR 2022), and Boenisch et al., "W
 Ours: which quotients are records is decided without the truth. The weights give the error d_j(x) of a record x alone at
 neuron j for each class, and the gradient of the bias must be that number. The gradient of a record that was found is
 subtracted, and neurons that it shared with one other record give the other. Where that ends, the gradient of the
-remaining records is factorised into records and errors by the zeros of the errors (`sparse_columns`). Where the layer
-puts out logits, fewer records than classes follow from its gradient (`softmax_decoding`).
+remaining records is factorised into records and errors by the zeros of the errors (`sparse_columns`), from quotients or
+else from points near all of them (`row_matching`). Where the layer puts out logits, fewer records than classes follow
+from its gradient (`softmax_decoding`).
 """
 
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from torch.nn.functional import one_hot
 
 from remanence.attacks.gradients.entry import entry_layer
 from remanence.attacks.gradients.labels import infer_labels
+from remanence.attacks.gradients.row_matching import RowSpace
 from remanence.attacks.gradients.softmax_decoding import decode_inputs
 from remanence.attacks.gradients.sparse_columns import ReluLayer, factorise
 from remanence.bounds import clamp, sample, width, within
@@ -42,6 +44,7 @@ _SAME = 1e-2  # relative distance of two estimates of one record
 _EXPLAINED = 1e-3  # relative difference of the errors that zeros and the weights give
 _NOISY, _OVERSAMPLED = 2e-5, 8  # relative noise above which a verified quotient is not exact; to estimate it
 _FAR = 0.3  # outside the box of the records: no starting point
+_MANY = 64  # records that remain: points are matched before quotients are tried
 _NOISE = 256  # random records with which labels are inferred
 _MAX_ROWS, _CHUNK = 2048, 128  # tested, the clearest first; at once
 
@@ -66,8 +69,10 @@ class FirstLayer:
         residual = total.without(certain)
         while (remaining := layer.batch_size - len(certain)) > 0:
             found = _certain(layer, residual)
-            if not found and self.factorising:
-                found = _factorised(layer, residual, remaining, seed)
+            for matched in (remaining > _MANY, remaining <= _MANY) if self.factorising else ():
+                if not found:
+                    points = _matched(layer, residual, certain, seed) if matched else None
+                    found = _factorised(layer, residual, remaining, seed, points)
             if not found:
                 break
             certain += found
@@ -183,6 +188,11 @@ class _Rows:
         return cls(sent=sent, weight=sent.double(), bias=bias.double(), scale=bias.double().abs())
 
     @property
+    def gradient(self) -> Tensor:
+        """(neurons, features + 1)."""
+        return torch.cat([self.weight, self.bias[:, None]], 1)
+
+    @property
     def norm(self) -> float:
         return float((self.weight.square().sum() + self.bias.square().sum()).sqrt())
 
@@ -258,13 +268,16 @@ def _certain(layer: _Layer, residual: _Rows) -> list[_Record]:
     return records
 
 
-def _factorised(layer: _Layer, residual: _Rows, remaining: int, seed: int) -> list[_Record]:
-    """Those of the `remaining` records that the zeros of their errors give."""
-    relu = _relu_layer(layer)
-    gradient = torch.cat([residual.weight, residual.bias[:, None]], 1)
+def _factorised(
+    layer: _Layer, residual: _Rows, remaining: int, seed: int, points: Tensor | None = None
+) -> list[_Record]:
+    """Those of the `remaining` records that the zeros of their errors give, from `points` or from quotients."""
+    relu, gradient = _relu_layer(layer), residual.gradient
     if remaining < 2 or remaining > min(gradient.shape) or relu is None:  # more have no errors of their own in it
         return []
-    factors = factorise(relu, gradient, records=remaining, seed=seed)
+    if points is not None and not len(points):
+        return []
+    factors = factorise(relu, gradient, records=remaining, seed=seed, points=points)
     if not len(factors.x):
         return []
     x = layer.normalisation.inputs(layer.at, clamp(layer.records(factors.x), layer.release.bounds))
@@ -278,6 +291,50 @@ def _factorised(layer: _Layer, residual: _Rows, remaining: int, seed: int) -> li
     ]
 
 
+def _matched(layer: _Layer, residual: _Rows, certain: Sequence[_Record], seed: int) -> Tensor:
+    """Points near the records without those that are certain, by matching gradients in the row space; none where the
+    labels cannot be inferred."""
+    release, structure = layer.release, parse(layer.release.model, layer.release.shape)
+    count = layer.batch_size - len(certain)
+    if not isinstance(structure, MLP) or any(structure.norms) or _relu_layer(layer) is None:
+        return residual.weight[:0]
+    shown = structure.layers[-1].has_bias and structure.layers[-1].bias in release.gradient
+    if release.labels is None and not (shown and isinstance(release.loss, CrossEntropy)):
+        return residual.weight[:0]
+    if not 2 <= count <= min(residual.gradient.shape):
+        return residual.weight[:0]
+    generator = torch.Generator().manual_seed(seed)
+    noise = sample(_NOISE, *release.shape, bounds=release.bounds, generator=generator).to(residual.weight)
+    norm = float((layer.normalisation.inputs(layer.at, noise).square().sum(1) + 1).mean().sqrt())
+    space = RowSpace.from_gradient(residual.gradient, records=count, norm=norm)
+    found = [each.x[None] for each in certain]
+    like = clamp(layer.records(torch.cat([space.sample(seed=seed).to(residual.weight), *found])), release.bounds)
+    labels = infer_labels(release, like) if release.labels is None else release.labels
+    labels = _without(labels, [each.label for each in certain])
+    following = list(zip(structure.layers[1:], [*structure.activations[1:], nn.Identity()], strict=True))
+    at = {name: p.float() for name, p in layer.at.items()}
+
+    def backpropagated(activations: Tensor) -> Tensor:
+        values = inputs = activations.detach().requires_grad_()
+        for linear, activation in following:
+            bias = at[linear.bias] if linear.has_bias else None
+            values = activation(nn.functional.linear(values, at[linear.weight], bias))
+        loss = release.loss(values, labels) * (count / layer.batch_size)
+        return torch.autograd.grad(loss, inputs)[0]
+
+    weight, bias = (at[f"{layer.name}.{kind}"] for kind in ("weight", "bias"))
+    points = space.match(weight, bias, backpropagated, seed=seed).to(residual.weight)
+    return points[points.isfinite().all(1)]
+
+
+def _without(labels: Tensor, certain: Sequence[Tensor]) -> Tensor:
+    """The labels that are left; where inferred ones lack a certain one, without others."""
+    remaining = labels.tolist()
+    for label in certain:
+        remaining.remove(int(label) if int(label) in remaining else remaining[-1])
+    return labels.new_tensor(remaining)
+
+
 def _before_logits(layer: _Layer, residual: _Rows, seed: int) -> list[_Record]:
     """All records, where the layer puts out logits under cross-entropy and they are fewer than the classes."""
     structure, release = parse(layer.release.model, layer.release.shape), layer.release
@@ -289,8 +346,7 @@ def _before_logits(layer: _Layer, residual: _Rows, seed: int) -> list[_Record]:
         generator = torch.Generator().manual_seed(seed)
         labels = infer_labels(release, sample(_NOISE, *release.shape, bounds=release.bounds, generator=generator))
     weight, bias = (layer.at[f"{layer.name}.{kind}"] for kind in ("weight", "bias"))
-    gradient = torch.cat([residual.weight, residual.bias[:, None]], 1)
-    x = decode_inputs(gradient, weight, bias, labels, precision=layer.precision, seed=seed)
+    x = decode_inputs(residual.gradient, weight, bias, labels, precision=layer.precision, seed=seed)
     if x is None:
         return []
     return [_Record(x=each, label=y, errors=layer.error(each, y)) for each, y in zip(x, labels, strict=True)]

@@ -73,15 +73,15 @@ class Factors:
     accepted: Tensor  # (found,), which of the errors that were found these are
 
 
-def factorise(layer: ReluLayer, gradient: Tensor, *, records: int, seed: int) -> Factors:
+def factorise(layer: ReluLayer, gradient: Tensor, *, records: int, seed: int, points: Tensor | None = None) -> Factors:
     """Those of the `records` of a batch whose errors are found; `gradient` (neurons, features + 1) is that of weight
-    and bias."""
+    and bias. Starts from `points` (n, features), else from the quotients of rows."""
     system = _System.from_gradient(layer, gradient, records)
     rows, unknowns = system.rows, records + system.span.shape[1]
     found, fit = rows.new_zeros(0, records), rows.new_zeros(0)
     count = max(_CHUNK, min(_STARTS, int(_WORK / (len(rows) * unknowns**2))))
     generator = torch.Generator().manual_seed(seed)
-    points, slack, idle = system.points(rows)[:count], 1.0, 0
+    points, slack, idle = system.points(rows)[:count] if points is None else points, 1.0, 0
     for _ in track(range(_ROUNDS), total=_ROUNDS, label="sparse errors", after=1.0, may_stop=True):
         if not len(points) or len(rows) < unknowns + _SPARE:
             break
