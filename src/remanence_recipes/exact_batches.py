@@ -87,7 +87,9 @@ def head_to_head(scale: Scale) -> Sequence[Experiment]:
 
 
 def _tuned(trial: Trial) -> Outcome:
-    caveat = tuned_on_truth("The constants of FirstLayer's factorising and matching were chosen on true images of seeds 0 to 2.")
+    caveat = tuned_on_truth(
+        "The constants of FirstLayer's factorising and matching were chosen on true images of seeds 0 to 2."
+    )
     return Outcome(caveats=(caveat,))
 
 

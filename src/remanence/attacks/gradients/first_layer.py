@@ -16,6 +16,7 @@ from its gradient (`softmax_decoding`).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import final
 
 import torch
@@ -45,6 +46,7 @@ _EXPLAINED = 1e-3  # relative difference of the errors that zeros and the weight
 _NOISY, _OVERSAMPLED = 2e-5, 8  # relative noise above which a verified quotient is not exact; to estimate it
 _FAR = 0.3  # outside the box of the records: no starting point
 _MANY = 64  # records that remain: points are matched before quotients are tried
+_LABELLINGS = 2  # matchings whose labels are inferred, from random points and then from those that were matched
 _NOISE = 256  # random records with which labels are inferred
 _MAX_ROWS, _CHUNK = 2048, 128  # tested, the clearest first; at once
 
@@ -307,14 +309,10 @@ def _matched(layer: _Layer, residual: _Rows, certain: Sequence[_Record], seed: i
     noise = sample(_NOISE, *release.shape, bounds=release.bounds, generator=generator).to(residual.weight)
     norm = float((layer.normalisation.inputs(layer.at, noise).square().sum(1) + 1).mean().sqrt())
     space = RowSpace.from_gradient(residual.gradient, records=count, norm=norm)
-    found = [each.x[None] for each in certain]
-    like = clamp(layer.records(torch.cat([space.sample(seed=seed).to(residual.weight), *found])), release.bounds)
-    labels = infer_labels(release, like) if release.labels is None else release.labels
-    labels = _without(labels, [each.label for each in certain])
     following = list(zip(structure.layers[1:], [*structure.activations[1:], nn.Identity()], strict=True))
     at = {name: p.float() for name, p in layer.at.items()}
 
-    def backpropagated(activations: Tensor) -> Tensor:
+    def backpropagated(labels: Tensor, activations: Tensor) -> Tensor:
         values = inputs = activations.detach().requires_grad_()
         for linear, activation in following:
             bias = at[linear.bias] if linear.has_bias else None
@@ -323,8 +321,14 @@ def _matched(layer: _Layer, residual: _Rows, certain: Sequence[_Record], seed: i
         return torch.autograd.grad(loss, inputs)[0]
 
     weight, bias = (at[f"{layer.name}.{kind}"] for kind in ("weight", "bias"))
-    points = space.match(weight, bias, backpropagated, seed=seed).to(residual.weight)
-    return points[points.isfinite().all(1)]
+    points, found = space.sample(seed=seed).to(residual.weight), [each.x[None] for each in certain]
+    for _ in range(_LABELLINGS if release.labels is None else 1):
+        like = clamp(layer.records(torch.cat([points, *found])), release.bounds)
+        labels = infer_labels(release, like) if release.labels is None else release.labels
+        left = _without(labels, [each.label for each in certain])
+        points = space.match(weight, bias, partial(backpropagated, left), seed=seed).to(residual.weight)
+        points = points[points.isfinite().all(1)]
+    return points
 
 
 def _without(labels: Tensor, certain: Sequence[Tensor]) -> Tensor:
