@@ -102,3 +102,12 @@ def test_rows_of_models_have_no_sentence_of_a_sweep() -> None:
 def test_a_sweep_of_which_nothing_could_be_made_says_why() -> None:
     refused = row("clients", 300, 0, status="refused", together=None, reason="too few records are held out")
     assert what_would_help([FIRST, refused]) == ("No setting of the sweep could be made: too few records are held out.")
+
+
+def test_a_sweep_without_time_for_the_update_as_it_is_asks_for_more() -> None:
+    rows = [replace(FIRST, together=None, attack=None, no_time=("SimuDy",)), row("clients", 2, 0)]
+    said = what_would_help(rows) or ""
+    assert said.startswith("There was no time")
+    assert "SimuDy: give more with `--budget`" in said
+    assert "would hide the records" in said
+    assert "no attack ran" in (what_would_help([replace(rows[0], no_time=()), rows[1]]) or "").lower()

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from remanence.auditing.answer.report import PreflightSummary
 from remanence.auditing.attempts.settings import outputs
 from remanence.auditing.checks.preflight import preflight
+from remanence.auditing.inputs.updates import update_release
 from remanence.data import Split, split
+from remanence.engine import train
 from remanence.releases import FineTuned, WeightsOnly, gradient_at_initial, train_victim
 from remanence.training import SGD, Training
 from remanence.types import Data
@@ -215,6 +217,41 @@ def test_an_update_is_explained_by_its_records_and_not_by_others(images: Split) 
     assert stops(preflight(nothing, batch, images.test)) == ["update"]
     other = preflight(replace(release, at=weights(seeded(small_mlp, seed=3))), batch, images.test)
     assert status(other, "update") == "warning"
+
+
+@pytest.mark.parametrize(
+    ("lr", "batch_size", "expected"),
+    [(0.05, None, "ok"), (0.5, None, "warning"), (0.005, None, "warning"), (0.05, 4, "ok"), (0.005, 4, "warning")],
+)
+def test_an_update_that_is_much_longer_or_shorter_than_its_stated_training_is_warned_of(
+    images: Split, lr: float, batch_size: int | None, expected: str
+) -> None:
+    model, batch = small_mlp(), images.private.take(slice(0, 16))
+    before = weights(seeded(small_mlp))
+    client = Training(optimizer=SGD(lr=0.05), epochs=1, batch_size=batch_size)
+    stated = replace(client, optimizer=SGD(lr=lr))
+    made = update_release(
+        *(model, before, train(client, model, before, batch, seed=0), stated),
+        **{"batch_size": 16, "shape": batch.shape, "num_classes": 10},
+    )
+    found = preflight(made.release, batch, images.test)
+    assert status(found, "update") == expected
+    assert (found.numbers["update_cosine"] or 0) > 0.9
+
+
+@pytest.mark.parametrize(("mean", "expected"), [(0.0, "ok"), (5.0, "warning")])
+def test_frozen_batchnorm_that_kept_nothing_yet_says_nothing_of_the_preprocessing(
+    images: Split, mean: float, expected: str
+) -> None:
+    model, batch = seeded(SmallCNN).eval(), images.private.take(slice(0, 16))
+    before = {name: p.clone() for name, p in model.state_dict().items()}
+    before["norm1.running_mean"] += mean
+    after = before | {"head.bias": before["head.bias"] + 0.01}
+    stated = Training(optimizer=SGD(lr=0.1), epochs=1)
+    made = update_release(model, before, after, stated, batch_size=16, shape=batch.shape, num_classes=10)
+    found = preflight(made.release, batch, images.test)
+    assert status(found, "normalize") == expected
+    assert (found.numbers["batchnorm_shift"] is None) == (expected == "ok")
 
 
 class Odd(nn.Module):

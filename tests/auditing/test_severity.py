@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from remanence.auditing.answer.advice import advice
 from remanence.auditing.answer.report import AttackRow, AuditTest, Evidence, Severity
 from remanence.auditing.answer.severity import severity, verdict
 
@@ -135,3 +136,20 @@ def test_with_few_held_out_records_nothing_found_says_nothing() -> None:
     assert "held out" in verdict([RAN], [], "inconclusive", ALL)
     lacking = replace(ALL, untested=(3, 7))
     assert "no record of class 3, 7 was held out; add 20 or more" in verdict([RAN], [], "inconclusive", lacking)
+
+
+def test_attacks_that_had_no_time_are_said_to_have_had_none() -> None:
+    skipped = replace(REFUSED, name="SimuDy", status="skipped", reason="it needs about 2 min")
+    said = verdict((REFUSED, skipped), (RATE, AUC), "none-found")
+    assert "SimuDy" in said
+    assert "--budget" in said
+    assert "could" not in said
+    assert "could run" in verdict((REFUSED,), (RATE, AUC), "none-found")
+
+
+def test_where_no_attack_ran_the_advice_is_to_audit_again() -> None:
+    skipped = replace(REFUSED, name="SimuDy", status="skipped", reason="it needs about 2 min")
+    assert "larger budget: SimuDy" in advice("LocalUpdate", "none-found", (REFUSED, skipped))[0]
+    for attacks in ((REFUSED,), (REFUSED, skipped)):
+        assert not any("Keep this report" in each for each in advice("LocalUpdate", "none-found", attacks))
+    assert "Keep this report" in advice("LocalUpdate", "none-found", (RAN, skipped))[0]

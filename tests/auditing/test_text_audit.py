@@ -87,7 +87,7 @@ def test_sentences_are_stored_shown_and_left_out_of_a_redacted_report(report: Re
     assert not (tmp_path / "sentences.json").exists()
     written = (tmp_path / "report.html").read_text() + (tmp_path / "report.json").read_text()
     assert f">{word}<" not in written
-    assert "Redacted." in written
+    assert "No record is shown." in written
 
 
 def test_a_word_is_text_on_the_page_whatever_it_says(report: Report) -> None:

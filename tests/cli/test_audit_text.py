@@ -132,4 +132,4 @@ def test_a_gradient_of_records_and_a_model_of_text_are_refused(call: Call, files
     assert_refused(call("audit", "model", "gpt_of_mine:make", "--weights", "before.pt", *SOURCES), "audit update")
     both = ("--gradient", "gradient.pt", "--after", "after.safetensors")
     assert_refused(call(*UPDATE, *both, *SOURCES), "not both")
-    assert_refused(call(*UPDATE, *SOURCES), "`after`")
+    assert_refused(call(*UPDATE, *SOURCES), "`after`", "`gradient`")

@@ -1,12 +1,15 @@
 """`remanence inspect`: exit code 0 where nothing is flagged, 3 where something is, 2 for wrong inputs."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from command_line import Call, assert_refused
+from command_line import ROOT, Call, assert_refused
 from torch import nn
 
 NET = """
@@ -51,3 +54,13 @@ def test_wrong_inputs_are_refused(call: Call, files: Path) -> None:
     assert_refused(call("inspect", "no_module:make", "--weights", "trap.pt"), "no_module")
     shape = call("inspect", "inspected_nets:make", "--weights", "trap.pt", "--shape", "1,x")
     assert_refused(shape, "--shape", "1,28,28")
+
+
+def test_a_warning_of_python_is_one_line_without_source(files: Path) -> None:
+    (files / "warning_nets.py").write_text(f"import warnings\n\nwarnings.warn('odd times')\n{NET}")
+    command = [sys.executable, "-m", "remanence", "inspect", "warning_nets:make", "--weights", "honest.pt"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": "default::UserWarning:warning_nets"}
+    ran = subprocess.run(command, cwd=files, env=env, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "warning: odd times\n")
+    ran = subprocess.run([*command, "--debug"], cwd=files, env=env, capture_output=True, text=True, check=False)
+    assert "warnings.warn" in ran.stderr

@@ -64,7 +64,8 @@ class Request:
         foreign = of_updates if self.kind == "model" else of_models
         for name in needed:
             if getattr(self, name) is None:
-                raise BadInput(f"`audit {self.kind}` needs `{name}`: give it", code="empty", argument=name)
+                other = ", or of a transformer `gradient`" if name == "after" else ""
+                raise BadInput(f"`audit {self.kind}` needs `{name}`{other}: give it", code="empty", argument=name)
         for name in foreign:
             if getattr(self, name) is not None:
                 message = f"`{name}` has no meaning in an audit of a {self.kind}: leave it out"

@@ -7,6 +7,7 @@ SIGTERM.
 
 import os
 import sys
+import warnings
 from io import TextIOWrapper
 from typing import Annotated, NoReturn
 
@@ -66,6 +67,8 @@ def main() -> None:
     for option, mode in _MODES.items():
         if option in sys.argv:
             progress.set_mode(mode)
+    python_format = warnings.formatwarning
+    warnings.formatwarning = python_format if debug else _warning_line
     arguments = audit.with_command([each for each in sys.argv[1:] if each != "--debug" and each not in _MODES])
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -82,6 +85,15 @@ def main() -> None:
         if debug:
             raise
         _fail(error)
+    finally:
+        warnings.formatwarning = python_format
+
+
+def _warning_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning of Python's, without the file and the line of source it comes from."""
+    return f"warning: {printable(str(message), MAX_MESSAGE)}\n"
 
 
 def _fail(error: BaseException) -> NoReturn:

@@ -30,6 +30,9 @@ def _without_reconstruction(update: bool, step: Severity, attacks: Sequence[Atta
             "other records) and more held-out records, and audit again.",
         )
         return (*missing, *more)
+    if not any(row.status == "ran" for row in attacks):
+        unread = "Do not take this for an answer: no attack ran; give what those that apply need, and audit again."
+        return more or (unread,)
     return (
         "Keep this report with the release, and say in the model card what was tested and what was not.",
         *more,

@@ -88,7 +88,7 @@ def _means(answer: Answer) -> str:
 def _attacks(answer: Answer) -> str:
     ran = ranked(answer.attacks)
     if not ran:
-        return "No reconstruction attack could run on this release."
+        return "No reconstruction attack ran on this release."
     named = "; ".join(f"{row.name} ({_reference(row.name)})" for row in ran)
     evidence = sorted({row.group for row in answer.evidence})
     also = f" Beside them: {', '.join(evidence)}." if evidence else ""

@@ -33,7 +33,7 @@ def what_would_help(rows: Sequence[Countermeasure], *, noun: str = "records") ->
     hiding = [weakest for axis in axes.values() if (weakest := _weakest_hiding(axis))]
     if not _leaks(first):
         clauses = [
-            f"{_undefended(first, noun)}, so that the sweep does not say what would hide them",
+            f"{_undefended(first, noun)}, so that the sweep does not say what would hide the {noun}",
             *_readable([first]),
         ]
     elif first.together is not None and first.together.held_out < FEWEST_HELD_OUT:
@@ -84,7 +84,10 @@ def _leaks(row: Countermeasure) -> bool:
 
 def _undefended(row: Countermeasure, noun: str) -> str:
     if row.together is None:
-        return "no attack ran on the update as it is"
+        if row.no_time:
+            names = ", ".join(row.no_time)
+            return f"there was no time to attack the update as the sweep makes it ({names}: give more with `--budget`)"
+        return "no attack ran on the update as the sweep makes it"
     return f"no {noun.removesuffix('s')} is found beyond chance in the update as it is, at this budget"
 
 

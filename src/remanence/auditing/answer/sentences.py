@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, final
 from torch import Tensor
 
 from remanence.auditing.answer.report import AttackRow, Evidence, Severity
-from remanence.auditing.answer.severity import FEWEST_HELD_OUT, LEVEL
+from remanence.auditing.answer.severity import FEWEST_HELD_OUT, LEVEL, no_attack
 from remanence.auditing.answer.words import count
 from remanence.disk import read_text
 from remanence.errors import BadInput
@@ -101,7 +101,7 @@ def load_sentences(path: Path) -> tuple[Sentence, ...]:
 def text_verdict(row: AttackRow, scores: TokenScores | None, recall: Evidence | None, step: Severity) -> str:
     """The answer of an audit of text in a sentence or two, from the attack and the best reading of tokens."""
     if scores is None or recall is None:
-        return "No attack could run on this release, which is no proof that nothing leaks."
+        return no_attack([row.name] if row.status == "skipped" else [])
     tokens = (
         f"{scores.right_tokens:,} of {count(scores.tokens, 'token')} of the batch "
         f"(a guess by frequency has {scores.guessed_tokens:,})"

@@ -113,7 +113,8 @@ def verdict(
 ) -> str:
     """The answer in a sentence or two; "safe" and "anonymous" are no words of it."""
     ran = _ran(attacks)
-    sentences = [_of_attacks([row for row in ran if row.records], together, step)]
+    skipped = [row.name for row in attacks if row.status == "skipped"]
+    sentences = [_of_attacks([row for row in ran if row.records], together, step, skipped)]
     tests = _tests(attacks, together, evidence)
     if step not in ("none-found", "inconclusive") and tests:
         strongest, p = min(tests, key=lambda each: each[1])
@@ -133,9 +134,21 @@ def _too_few(together: AuditTest | None) -> str:
     return f"Too few records were held out to tell anything from chance: give {FEWEST_HELD_OUT} or more."
 
 
-def _of_attacks(ran: Sequence[AttackRow], together: AuditTest | None, step: Severity) -> str:
+def no_attack(skipped: Sequence[str] = ()) -> str:
+    """The answer where nothing was attacked, for want of time where attacks that apply were `skipped`."""
+    if skipped:
+        return (
+            f"No attack ran, for lack of time ({', '.join(skipped)}: give more with `--budget`), which is no proof "
+            "that nothing leaks."
+        )
+    return "No attack could run on this release, which is no proof that nothing leaks."
+
+
+def _of_attacks(
+    ran: Sequence[AttackRow], together: AuditTest | None, step: Severity, skipped: Sequence[str] = ()
+) -> str:
     if not ran or together is None:
-        return "No attack could run on this release, which is no proof that nothing leaks."
+        return no_attack(skipped)
     best = max(ran, key=lambda row: (row.found or 0, row.exact or 0))
     tried = f"{len(ran)} attack{'s' if len(ran) > 1 else ''} that ran"
     noun = "subjects" if together.subjects else "records"

@@ -13,7 +13,7 @@ from remanence.errors import BadInput
 from remanence.metrics.exchangeability import rank_sum_test
 from remanence.metrics.statistics import auc
 from remanence.models import running_statistics
-from remanence.releases import KnowsUpdate
+from remanence.releases import KnowsUpdate, LocalUpdate
 from remanence.training import SquaredError
 from remanence.types import Data, Params
 
@@ -23,6 +23,7 @@ _LEVEL = 1e-4  # of a test that stops an audit
 _SWAPPED_AUC, _SWAPPED_LOSS = 0.35, 1.5
 _SUM = 1e-3  # of probabilities, from 1
 _EXPLAINED, _UNEXPLAINED, _OPPOSITE = 0.9, 0.5, -0.3  # cosine of an update with that of the records
+_LONGER = 3.0  # times its length: orders of mini-batches and dropout change it by less
 
 
 def check_fit(
@@ -160,7 +161,8 @@ def check_update(release: KnowsUpdate, private: Data, held_out: Data, numbers: d
         text = f"The update is of {release.batch_size} records, and {len(private)} are given as private."
         checks.append(Check(name="data", status="warning", text=text))
     try:
-        ours, theirs = (_cosine(release, sent, data) for data in (private, evenly(held_out, len(private))))
+        simulated = _simulated(release, private)
+        ours, theirs = _cosine(sent, simulated), _cosine(sent, _simulated(release, evenly(held_out, len(private))))
     except (BadInput, RuntimeError) as refusal:
         return [*checks, Check(name="update", status="note", text=f"The update cannot be simulated: {refusal}")]
     numbers |= {"update_cosine": ours, "update_cosine_held_out": theirs}
@@ -177,6 +179,8 @@ def check_update(release: KnowsUpdate, private: Data, held_out: Data, numbers: d
             "other records."
         )
         return [*checks, Check(name="update", status="warning", text=text)]
+    length = _check_length(release, sent, simulated) if ours >= _UNEXPLAINED else []
+    checks += length
     if ours < _EXPLAINED:
         text = (
             f"Simulated on the private records, the update has a cosine of {ours:.2f} with the one that was sent: the "
@@ -184,10 +188,25 @@ def check_update(release: KnowsUpdate, private: Data, held_out: Data, numbers: d
             f"or a defense changed it.{_assumed_of_batch_norm(release)}"
         )
         return [*checks, Check(name="update", status="warning" if ours < _UNEXPLAINED else "note", text=text)]
+    if length:
+        return checks
     return [
         *checks,
         Check(name="update", status="ok", text=f"The private records explain the update (cosine {ours:.2f})."),
     ]
+
+
+def _check_length(release: KnowsUpdate, sent: Tensor, simulated: Tensor) -> list[Check]:
+    """A warning where the stated local training makes a far longer or shorter update than was sent."""
+    times = float(sent.double().norm() / simulated.norm().clamp_min(1e-300))
+    if not isinstance(release, LocalUpdate) or 1 / _LONGER < times < _LONGER:
+        return []
+    text = (
+        f"The update that was sent is {times:.2g} times as long as the private records cause by the stated local "
+        "training: the learning rate, momentum, epochs or batch size of `--local` are not those of the client, or a "
+        "defense changed it. Give them as they were, or attacks may find less than possible."
+    )
+    return [Check(name="update", status="warning", text=text)]
 
 
 def _assumed_of_batch_norm(release: KnowsUpdate) -> str:
@@ -202,9 +221,11 @@ def _assumed_of_batch_norm(release: KnowsUpdate) -> str:
     )
 
 
-def _cosine(release: KnowsUpdate, sent: Tensor, data: Data) -> float:
+def _simulated(release: KnowsUpdate, data: Data) -> Tensor:
     simulated = release.simulate(data.x, data.y)
-    flat = torch.cat([simulated[name].detach().flatten() for name in release.sent])
-    return float(
-        torch.dot(sent.double(), flat.double()) / (sent.double().norm() * flat.double().norm()).clamp_min(1e-300)
-    )
+    return torch.cat([simulated[name].detach().flatten() for name in release.sent]).double()
+
+
+def _cosine(sent: Tensor, simulated: Tensor) -> float:
+    sent = sent.double()
+    return float(torch.dot(sent, simulated) / (sent.norm() * simulated.norm()).clamp_min(1e-300))

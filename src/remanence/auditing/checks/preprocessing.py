@@ -186,8 +186,10 @@ def _logits_and_shift(model: nn.Module, params: Params, x: Tensor) -> tuple[Tens
         handle.remove()
     if not inputs:
         return logits, None
-    var, observed = torch.var_mean(torch.cat(inputs).transpose(0, 1).flatten(1), dim=1, correction=0)
     mean, variance = (params[f"{first[0]}.running_{name}"] for name in ("mean", "var"))
+    if not bool(mean.any()) and bool((variance == 1).all()):  # as they are made: nothing went through it in training
+        return logits, None
+    var, observed = torch.var_mean(torch.cat(inputs).transpose(0, 1).flatten(1), dim=1, correction=0)
     shift = (observed - mean).abs() / variance.clamp_min(1e-12).sqrt()
     scale = (var.clamp_min(1e-12) / variance.clamp_min(1e-12)).log().abs() / 2
     return logits, float(shift.median() + scale.median())

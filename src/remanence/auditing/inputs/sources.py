@@ -50,7 +50,7 @@ def _loaded(source: str, label: str | None) -> Data | tuple[Tensor, Tensor, str]
         raw = _raw_table(user_path(source))
         if raw is None:
             raise BadInput(
-                f"{fault} Where the model normalises its inputs, give the values from before, in [0, 1], and "
+                f"{fault}. Where the model normalises its inputs, give the values from before, in [0, 1], and "
                 "`--normalize` with the means and standard deviations",
                 code=fault.code,
                 argument=fault.argument,
