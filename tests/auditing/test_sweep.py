@@ -185,8 +185,8 @@ def test_a_sweep_is_parsed_and_its_settings_go_from_weak_to_strong() -> None:
         ("noise=a", "wrong-type", "commas"),
         ("noise", "wrong-type", "clients=1,2,5"),
         ("noise=1 noise=2", "conflict", "twice"),
-        ("noise=0", "empty", "got 0"),
-        ("", "empty", "from 1"),
+        ("noise=0", "empty", "names no defense"),
+        ("", "empty", "names no defense"),
         ("noise=" + ",".join(map(str, range(1, 60))), "out-of-range", "got 59"),
     ],
 )

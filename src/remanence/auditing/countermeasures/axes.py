@@ -153,7 +153,10 @@ def settings(sweep: Sweep, *, argument: str = "sweep") -> list[Setting]:
                 raise BadInput(message, code="out-of-range", argument=argument)
         ordered = sorted({float(value) for value in values}, reverse=axis.stronger_down)
         made += [axis.setting(name, value) for value in ordered if value != axis.undefended]
-    if not made or len(made) > _MAX_SETTINGS:
-        message = f"`{argument}` must have from 1 to {_MAX_SETTINGS} settings of a defense, got {len(made)}"
-        raise BadInput(message, code="out-of-range" if made else "empty", argument=argument)
+    if not made:
+        message = f"`{argument}` names no defense but the update as it is: add one, such as `clients=2` or `noise=0.1`"
+        raise BadInput(message, code="empty", argument=argument)
+    if len(made) > _MAX_SETTINGS:
+        message = f"`{argument}` must have at most {_MAX_SETTINGS} settings of a defense, got {len(made)}"
+        raise BadInput(message, code="out-of-range", argument=argument)
     return made

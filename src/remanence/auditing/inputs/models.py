@@ -49,7 +49,10 @@ def _imported(name: str, spec: str) -> Any:
         return import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            message = f"there is no module `{name}` in {here!r} or among the installed packages (from `{spec}`)"
+            message = (
+                f"there is no module `{name}` in {here!r} or among the installed packages (from `{spec}`): run this in "
+                f"the folder that holds `{name.partition('.')[0]}.py`, or install the package"
+            )
             raise BadInput(message, code="missing-file", argument="model") from None
         message = f"`{name}` was found, but it imports `{error.name}`, which is not installed: install it"
         raise BadInput(message, code="missing-file", argument="model") from error
