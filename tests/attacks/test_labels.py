@@ -6,7 +6,7 @@ import pytest
 import torch
 from gradients import honest
 from refusals import refused
-from torch import nn
+from torch import Tensor, nn
 
 from remanence import SGD, Data, Training, Victim, train_victim
 from remanence.attacks import infer_labels
@@ -64,6 +64,27 @@ def test_labels_are_followed_along_local_steps(digits: Data, labels: list[int], 
     made = Victim(model=model, training=training, initial=initial, final=initial, fixed=batch, private=batch)
     noise = torch.rand(256, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     assert infer_labels(local_update(made).release, noise).tolist() == labels
+
+
+class HeadFirst(nn.Module):
+    """Parameters in another order than that of their use, a hidden layer as wide as the logits, log-probabilities."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.hidden = nn.Linear(10, 10), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.hidden(x.flatten(1)))).log_softmax(1)
+
+
+def test_the_output_bias_is_found_wherever_the_network_holds_it(digits: Data) -> None:
+    batch = digits.take(slice(0, 8))
+    with torch.device("meta"):
+        model = HeadFirst()
+    initial = initial_params(model, seed=0)
+    made = Victim(model=model, training=Training(), initial=initial, final=initial, fixed=batch, private=batch)
+    noise = torch.rand(256, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert infer_labels(gradient_at_final(made).release, noise).tolist() == sorted(batch.y.tolist())
 
 
 def test_says_what_it_needs(digits: Data) -> None:

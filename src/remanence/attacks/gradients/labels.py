@@ -13,6 +13,9 @@ from remanence.errors import NotEnoughKnowledge
 from remanence.models import apply, apply_to_batch
 from remanence.releases import KnowsGradient, KnowsUpdate
 from remanence.training import CrossEntropy
+from remanence.types import Params
+
+_ROUNDING = 2e-3  # of float16 logits, relative to the largest
 
 
 def infer_labels(release: KnowsUpdate, looks_like: Tensor) -> Tensor:
@@ -26,16 +29,15 @@ def infer_labels(release: KnowsUpdate, looks_like: Tensor) -> Tensor:
     if release.batch_size is None:
         message = "inferring labels needs `batch_size`, the number of labels: give it"
         raise NotEnoughKnowledge(message, code="not-enough-knowledge", argument="batch_size")
-    last = [name for name, _ in release.model.named_parameters()][-1]
-    bias = release.sent.get(last)
-    if bias is None or bias.ndim != 1 or not isinstance(release.loss, CrossEntropy):
+    last = _output_bias(release, looks_like[:2]) if isinstance(release.loss, CrossEntropy) else None
+    if last is None:
         message = (
             "labels are inferred from the gradient of the last layer's bias under cross-entropy, which this release "
             "lacks: it must show `labels`"
         )
         raise NotEnoughKnowledge(message, code="not-enough-knowledge", argument="labels")
-    looks_like = looks_like.to(bias)
-    softmax = _logits(release, looks_like).softmax(dim=-1).mean(dim=0)
+    bias, looks_like = release.sent[last], looks_like.to(release.at[last])
+    softmax = _logits(release, release.at, looks_like).softmax(dim=-1).mean(dim=0)
     certain = bias.argsort()[: int((bias < 0).sum())][: release.batch_size]
     counts = _counts(softmax - bias, certain, release.batch_size)
     if not isinstance(release, KnowsGradient):
@@ -46,11 +48,27 @@ def infer_labels(release: KnowsUpdate, looks_like: Tensor) -> Tensor:
     return _labels(counts)
 
 
-def _logits(release: KnowsUpdate, x: Tensor) -> Tensor:
+def _output_bias(release: KnowsUpdate, x: Tensor) -> str | None:
+    """The name of the parameter that is added to the logits, wherever the network holds it; None where none was sent.
+
+    Nothing else shifts the logits of every record by as much as it is shifted itself, but for one number for all
+    classes, which a log-softmax takes away.
+    """
+    for name, bias in release.at.items():
+        if name in release.sent and bias.ndim == 1:
+            logits, shift = _logits(release, release.at, x.to(bias)), torch.linspace(1, 2, len(bias)).to(bias)
+            if logits.shape[-1] == len(bias):
+                change = _logits(release, {**release.at, name: bias + shift}, x.to(bias)) - logits - shift
+                if float((change - change.mean(-1, keepdim=True)).abs().max()) < _ROUNDING * (1 + logits.abs().max()):
+                    return name
+    return None
+
+
+def _logits(release: KnowsUpdate, params: Params, x: Tensor) -> Tensor:
     """As the client's network computes them: with BatchNorm in training mode by the statistics of these records."""
     if release.batch_norm == "training":
-        return apply_to_batch(release.model, release.at, x)[0]
-    return apply(release.model, release.at, x)
+        return apply_to_batch(release.model, params, x)[0]
+    return apply(release.model, params, x)
 
 
 def _counts(fractions: Tensor, certain: Tensor, batch_size: int) -> Tensor:
