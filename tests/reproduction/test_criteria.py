@@ -55,7 +55,7 @@ def printed(number: float, *, up: bool | None) -> Printed:
         (printed(1.0, up=None), [at(0.5, 0.4, 0.6)], "missed"),
         (LowerBound(quantities=(A, B), bound=0.9), [at(0.95), at(0.91)], "met"),
         (LowerBound(quantities=(A, B), bound=0.9), [at(0.95), at(0.8, 0.7, 0.92)], "open"),
-        (LowerBound(quantities=(A,), bound=0.9), [at(0.895)], "met"),
+        (LowerBound(quantities=(A,), bound=0.9), [at(0.895)], "open"),
         (LowerBound(quantities=(A, B), bound=0.9), [at(0.95), at(0.8, 0.7, 0.85)], "missed"),
         (UpperBound(quantities=(A,), bound=0.1), [at(0.0)], "met"),
         (UpperBound(quantities=(A,), bound=0.1), [at(0.2, 0.15, 0.3)], "missed"),

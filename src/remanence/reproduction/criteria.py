@@ -15,7 +15,6 @@ from remanence.errors import BadInput
 from remanence.experiments.claim import Claim
 
 BETTER = 0.1  # by more than this fraction of the printed number, ours beats it
-NEAR = 0.01  # by less than this fraction of a bound, ours is there
 Verdict: TypeAlias = Literal["beaten", "met", "missed", "open"]
 
 
@@ -126,7 +125,7 @@ class Printed:
 @final
 @dataclass(frozen=True, kw_only=True)
 class LowerBound:
-    """Every quantity is at least `bound`, but for a hundredth of it; `printed` where the paper prints it."""
+    """Every quantity is at least `bound`; `printed` where the paper prints it."""
 
     quantities: tuple[Quantity, ...]
     bound: float
@@ -134,9 +133,9 @@ class LowerBound:
     less_effort_suffices: bool = False
 
     def verdict(self, found: Sequence[Estimate]) -> Verdict:
-        bound = self.bound - NEAR * abs(self.bound)
-        wrong = [each for each in found if each.value < bound]
-        return "met" if not wrong else "open" if all(_upper(each) >= bound for each in wrong) else "missed"
+        wrong = [each for each in found if each.value < self.bound]
+        surely = any(each.high is not None and each.high < self.bound for each in wrong)
+        return "met" if not wrong else "missed" if surely else "open"
 
     def ours(self, found: Sequence[Estimate]) -> Estimate:
         return min(found, key=lambda each: each.value)
@@ -145,7 +144,7 @@ class LowerBound:
 @final
 @dataclass(frozen=True, kw_only=True)
 class UpperBound:
-    """Every quantity is at most `bound`, but for a hundredth of it; `printed` where the paper prints it.
+    """Every quantity is at most `bound`; `printed` where the paper prints it.
 
     With `surely` all of its interval is, as there must be where the bound is what chance reaches."""
 
@@ -156,9 +155,9 @@ class UpperBound:
     surely: bool = False
 
     def verdict(self, found: Sequence[Estimate]) -> Verdict:
-        bound = self.bound + NEAR * abs(self.bound)
-        wrong = [each for each in found if (_upper(each) if self.surely else each.value) > bound]
-        return "met" if not wrong else "open" if all(_lower(each) <= bound for each in wrong) else "missed"
+        wrong = [each for each in found if (_upper(each) if self.surely else each.value) > self.bound]
+        surely = any(each.low is not None and each.low > self.bound for each in wrong)
+        return "met" if not wrong else "missed" if surely else "open"
 
     def ours(self, found: Sequence[Estimate]) -> Estimate:
         return max(found, key=lambda each: each.value)

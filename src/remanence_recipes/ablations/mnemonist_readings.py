@@ -28,8 +28,7 @@ STEPWISE, ALL_ROWS = "reconstructor of 200 steps", "rows of all layers"
 
 
 def mnemonist_readings(scale: Scale) -> Sequence[Experiment]:
-    """The gain of Mnemonist-RecoNN where the reconstructor is trained for 200 steps, and where rows of all layers are
-    selected."""
+    """The gain of Mnemonist-RecoNN with a reconstructor trained for 200 steps, and with rows of all layers."""
     trained = RECONSTRUCTORS[scale]
     usual = Mnemonist.paper()
     fitting = replace(usual.reconstructor.fitting, epochs=1, batch_size=max(1, PUBLIC[scale] // STEPS))

@@ -4,8 +4,6 @@ Levels that nothing but the data sets decides are ours: the nearest neighbour of
 at an MSE of 0.024, that of a CIFAR-10 target among 59,000 at 0.028.
 """
 
-from dataclasses import replace
-
 from remanence.reproduction import (
     AboveChance,
     Contradiction,
@@ -20,22 +18,20 @@ from remanence_recipes.balle2022.on_mnist import COMMON, DIFFERENT, TABLE_3
 from remanence_recipes.claims import measures, printed, quantities, quantity, target
 
 MSE = "mean mse"
-PUBLISHED, OPTAX = "the paper's reconstructor", "the paper's, epsilon in the root"
+OURS, PUBLISHED = "our reconstructor", "the paper's reconstructor"
 MNIST_NEIGHBOUR, CIFAR10_NEIGHBOUR = 0.024, 0.028
-TABLE_III = {"ELU": ("balle2022.mnist", "our reconstructor")}  # which has more seeds
+TABLE_III = {"ELU": ("balle2022.mnist", OURS)}  # which has more seeds
+BY_PAPERS = {"ELU": ("balle2022.mnist", PUBLISHED)}
 MEMBERSHIP = "balle2022.figure10_membership"
 RECONSTRUCTOR = Contradiction(
     says="An MLP with two layers of 1,000, fitted by RMSProp for 100 epochs, reaches an MSE of 0.0089.",
     saw="The same network, optimizer, batch size and length reach {ours} on seeds {seeds} with 58,000 shadow models, "
-    "while the authors' notebook, which has other settings, is met. Where RMSProp has its epsilon does not explain it: "
-    "inside the square root, as in optax, the error is a seventh lower. The paper leaves open the initial weights and "
-    "the scaling of nearly constant weights.",
-    decides="balle2022.table3 with RMSProp's epsilon inside the root and outside, on one bank: both are above print.",
-)
-EPSILON = replace(
-    RECONSTRUCTOR,
-    saw="With RMSProp's epsilon inside the square root, as optax has it, the same network reaches {ours} on seed "
-    "{seeds}: lower than with torch's, on the same bank, and still above print.",
+    "half of the targets less than 0.009, while the authors' notebook, which has other settings, is met, and so is "
+    "ReLU. The paper leaves open the initial weights, the scaling of nearly constant weights, the schedule and where "
+    "RMSProp has its epsilon: inside the square root, as in optax, the error is 0.0131; clipped inputs give 0.0122, a "
+    "rate that falls to zero 0.0124, and both with early stopping 0.0098.",
+    decides="balle2022.table3 for epsilon and ablations.reconn_settings for the rest, each on one bank: what the paper "
+    "leaves open explains most of the difference, and the printed words alone do not give the printed number.",
 )
 ZERO_GRADIENTS = Contradiction(
     says="With ReLU, over 80 % of the weights of the convolutions get no gradient from the target.",
@@ -54,22 +50,20 @@ CLAIMS = (
     *(
         PaperClaim(
             where=f"table III, {name}",
-            text=f"MNIST, {name}: mean squared error.",
+            text=f"MNIST, {name}: mean squared error, by our reconstructor.",
             criterion=printed(*TABLE_III.get(name, ("balle2022.table3", name)), MSE),
         )
         for name in TABLE_3
     ),
-    PaperClaim(
-        where="table III, ELU",
-        text="The same by the paper's own reconstructor.",
-        criterion=printed("balle2022.mnist", "the paper's reconstructor", MSE),
-        contradiction=RECONSTRUCTOR,
-    ),
-    PaperClaim(
-        where="table III, ELU",
-        text="The same with RMSProp's epsilon in the root, as optax has it.",
-        criterion=printed("balle2022.table3", f"ELU, {OPTAX}", MSE),
-        contradiction=EPSILON,
+    *(
+        PaperClaim(
+            where=f"table III, {name}",
+            text="The same by the paper's own reconstructor.",
+            criterion=printed(*BY_PAPERS.get(name, ("balle2022.table3", f"{name}, {PUBLISHED}")), MSE),
+            minutes=1,
+            contradiction=RECONSTRUCTOR if name == "ELU" else None,
+        )
+        for name in TABLE_3
     ),
     PaperClaim(
         where="table III",
@@ -126,7 +120,8 @@ CLAIMS = (
     ),
     PaperClaim(
         where="figure 11, zero-shot",
-        text="A reconstructor made for one fixed set does better than the nearest neighbour on another one.",
+        text="A reconstructor made for one fixed set does better than the nearest neighbour on another one; ours, "
+        "re-centred on one model of that set.",
         criterion=UpperBound(
             quantities=(quantity("balle2022.figure11_transfer", "transfer", "re-centred, 0 shadows"),),
             bound=MNIST_NEIGHBOUR,
@@ -171,7 +166,7 @@ CLAIMS = (
     PaperClaim(
         where="figure 13",
         text="CIFAR-10: plain backgrounds are easy and textures hard: the error rises with total variation.",
-        criterion=AboveChance(quantity=quantity("balle2022.figure13_cifar10", PUBLISHED, "error and total variation")),
+        criterion=AboveChance(quantity=quantity("balle2022.figure13_cifar10", OURS, "error and total variation")),
         minutes=3,
     ),
     PaperClaim(
@@ -199,11 +194,19 @@ CLAIMS = (
     PaperClaim(
         where="figure 14, accuracy",
         weight=2,
-        text="Test accuracy under DP-GD rises with epsilon, between 25 and 45 %.",
+        text="Test accuracy under DP-GD rises with epsilon.",
         criterion=Increasing(
             quantities=quantities("balle2022.figure14_dp", ["epsilon 1", "epsilon 1e+06"], "test accuracy")
         ),
         minutes=6,
+    ),
+    PaperClaim(
+        where="figure 14, accuracy",
+        text="It lies between 25 and 45 %: at epsilon 1, the smallest.",
+        criterion=LowerBound(
+            quantities=quantities("balle2022.figure14_dp", ["epsilon 1"], "test accuracy"), bound=0.25, printed=0.25
+        ),
+        minutes=1,
     ),
     PaperClaim(
         where="figure 15",
@@ -221,7 +224,7 @@ CLAIMS = (
     PaperClaim(
         where="figure 15",
         weight=3,
-        text="It jumps between 240 and 260 epochs, by a factor of two.",
+        text="It jumps between 240 and 260 epochs: here, by a factor of two or more.",
         criterion=Exceeds(
             larger=measures("balle2022.figure15_cifar10", "snapshots", ["error, 260 epochs"]),
             smaller=measures("balle2022.figure15_cifar10", "snapshots", ["error, 240 epochs"]),
@@ -244,8 +247,8 @@ CLAIMS = (
         weight=3,
         text="CIFAR-10: one unknown image is reconstructed better than its nearest neighbour.",
         criterion=UpperBound(
-            quantities=quantities("balle2022.cifar10", ["our reconstructor"], MSE),
-            bound=target("balle2022.cifar10", "our reconstructor", MSE),
+            quantities=quantities("balle2022.cifar10", [OURS], MSE),
+            bound=target("balle2022.cifar10", OURS, MSE),
             less_effort_suffices=True,
         ),
         minutes=9,
@@ -255,8 +258,8 @@ CLAIMS = (
         weight=3,
         text="The same by the paper's transposed CNN with LPIPS and PatchGAN.",
         criterion=UpperBound(
-            quantities=quantities("balle2022.cifar10", ["the paper's reconstructor"], MSE),
-            bound=target("balle2022.cifar10", "the paper's reconstructor", MSE),
+            quantities=quantities("balle2022.cifar10", [PUBLISHED], MSE),
+            bound=target("balle2022.cifar10", PUBLISHED, MSE),
             less_effort_suffices=True,
         ),
         minutes=35,

@@ -106,6 +106,17 @@ CLAIMS = (
             smaller=quantities(STORAGE, ["ReLU"], "rows that store a record, step 1"),
         ),
     ),
+    *(
+        PaperClaim(
+            where=f"figure 5, step {step}",
+            text="The same later in the training.",
+            criterion=Exceeds(
+                larger=quantities(STORAGE, ["sigmoid"], f"rows that store a record, step {step}"),
+                smaller=quantities(STORAGE, ["ReLU"], f"rows that store a record, step {step}"),
+            ),
+        )
+        for step in (30, 40)
+    ),
     PaperClaim(
         where="footnote 3",
         text="With sigmoid hardly any target, 2 of 1,000, is stored by no row.",
@@ -121,7 +132,8 @@ CLAIMS = (
     ),
     PaperClaim(
         where="section 5.2",
-        text="A row that stores over 90 % of the targets has the coefficient -0.03, one that stores under 25 % +0.01.",
+        text="A row that stores over 90 % of the targets has a lower coefficient than one that stores under 25 %; in "
+        "the paper, -0.03 and +0.01.",
         criterion=AboveChance(
             quantity=quantity("mnemonist2023.figure7_importance", "importance of rows", COEFFICIENTS)
         ),

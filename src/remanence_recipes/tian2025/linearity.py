@@ -57,15 +57,19 @@ def table_linearity(scale: Scale) -> Sequence[Experiment]:
     """The linearity index M_lin of MLPs by their width, and of ResNet-18 under its pre-trained head."""
     widths = {"smoke": (16, 64), "small": (200, 500), "full": (200, 500, 2000, 4000)}[scale]
     records = {"smoke": 10, "small": 20, "full": 100}[scale]
-    victims = {f"MLP {width}": mlp_victims(scale, records=records, width=width) for width in widths}
-    victims["ResNet"] = deep_victims(scale, min(records, 20), training=TRAINING)
+    mlps = {f"MLP {width}": mlp_victims(scale, records=records, width=width) for width in widths}
+    resnet = {"ResNet": deep_victims(scale, min(records, 20), training=TRAINING)}
+    return [_table(scale, "linearity", mlps), _table(scale, "linearity, ResNet-18", resnet)]
+
+
+def _table(scale: Scale, label: str, victims: Mapping[str, Victims]) -> Experiment:
     claims = [
-        Claim(quantity=name, higher_is_better=None, printed=printed, where="table of M_lin", rtol=0.03)
-        for name, printed in PRINTED.items()
+        Claim(quantity=name, higher_is_better=None, printed=PRINTED[name], where="table of M_lin", rtol=0.03)
+        for name in victims
         if scale == "full"
     ]
     evaluation = Measurement(measure=partial(_linearity, victims))
-    return [Experiment(label="linearity", about=ABOUT, evaluations=(evaluation,), claims=tuple(claims))]
+    return Experiment(label=label, about=ABOUT, evaluations=(evaluation,), claims=tuple(claims))
 
 
 PRETRAINING: Mapping[Scale, tuple[tuple[int, ...], tuple[int, ...]]] = {  # numbers of public images, of epochs
