@@ -64,7 +64,7 @@ HEADLINES = (  # released, told beforehand, the file, its experiment, the record
         "an MLP and its initial weights, 100 images",
         "recipe, number of records, equal classes",
         "tian2025/mlp_100",
-        "MLP, 100 images",
+        "MLP, 100 images, image scales",
         "found",
         "mean normalised_ssim",
     ),

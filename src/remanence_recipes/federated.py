@@ -7,8 +7,9 @@ The weights are ordinary ones, random or trained, and not of the server's choice
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +36,7 @@ from remanence.progress import track
 from remanence.releases import Case, Gradient, Victim, gradient_at_final, gradient_at_initial, local_update
 from remanence.seeds import derive_seed
 from remanence.training import SGD, Training
-from remanence.types import Params
+from remanence.types import Params, Reconstruction
 from remanence_recipes import exact_batches as exact
 from remanence_recipes.curves import measured, measures_along, series_along
 from remanence_recipes.records import repeated
@@ -152,10 +153,21 @@ def exact_batches(scale: Scale) -> Sequence[Experiment]:
 
 
 ESTIMATE = Stein(refine=False, norm=1.0)
-MATCHING = replace(NEWTON, search=replace(NEWTON.search, steps=100))
-SHARPENED = replace(MATCHING, start=ESTIMATE)
-UNSTARTED = "from random images"  # with the true labels, which the estimate infers
+SHARPENED = replace(NEWTON, search=replace(NEWTON.search, steps=100), start=ESTIMATE)
+STARTS = ("estimate", "sharpened", "from random images")
 MEASURED = {2: 0.015, 4: 0.051, 8: 0.212}  # rms of the exact span alone, by an independent implementation
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RandomImages:
+    """A start that knows no more of the records than their labels and their norm, which is one."""
+
+    labels: Tensor
+
+    def run(self, release: Gradient, *, seed: int) -> Reconstruction:
+        x = torch.rand(len(self.labels), *release.shape, generator=torch.Generator().manual_seed(seed))
+        return Reconstruction(x=_unit_norm(x).to(self.labels.device), y=self.labels)
 
 
 def from_the_tensor(scale: Scale) -> Sequence[Experiment]:
@@ -180,8 +192,7 @@ def _from_the_tensor(scale: Scale, records: int, seed: int, device: torch.device
     rows, batches = {"smoke": (4000, 1), "small": (5000, 2), "full": (5000, 10)}[scale]
     data = load("digits" if scale == "smoke" else "mnist")
     images = split(data, private=batches * records, fixed=0, public=0, test=batches * records, seed=seed)
-    attacks: dict[str, Attack[Gradient]] = {"estimate": ESTIMATE, "sharpened": SHARPENED}
-    errors: dict[str, list[float]] = {name: [] for name in (*attacks, UNSTARTED, "chance")}
+    errors: dict[str, list[float]] = {name: [] for name in (*STARTS, "chance")}
     pictures: dict[str, Tensor] = {}
     for i in track(range(batches), total=batches, label="batches"):
         batch, others = (part.take(slice(i * records, (i + 1) * records)) for part in (images.private, images.test))
@@ -193,9 +204,11 @@ def _from_the_tensor(scale: Scale, records: int, seed: int, device: torch.device
             rows=rows,
             seed=derive_seed(seed, "weights", i),
         )
-        seed_of_attack = derive_seed(seed, "attack", i)
-        found = {name: each.run(release, seed=seed_of_attack).x.cpu() for name, each in attacks.items()}
-        found[UNSTARTED] = MATCHING.run(replace(release, labels=labels), seed=seed_of_attack).x.cpu()
+        attacks: tuple[Attack[Gradient], ...] = ESTIMATE, SHARPENED, replace(SHARPENED, start=RandomImages(labels))
+        found = {
+            name: attack.run(release, seed=derive_seed(seed, "attack", i)).x.cpu()
+            for name, attack in zip(STARTS, attacks, strict=True)
+        }
         for name, x in {**found, "chance": _unit_norm(others.x)}.items():
             squared = (x[hungarian(x, truth)] - truth).flatten(1).square().sum(1)
             errors[name].append(float(squared.mean().sqrt()))
@@ -207,8 +220,7 @@ def _from_the_tensor(scale: Scale, records: int, seed: int, device: torch.device
             meaning="root of the mean squared distance; chance is that of other images",
             chance=sum(errors["chance"]) / batches,
         )
-        for name in errors
-        if name != "chance"
+        for name in STARTS
     )
     return Outcome(measures=measures, pictures=pictures)
 

@@ -10,7 +10,7 @@ from typing import final
 from remanence.disk import read_text
 from remanence.errors import BadInput
 from remanence.experiments import Recipe, Scale
-from remanence.experiments.claim import Budget
+from remanence.experiments.claim import Budget, Spent
 from remanence.experiments.codec import MAX_BYTES
 from remanence.experiments.results import Result, parse_results
 from remanence.reproduction.criteria import Estimate, Quantity
@@ -25,6 +25,7 @@ class Pooled:
 
     estimate: Estimate
     results: tuple[Result, ...]
+    made: frozenset[str] = frozenset()  # the experiments that repeat it, of those that its recipe makes
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -33,6 +34,12 @@ class Pooled:
     @property
     def full_scale(self) -> bool:
         return self.results[0].scale == FULL
+
+    @property
+    def repeated(self) -> Spent:
+        """How many of the experiments that repeat it have a result, and how many there are."""
+        found = {result.label for result in self.results}
+        return len(found), len(found | self.made)
 
 
 @final
@@ -84,15 +91,24 @@ class Archive:
             ]
             if found:
                 results, values = zip(*found, strict=True)
-                return Pooled(estimate=mean_of(results, values), results=results)
+                made = self._made(quantity.recipe).keys() & set(quantity.experiments)
+                return Pooled(estimate=mean_of(results, values), results=results, made=frozenset(made))
         return None
 
     def budget(self, result: Result) -> Budget | None:
         """The budget that a result states; of one that states none, that of its recipe."""
-        if result.budget is not None or result.recipe not in self.recipes:
-            return result.budget
-        made = {each.label: each.budget for each in self.recipes[result.recipe](FULL)}
-        return made.get(result.label)
+        return result.budget or self._made(result.recipe).get(result.label)
+
+    def _made(self, recipe: str) -> dict[str, Budget | None]:
+        """The budget of each experiment of a recipe."""
+        if recipe not in self._budgets:
+            made = self.recipes[recipe](FULL) if recipe in self.recipes else ()
+            self._budgets[recipe] = {each.label: each.budget for each in made}
+        return self._budgets[recipe]
+
+    @cached_property
+    def _budgets(self) -> dict[str, dict[str, Budget | None]]:
+        return {}
 
 
 def read_archive(folder: Path, recipes: Mapping[str, Recipe]) -> Archive:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final, get_args
 
+from remanence.experiments import Budget
 from remanence.experiments.summary import number
 from remanence.reproduction.paper import Paper, PaperClaim
 from remanence.reproduction.pooling import Archive, Pooled
@@ -86,11 +87,13 @@ def _status(claim: PaperClaim, found: Sequence[Pooled], budget: dict[str, float]
 
 
 def _budget(found: Sequence[Pooled], archive: Archive) -> dict[str, float]:
-    """The smallest fraction of each resource over the results, of those that are not the paper's."""
+    """The smallest fraction of each resource over the results, of those that are not the paper's; repetitions that have
+    no result yet are victims that are missing."""
+    spent = [budget for each in found for result in each.results if (budget := archive.budget(result))]
+    spent += [Budget(victims=each.repeated) for each in found]
     fractions: dict[str, float] = {}
-    for result in (result for each in found for result in each.results):
-        budget = archive.budget(result)
-        for name, fraction in (budget.fractions() if budget else {}).items():
+    for budget in spent:
+        for name, fraction in budget.fractions().items():
             fractions[name] = min(fraction, fractions.get(name, fraction))
     return {name: float(f"{fraction:.3g}") for name, fraction in fractions.items() if fraction != 1.0}
 

@@ -30,7 +30,7 @@ CLAIMS = (
     PaperClaim(
         where="M_lin, ResNet-18",
         text="Linearity index of ResNet-18.",
-        criterion=printed(LINEARITY, ("linearity, ResNet-18", "linearity"), "ResNet"),
+        criterion=printed(LINEARITY, "linearity, ResNet-18", "ResNet"),
         differs="the authors' pre-trained weights are not public, and it follows from them: 0.3 to 0.98 by ours",
         minutes=6,
     ),
@@ -42,7 +42,7 @@ CLAIMS = (
     PaperClaim(
         where="MLP, 100 images",
         text="SSIM of SimuDy on 100 images.",
-        criterion=printed("tian2025.mlp_100", ("MLP, 100 images, image scales", "MLP, 100 images"), SSIM),
+        criterion=printed("tian2025.mlp_100", "MLP, 100 images, image scales", SSIM),
     ),
     PaperClaim(
         where="MLP, 100 images",
