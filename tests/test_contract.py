@@ -20,6 +20,7 @@ from remanence.attacks import (
     KKT,
     L2,
     LBFGS,
+    RGAP,
     SPEAR,
     ConvStationarity,
     Differencing,
@@ -90,6 +91,7 @@ ROWS = [
         activation=nn.ReLU,
         deterministic=True,  # rows are sampled, but the batch is exact whichever were
     ),
+    Row(RGAP(), 1, gradient_at_initial, weights_only, "`gradient`", deterministic=True, convolution=True),
     Row(Stein(), 3, gradient_at_initial, weights_only, "`gradient`", hidden=(500,)),
     Row(RECONN, 1, all_but_one, fine_tuned, "`fixed`"),
     Row(Mnemonist(reconstructor=RECONN), 1, all_but_one, fine_tuned, "`fixed`"),
@@ -158,7 +160,7 @@ def victim(row: Row, parts: Split, device: str = "cpu", dtype: torch.dtype = tor
     model = mlp(private.shape, private.num_classes, hidden=row.hidden, activation=row.activation)
     if row.convolution:
         with torch.device("meta"):
-            model = nn.Sequential(nn.Conv2d(private.shape[0], 1, 3, padding=1), nn.ReLU(), *model)
+            model = nn.Sequential(nn.Conv2d(private.shape[0], 1, 3, padding=1), row.activation(), *model)
     initial = {name: p.to(private.x) for name, p in initial_params(model, seed=0).items()}
     if row.standardised:
         x = torch.cat([fixed.x, private.x]).flatten(1)

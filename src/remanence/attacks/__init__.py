@@ -18,6 +18,7 @@ from remanence.attacks.gradients.dager import DAGER
 from remanence.attacks.gradients.first_layer import FirstLayer
 from remanence.attacks.gradients.gradient_matching import GradientMatching
 from remanence.attacks.gradients.labels import infer_labels
+from remanence.attacks.gradients.r_gap import RGAP
 from remanence.attacks.gradients.spear import SPEAR
 from remanence.attacks.gradients.stein import Stein
 from remanence.attacks.gradients.tensor.identifiability import hermite_coefficients, identifying_order, vanishes
@@ -53,7 +54,7 @@ from remanence.shadow.features import WeightFeatures
 
 ATTACKS = (
     *(GradientMatching, FirstLayer, Stein, RecoNN, Mnemonist, GLM, Differencing, KKT, Stationarity, SimuDy),
-    *(ConvStationarity, Linearised, NewtonStep, SPEAR),
+    *(ConvStationarity, Linearised, NewtonStep, RGAP, SPEAR),
 )
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "KKT",
     "L2",
     "LBFGS",
+    "RGAP",
     "SPEAR",
     "Attack",
     "Constant",

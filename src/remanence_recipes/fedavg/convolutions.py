@@ -1,9 +1,9 @@
 """Convolutional clients that send one gradient at fresh weights: Flower's quickstart CNN, LeNet, ResNet-18, BatchNorm.
 
 remanence run fedavg.convolutions         scale small, two CPU cores: about fifteen minutes
-expected      LeNet's images are photographs, those of Flower's CNN faint; of ResNet-18 shapes and few colours with
-              frozen BatchNorm, nothing with BatchNorm in training mode; features from the fully connected layers tell
-              the records of a batch apart
+expected      LeNet's images are photographs, and exact layer by layer, those of Flower's CNN faint; of ResNet-18 shapes
+              and few colours with frozen BatchNorm, nothing with BatchNorm in training mode; features from the fully
+              connected layers tell the records of a batch apart
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks import FirstLayer, GradientMatching, TotalVariation, with_search
+from remanence.attacks import RGAP, FirstLayer, GradientMatching, TotalVariation, with_search
 from remanence.experiments import Experiment, Scale
 from remanence.models import lenet, resnet18
 from remanence.releases import Case, Gradient, KnowsUpdate, Victim, gradient_at_initial
@@ -22,7 +22,7 @@ from remanence.releases.releases import BatchNormMode
 from remanence.seeds import derive_seed
 from remanence.training import SGD, Adam, Training
 from remanence.types import Data, Params
-from remanence_recipes.fedavg.rounds import Round, experiment, torch_weights
+from remanence_recipes.fedavg.rounds import Attempt, Round, experiment, torch_weights
 
 STEPS: dict[Scale, int] = {"smoke": 20, "small": 600, "full": 1200}
 DEEP_STEPS: dict[Scale, int] = {"smoke": 5, "small": 500, "full": 500}  # of ResNet-18
@@ -55,22 +55,29 @@ class Matching:
         return case.release, with_search(attack, **settings).run(case.release, seed=derive_seed(seed, "attack")).x
 
 
+def layer_by_layer(each: Round, client: Victim, seed: int) -> tuple[KnowsUpdate, Tensor | None]:
+    """One gradient of one record in closed form."""
+    release = gradient_at_initial(client).release
+    return release, RGAP().run(release, seed=derive_seed(seed, "attack")).x
+
+
 def convolutions(scale: Scale) -> Sequence[Experiment]:
     """One gradient of Flower's quickstart CNN, of a LeNet and of ResNet-18 at fresh weights: batches of 1, 4 and 16."""
     steps = STEPS[scale]
     # with frozen BatchNorm all distances are below 0.02, and the prior must be small beside them
     deep = Matching(steps=DEEP_STEPS[scale], restarts=1, lr=0.1, variation=5e-4, label_rounds=0, features=False)
     training = replace(deep, batch_norm="training")
-    rows: list[tuple[str, Matching, dict[Scale, dict[int, int]]]] = [
+    rows: list[tuple[str, Attempt, dict[Scale, dict[int, int]]]] = [
         ("Flower's CNN", Matching(steps=steps), _batches({1: 10, 4: 5, 16: 3})),
         ("Flower's CNN, gradients alone", Matching(steps=steps, features=False), _batches({4: 5, 16: 3})),
         ("LeNet", Matching(steps=steps), _batches({1: 5, 4: 3, 16: 1})),
+        ("LeNet, layer by layer", layer_by_layer, _batches({1: 5})),
         ("ResNet-18, BatchNorm frozen", deep, DEEP),
         ("ResNet-18, BatchNorm in training mode", training, _batches({4: 1, 1: 1}) | {"full": {4: 1, 1: 1}}),
     ]
     return [
-        _experiment(f"{name}, batches of {n}", scale, name.partition(",")[0], n, count, matching)
-        for name, matching, batches in rows
+        _experiment(f"{name}, batches of {n}", scale, name.partition(",")[0], n, count, attempt)
+        for name, attempt, batches in rows
         for n, count in batches[scale].items()
     ]
 
@@ -97,7 +104,7 @@ def _batches(small: dict[int, int]) -> dict[Scale, dict[int, int]]:
     return {"smoke": dict.fromkeys(list(small)[:1], 1), "small": small, "full": {n: 3 * c for n, c in small.items()}}
 
 
-def _experiment(label: str, scale: Scale, network: str, records: int, count: int, matching: Matching) -> Experiment:
+def _experiment(label: str, scale: Scale, network: str, records: int, count: int, attempt: Attempt) -> Experiment:
     networks: dict[str, tuple[Callable[[Data], nn.Module], str]] = {
         "Flower's CNN": (quickstart_cnn, "Two convolutions with max pooling and three linear layers"),
         "Flower's CNN with BatchNorm": (
@@ -109,16 +116,16 @@ def _experiment(label: str, scale: Scale, network: str, records: int, count: int
             partial(_resnet18, WIDTH[scale]),
             f"ResNet-18 of width {WIDTH[scale]}, "
             + (
-                "BatchNorm frozen"
-                if matching.batch_norm == "frozen"
-                else "BatchNorm in training mode, statistics not sent"
+                "BatchNorm in training mode, statistics not sent"
+                if isinstance(attempt, Matching) and attempt.batch_norm == "training"
+                else "BatchNorm frozen"
             ),
         ),
     }
     make, about = networks[network]
     weights: Callable[[nn.Module, int], Params] = _uniform_weights if network == "LeNet" else torch_weights
     each = Round(scale=scale, records=records, training=ONE_STEP, network=make, weights=weights)
-    return experiment(label, f"{about}; labels are not known.", each, count, matching)
+    return experiment(label, f"{about}; labels are not known.", each, count, attempt)
 
 
 def quickstart_cnn(data: Data, *, norm: bool = False) -> nn.Module:

@@ -40,6 +40,7 @@ REFERENCES: Final[dict[str, Reference]] = {
     ),
     "DAGER": Reference(text="Petrov et al., NeurIPS 2024, with pursuit and an order of our own", year=2024),
     "SPEAR": Reference(text="Dimitrov et al., NeurIPS 2024", year=2024),
+    "RGAP": Reference(text="Zhu, Blaschko, ICLR 2021", year=2021),
     "Stein": Reference(text="Wang, Lee, Lei, AISTATS 2023, with an exact span of our own", year=2023),
     "GradientMatching": Reference(text="Zhu et al., NeurIPS 2019; Geiping et al., NeurIPS 2020", year=2020),
     "Differencing": Reference(text="Denning, Denning, Schwartz, ACM TODS 1979, on a scaler's mean", year=1979),

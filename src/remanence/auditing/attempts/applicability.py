@@ -19,6 +19,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from remanence.attacks import (
     GLM,
     KKT,
+    RGAP,
     SPEAR,
     Attack,
     ConvStationarity,
@@ -103,6 +104,7 @@ class _Kind:
 _KINDS = (  # cheapest first, as far as that can be said without a release
     _Kind(attack=FirstLayer, needs=KnowsGradient, knowledge=UPDATE, settings=lambda release, n: FirstLayer()),
     _Kind(attack=SPEAR, needs=KnowsGradient, knowledge=UPDATE, settings=lambda release, n: SPEAR()),
+    _Kind(attack=RGAP, needs=KnowsGradient, knowledge=UPDATE, settings=lambda release, n: RGAP()),
     _Kind(attack=Stein, needs=KnowsGradient, knowledge=UPDATE, settings=lambda release, n: Stein()),
     _Kind(attack=Differencing, needs=KnowsFixed, knowledge=OTHERS, settings=lambda release, n: Differencing()),
     _Kind(attack=GLM, needs=KnowsFixed, knowledge=OTHERS, settings=lambda release, n: GLM()),

@@ -25,6 +25,7 @@ _MISSING = {
 _NETWORKS = {
     "FirstLayer": "nets whose records enter a fully connected layer with a bias",
     "SPEAR": "nets whose records enter a fully connected layer with a bias and a ReLU",
+    "RGAP": "CNNs without pooling or shortcuts, below activations that can be inverted",
     "Stein": "fully connected nets with a hidden layer",
     "GLM": "linear models with an intercept",
     "NewtonStep": "nets whose records enter a fully connected layer with a bias",
