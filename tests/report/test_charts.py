@@ -88,6 +88,9 @@ def test_an_interval_reaches_from_low_to_high() -> None:
     assert (low - half) / (low - high) == pytest.approx(0.75, abs=0.01)
     many = [0.5] * 100
     assert len(paths(chart(made_figure(series=[series(many, low=many, high=many)])), "band ours c0")) == 1
+    points = chart(made_figure(kind="points", series=[series(many, low=many, high=many)]))
+    assert paths(points, "band ours c0") == []  # in no order, so that a band would cross itself
+    assert paths(points, "whisker ours c0")[0].count("V") == len(many)
 
 
 def test_bars_are_as_long_as_their_values() -> None:

@@ -18,7 +18,7 @@ LEFT, RIGHT, BOTTOM, PLOT = 58, 20, 48, 190
 ROW, GROUP, BAR = 19, 16, 13  # heights: of a line of the key, between groups of bars, of a bar
 COLOURS, DASHES = 6, 3
 RING = 7  # around a point that is flagged
-SPARSE = 30  # so many points get a mark and a whisker each; more get a band
+SPARSE = 30  # so many points of a line get a mark and a whisker each; more get a band
 
 
 def chart(figure: Figure, *, levels: Mapping[str, float] | None = None) -> str:
@@ -63,7 +63,7 @@ def _curve(series: Series, name: str, across: Scale, up: Scale, *, joined: bool)
     ]
     shown = [point for point in points if point]
     few = len(shown) <= SPARSE
-    parts = [_reach(series, points, name, up, few=few)]
+    parts = [_reach(series, points, name, up, band=joined and not few)]
     alone, level = series.role in ("printed", "flagged"), series.role in ("chance", "limit")
     if level and len({x for x, _ in shown}) == 1:  # one value is a level
         return f'<path class="line {name}" d="M{LEFT} {shown[0][1]:.1f}H{WIDTH - RIGHT}"/>'
@@ -75,8 +75,8 @@ def _curve(series: Series, name: str, across: Scale, up: Scale, *, joined: bool)
     return "".join(parts)
 
 
-def _reach(series: Series, points: Sequence[tuple[float, float] | None], name: str, up: Scale, *, few: bool) -> str:
-    """The interval of each value: upright lines, or a band where there are many."""
+def _reach(series: Series, points: Sequence[tuple[float, float] | None], name: str, up: Scale, *, band: bool) -> str:
+    """The interval of each value: upright lines, or a band along a line of many points."""
     if series.low is None or series.high is None:
         return ""
     bounds = [
@@ -84,7 +84,7 @@ def _reach(series: Series, points: Sequence[tuple[float, float] | None], name: s
         for point, y, low, high in zip(points, series.y, series.low, series.high, strict=True)
         if point and y is not None
     ]
-    if few:
+    if not band:
         path = "".join(f"M{x:.1f} {low:.1f}V{high:.1f}" for x, low, high in bounds)
         return f'<path class="whisker {name}" d="{path}"/>'
     there = [f"{x:.1f} {low:.1f}" for x, low, _ in bounds]

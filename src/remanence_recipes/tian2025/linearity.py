@@ -54,12 +54,24 @@ MEANING = "mean cosine of a record's gradients at any two epochs, over the recor
 
 
 def table_linearity(scale: Scale) -> Sequence[Experiment]:
-    """The linearity index M_lin of MLPs by their width, and of ResNet-18 under its pre-trained head."""
+    """The linearity index M_lin of MLPs by their width, and of ResNet-18 under its pre-trained head.
+
+    The paper leaves open how many images the MLPs were trained on, and in which batches: as few as in the authors'
+    first example, and mini-batches, stand beside 100 at full batch.
+    """
     widths = {"smoke": (16, 64), "small": (200, 500), "full": (200, 500, 2000, 4000)}[scale]
-    records = {"smoke": 10, "small": 20, "full": 100}[scale]
-    mlps = {f"MLP {width}": mlp_victims(scale, records=records, width=width) for width in widths}
-    resnet = {"ResNet": deep_victims(scale, min(records, 20), training=TRAINING)}
-    return [_table(scale, "linearity", mlps), _table(scale, "linearity, ResNet-18", resnet)]
+    records, few = {"smoke": (20, 10), "small": (20, 10), "full": (100, 20)}[scale]
+
+    def mlps(records: int, batch_size: int | None = None) -> dict[str, Victims]:
+        training = replace(TRAINING, batch_size=batch_size)
+        return {f"MLP {n}": mlp_victims(scale, records=records, width=n, training=training) for n in widths}
+
+    return [
+        _table(scale, "linearity", mlps(records)),
+        _table(scale, f"linearity, {few} images", mlps(few)),
+        _table(scale, "linearity, two batches", mlps(records, records // 2)),
+        _table(scale, "linearity, ResNet-18", {"ResNet": deep_victims(scale, min(records, 20), training=TRAINING)}),
+    ]
 
 
 def _table(scale: Scale, label: str, victims: Mapping[str, Victims]) -> Experiment:
