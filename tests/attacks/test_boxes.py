@@ -98,7 +98,7 @@ ROWS = [
     ),
     Row(
         with_search(KKT(candidates=12, runs=(KKTRun(init_std=0.1, lr=0.01, min_multiplier=0.05),)), steps=4000),
-        *(6, weights_only, 0.5, (60,), 40, 6, DECAYED),
+        *(6, weights_only, 0.7, (60,), 40, 6, DECAYED),
         centred=True,
     ),
     Row(GLM(), 1, all_but_one, 1e-2, hidden=(), training=CONVERGED, fixed=40),

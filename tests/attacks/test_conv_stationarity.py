@@ -152,7 +152,8 @@ def test_the_features_of_the_records_meet_the_conditions_of_a_stationary_mlp() -
 
 
 @pytest.mark.slow
-def test_digits_are_found_in_the_weights_of_a_cnn() -> None:
+def test_digits_come_back_from_the_weights_of_a_cnn() -> None:
+    """By all records together: how many of ten are listed turns with the machine's rounding."""
     case = weights_only(stationary())
     attack = with_search(ConvStationarity(candidates=RECORDS), steps=2000)
     found = attack.run(case.release, seed=0)
@@ -160,7 +161,7 @@ def test_digits_are_found_in_the_weights_of_a_cnn() -> None:
     unrelated = Data(x=digits.x[-500:].double(), y=digits.y[-500:], num_classes=10)
     few = unrelated.take(unrelated.y < 5)
     scores = evaluate(found, case.truth, unrelated=Data(x=few.x, y=few.y, num_classes=5), metrics=(SSIM,), seed=0)
-    assert int(scores.found.sum()) >= 5
+    assert scores.test.together < 1e-3
     assert scores.means[SSIM.name].low > float(scores.nulls["unrelated"].values[SSIM.name].mean())
 
 
