@@ -53,6 +53,7 @@ def printed(number: float, *, up: bool | None) -> Printed:
         (printed(1.0, up=None), [at(0.95)], "met"),
         (printed(1.0, up=None), [at(0.5)], "open"),
         (printed(1.0, up=None), [at(0.5, 0.4, 0.6)], "missed"),
+        (printed(1.0, up=None), [at(1.2, 0.5, 1.9)], "open"),  # print lies inside of its interval
         (LowerBound(quantities=(A, B), bound=0.9), [at(0.95), at(0.91)], "met"),
         (LowerBound(quantities=(A, B), bound=0.9), [at(0.95), at(0.8, 0.7, 0.92)], "open"),
         (LowerBound(quantities=(A,), bound=0.9), [at(0.895)], "open"),
@@ -64,9 +65,12 @@ def printed(number: float, *, up: bool | None) -> Printed:
         (UpperBound(quantities=(A,), bound=0.0, surely=True), [at(-0.1, -0.3, 0.1)], "open"),
         (UpperBound(quantities=(A,), bound=0.0, surely=True), [at(-0.2, -0.3, -0.1)], "met"),
         (UpperBound(quantities=(A,), bound=0.0, surely=True), [at(0.2, 0.1, 0.3)], "missed"),
+        (UpperBound(quantities=(A,), bound=0.0, surely=True), [at(-0.1)], "open"),
         (AboveChance(quantity=A), [at(0.3, 0.2, 0.4, chance=0.1)], "met"),
         (AboveChance(quantity=A), [at(0.3, 0.05, 0.4, chance=0.1)], "open"),
         (AboveChance(quantity=A), [at(0.05, 0.0, 0.08, chance=0.1)], "missed"),
+        (AboveChance(quantity=A), [at(0.3, chance=0.1)], "open"),
+        (AboveChance(quantity=A), [at(0.05, chance=0.1)], "open"),
         (PAIR, [near(2.0), near(1.0)], "met"),
         (PAIR, [near(1.0), near(2.0)], "missed"),
         (PAIR, [at(1.0, 0.5, 2.1), at(2.0, 1.5, 2.5)], "open"),
@@ -79,6 +83,7 @@ def printed(number: float, *, up: bool | None) -> Printed:
         (Increasing(quantities=(A, B, C)), [near(1.0), near(2.0), near(3.0)], "met"),
         (Increasing(quantities=(A, B, C)), [near(1.0), near(3.0), near(2.0)], "missed"),
         (PAIR, [at(23.0), at(15.0)], "open"),  # counts of one victim each
+        (PAIR, [at(23.0), near(15.0)], "open"),
     ],
 )
 def test_verdicts(criterion: Criterion, found: list[Estimate], verdict: Verdict) -> None:

@@ -13,6 +13,7 @@ from remanence.reproduction.pooling import estimates
 from remanence.reproduction.words import contradiction_words
 from remanence_recipes import RECIPES
 from remanence_recipes.papers import PAPERS
+from remanence_recipes.weights_alone.claims import AT_LENGTH, RAN, TWO
 
 RESULTS = Path(__file__).parents[2] / "results"
 CLAIMS = [(paper.name, claim) for paper in PAPERS for claim in paper.claims]
@@ -48,6 +49,12 @@ def test_every_recipe_of_the_papers_is_named_by_a_claim() -> None:
     assert {name for name in RECIPES if name.partition(".")[0] in papers} - named == OURS
     assert named <= RECIPES.keys()
     assert len(CLAIMS) > 90
+
+
+def test_no_victim_with_a_result_is_left_out() -> None:
+    """Where victims decide one by one, those that ran are named."""
+    ran = {result.label for label in TWO for result in archive().results(AT_LENGTH, label)}
+    assert set(RAN) == ran
 
 
 def test_every_printed_number_of_a_recipe_is_a_claim() -> None:

@@ -106,15 +106,18 @@ def test_victims_are_repetitions() -> None:
     assert (found.ours, found.seeds, found.minutes) == (pytest.approx(1.0), (3,), 2.0)
     one = row(replace(CLAIM, criterion=replace(NUMBER, quantity=both), minutes=0.0), made_result(0.9))
     assert (one.ours, one.minutes) == (0.9, 1.0)
+    assert (found.budget, one.budget) == ({}, {"victims": 0.5})
+    assert (found.status, one.status) == ("reproduced", "smaller")
 
 
 def test_a_comparison_needs_both_sides() -> None:
     claim = replace(CLAIM, criterion=Exceeds(larger=(quantity("one"),), smaller=(quantity("two"),)))
     assert row(claim, made_result(2.0)).status == "not run"
     ours = made_result(2.0, low=1.8, high=2.2)
-    assert row(claim, ours, made_result(1.0, label="two")).status == "reproduced"
-    assert row(claim, ours, made_result(3.0, label="two")).status == "contradicted"
-    assert row(claim, made_result(2.0), made_result(1.0, label="two")).status == "smaller"
+    less, more = (made_result(value, low=value - 0.1, high=value + 0.1, label="two") for value in (1.0, 3.0))
+    assert row(claim, ours, less).status == "reproduced"
+    assert row(claim, ours, more).status == "contradicted"
+    assert row(claim, ours, made_result(1.0, label="two")).status == "smaller"  # one number, without an interval
 
 
 def test_what_is_compared_is_of_the_same_seeds() -> None:

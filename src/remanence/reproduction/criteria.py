@@ -43,6 +43,11 @@ class Estimate:
     chance: float | None = None
     by_seed: Mapping[int, float] = field(default_factory=dict)
 
+    @property
+    def is_point(self) -> bool:
+        """Whether it has no interval."""
+        return self.low is None and self.high is None
+
     @classmethod
     def mean(cls, values: Sequence[float], *, chance: float | None = None) -> "Estimate":
         """The mean of several values, with Student's 95 % interval over them."""
@@ -106,8 +111,8 @@ class Printed:
     def verdict(self, found: Sequence[Estimate]) -> Verdict:
         value, printed, up = found[0].value, self.claim.printed or 0.0, self.claim.higher_is_better
         if not self.claim.holds(value):
-            bounds = [each for each in (found[0].low, found[0].high) if each is not None]
-            return "missed" if bounds and not any(map(self.claim.holds, bounds)) else "open"
+            nearest = min(max(printed, _lower(found[0])), _upper(found[0]))  # of the interval to print
+            return "open" if found[0].is_point or self.claim.holds(nearest) else "missed"
         worst = found[0].low if up else found[0].high
         if up is None or worst is None:
             return "met"
@@ -156,6 +161,7 @@ class UpperBound:
 
     def verdict(self, found: Sequence[Estimate]) -> Verdict:
         wrong = [each for each in found if (_upper(each) if self.surely else each.value) > self.bound]
+        wrong += [each for each in found if self.surely and each.is_point]
         surely = any(each.low is not None and each.low > self.bound for each in wrong)
         return "met" if not wrong else "missed" if surely else "open"
 
@@ -179,6 +185,8 @@ class AboveChance:
     def verdict(self, found: Sequence[Estimate]) -> Verdict:
         (each,) = found
         chance = each.chance or 0.0
+        if each.is_point:
+            return "open"
         return "met" if _lower(each) > chance else "open" if _upper(each) > chance else "missed"
 
     def ours(self, found: Sequence[Estimate]) -> Estimate:
@@ -233,8 +241,8 @@ def _neighbours(found: Sequence[Estimate]) -> list[tuple[Estimate, Estimate]]:
 def _ordered(pairs: Sequence[tuple[Estimate, Estimate]], factor: float = 1.0) -> Verdict:
     """Whether the first of each pair exceeds `factor` times the second by more than chance: the 95 % interval of their
     difference lies above zero. One below zero misses, any other leaves it open.
-    Two numbers of which neither has an interval, such as the counts of one victim each, decide nothing."""
-    if any(all(each.low is None and each.high is None for each in pair) for pair in pairs):
+    Numbers without an interval, such as the count of one victim, decide nothing."""
+    if any(each.is_point for pair in pairs for each in pair):
         return "open"
     differences = [_difference(one, other, factor) for one, other in pairs]
     if any(_upper(each) < 0 for each in differences):

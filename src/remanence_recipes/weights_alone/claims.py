@@ -24,7 +24,7 @@ TWO, TEN = (
     tuple(f"{kind}, victim {i}" if i > 1 else kind for i in (1, 2, 3)) for kind in ("two groups", "ten classes")
 )
 COUNT = f"{ABOVE}, {PUBLISHED}"
-RAN = TWO[:2]  # the victims so far: each decides alone
+RAN = TWO[:2]  # the victims that have a result: each decides alone
 TWO_RUNS = ("restarts", "victims")  # the claim is about the two published runs on one victim
 FIGURE_3, FIGURE_4 = "buzaglo2023.figure3_classes", "buzaglo2023.figure4_weight_decay"
 OF_EACH = labels(FIGURE_3, "", " of each")
