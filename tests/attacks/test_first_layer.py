@@ -10,7 +10,7 @@ from remanence import Data, SquaredError
 from remanence.attacks import FirstLayer
 from remanence.models import cnn, initial_params, mlp, server_params
 from remanence.releases import Gradient
-from remanence.training.losses import CrossEntropy
+from remanence.training.losses import CrossEntropy, Logistic
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.ELU, nn.Sigmoid, nn.Tanh, nn.GELU])
@@ -27,6 +27,34 @@ def test_one_record_is_exact_under_a_squared_error(digits: Data) -> None:
     model = mlp(batch.shape, 1, hidden=(20,), activation=nn.ReLU)
     release = release_of(model, server_params(model, seed=0, row_std=0.3), batch, loss=SquaredError())
     assert_exact(FirstLayer().run(release, seed=0), batch, within=1e-10)
+
+
+@pytest.mark.parametrize("labels", [[1, 1, 1, 1], [0, 1, 1, 0], [0]], ids=str)
+@pytest.mark.parametrize("hidden", [(80,), (80, 30)], ids=str)
+def test_records_and_labels_under_a_logistic_loss(digits: Data, hidden: tuple[int, ...], labels: list[int]) -> None:
+    """The one output is for two classes, and which of them a record has is inferred."""
+    batch = dataclasses.replace(some_digits(digits, 7, len(labels), classes=2), y=torch.tensor(labels))
+    model = mlp(batch.shape, 1, hidden=hidden, activation=nn.ReLU)
+    release = release_of(model, initial_params(model, seed=0), batch, loss=Logistic())
+    assert_exact(FirstLayer().run(release, seed=0), batch, within=1e-4)
+
+
+@pytest.mark.parametrize("others", [0, 4])
+def test_a_blank_record(digits: Data, others: int) -> None:
+    """A record of zeros is a quotient like any other."""
+    batch = some_digits(digits, 5, others + 1)
+    batch = dataclasses.replace(batch, x=torch.cat([torch.zeros_like(batch.x[:1]), batch.x[1:]]))
+    model = mlp(batch.shape, 10, hidden=(400,), activation=nn.ReLU)
+    at = {name: p.double() for name, p in initial_params(model, seed=0).items()}
+    at["1.bias"] = 0.1 * torch.randn(400, generator=torch.Generator().manual_seed(0)).double()  # or it is always off
+    release = release_of(model, at, batch, loss=CrossEntropy())
+    assert_exact(FirstLayer().run(release, seed=0), batch)
+
+
+def test_labels_of_a_part_of_the_batch_are_refused(digits: Data) -> None:
+    batch = some_digits(digits, 20, 4)
+    with refused("shape-mismatch", "labels"):
+        FirstLayer().run(dataclasses.replace(honest(batch, nn.ReLU), labels=batch.y[:3]), seed=0)
 
 
 def test_a_planted_batch_of_which_every_neuron_sees_one_record() -> None:

@@ -1,7 +1,7 @@
 """The victim's algorithm: what is minimised, by which steps, with which noise."""
 
 from remanence.training.dp import DPGD
-from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, Loss, SquaredError
+from remanence.training.losses import CrossEntropy, KnownLoss, Logistic, Loss, SquaredError, count_classes
 from remanence.training.optimizers import SGD, Adam, AdamW, Optimizer, QuasiNewton, RMSProp
 from remanence.training.schedules import ByLoss, UntilStationary
 from remanence.training.training import Training, remaining_fraction
@@ -22,5 +22,6 @@ __all__ = [
     "SquaredError",
     "Training",
     "UntilStationary",
+    "count_classes",
     "remaining_fraction",
 ]

@@ -130,6 +130,14 @@ class LogOf:
 KnownLoss: TypeAlias = CrossEntropy | Logistic | SquaredError
 
 
+def count_classes(loss: Loss, outputs: int) -> int:
+    """How many labels there are under `loss` for a network of so many outputs: one for each value of a squared error,
+    two under a logistic loss, under any other as many as outputs."""
+    if isinstance(loss, SquaredError):
+        return len(loss.values)
+    return 2 if isinstance(loss, Logistic) else outputs
+
+
 def _is_label(logits: Tensor, labels: Tensor) -> Tensor:
     """Whether a class is the label, shape (..., records, classes)."""
     return labels[..., None] == torch.arange(logits.shape[-1], device=logits.device)

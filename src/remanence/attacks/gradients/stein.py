@@ -40,6 +40,7 @@ from remanence.models import apply
 from remanence.progress import SOON, track
 from remanence.releases import KnowsGradient, require
 from remanence.seeds import derive_seed
+from remanence.training import count_classes
 from remanence.types import Reconstruction, float_like
 
 Source: TypeAlias = Literal["rows", "head"]
@@ -268,8 +269,7 @@ def _label_distances(release: KnowsGradient, layer: WideLayer, x: Tensor) -> Ten
         return release.loss(output[None], label[None]) / count
 
     distances = []
-    values = getattr(release.loss, "values", None)  # of a squared error, whose one output is for several classes
-    for label in range(len(values) if values else layer.head.shape[1]):
+    for label in range(count_classes(release.loss, layer.head.shape[1])):
         labels = torch.full((count,), label, device=x.device)
         distances.append((vmap(grad(residual))(outputs, labels) @ basis - residuals).norm(dim=1))
     return torch.stack(distances)
