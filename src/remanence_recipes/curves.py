@@ -8,7 +8,7 @@ from torch import Tensor
 from remanence.experiments import Claim, Experiment, Figure, Measure, Measurement, Outcome, Series
 from remanence.experiments.outcome import Kind
 from remanence.metrics import Interval
-from remanence.metrics.statistics import binomial_proportion
+from remanence.metrics.statistics import binomial_proportion, clustered_proportion
 
 
 def measured(
@@ -21,6 +21,17 @@ def measured(
 def proportion(name: str, which: Tensor, *, meaning: str, chance: float | None = None) -> Measure:
     """The fraction of a mask that is true, with its binomial interval."""
     found = binomial_proportion(int(which.sum()), which.numel())
+    return Measure.from_interval(name, found, meaning=meaning, chance=chance)
+
+
+def proportion_of_batches(
+    name: str, batches: Sequence[Tensor], *, meaning: str, chance: float | None = None
+) -> Measure:
+    """The fraction of the masks of batches of one size that is true, with its interval over batches: the records of
+    one stand or fall together."""
+    counts = [int(each.sum()) for each in batches]
+    found = clustered_proportion(counts, batches[0].numel())
+    meaning = f"{meaning}: {', '.join(map(str, counts))} of {batches[0].numel()}"
     return Measure.from_interval(name, found, meaning=meaning, chance=chance)
 
 

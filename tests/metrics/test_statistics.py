@@ -7,6 +7,7 @@ from scipy.stats import beta, binomtest, bootstrap
 
 from remanence.metrics.statistics import (
     binomial_proportion,
+    clustered_proportion,
     bootstrap_mean,
     bootstrap_statistic,
     p_values,
@@ -37,6 +38,36 @@ def test_the_binomial_interval_is_clopper_pearson(total: int, data: st.DataObjec
     ours = binomial_proportion(count, total)
     assert ours.low == pytest.approx(beta.ppf(0.025, count, total - count + 1) if count else 0.0, abs=1e-9)
     assert ours.high == pytest.approx(beta.ppf(0.975, count + 1, total - count) if count < total else 1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "counts", [[1] * 15, [1] * 29 + [0], [0] * 5], ids=["all found", "all but one found", "none found"]
+)
+def test_clusters_of_one_record_are_independent_records(counts: list[int]) -> None:
+    ours, theirs = clustered_proportion(counts, 1), binomial_proportion(sum(counts), len(counts))
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.005)
+
+
+def test_whole_clusters_count_as_one_record_each() -> None:
+    ours, theirs = clustered_proportion([64] * 5, 64), binomial_proportion(5, 5)
+    assert (ours.value, ours.low, ours.high) == pytest.approx((1.0, theirs.low, 1.0))
+    assert clustered_proportion([7], 10) == binomial_proportion(7, 10)
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.3, 0.9], ids=lambda alike: f"correlation {alike}")
+def test_the_interval_over_clusters_covers_where_records_stand_or_fall_together(alike: float) -> None:
+    """Beta-binomial counts of ten batches of 20: 95 % intervals contain the true proportion, where those of independent
+    records miss it."""
+    generator, covered, covered_by_records = np.random.default_rng(0), 0, 0
+    for _ in range(400):
+        spread = (1 - alike) / max(alike, 1e-6)
+        of_batches = generator.beta(0.6 * spread, 0.4 * spread, size=10) if alike else np.full(10, 0.6)
+        counts = generator.binomial(20, of_batches).tolist()
+        ours, theirs = clustered_proportion(counts, 20), binomial_proportion(sum(counts), 200)
+        covered += ours.low <= 0.6 <= ours.high
+        covered_by_records += theirs.low <= 0.6 <= theirs.high
+    assert covered >= 0.93 * 400
+    assert alike == 0 or covered_by_records < 0.7 * 400
 
 
 @given(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import variance as variance_of
 from typing import final
 
 import torch
@@ -59,6 +60,27 @@ def binomial_proportion(count: int, total: int) -> Interval:
 
     exact = binomtest(count, total).proportion_ci(confidence_level=0.95, method="exact")
     return Interval(value=count / total, low=float(exact.low), high=float(exact.high))
+
+
+def clustered_proportion(counts: Sequence[int], size: int) -> Interval:
+    """The proportion of records in clusters of `size`, such as batches or victims, of which `counts` were found in
+    each. Its interval is the exact one for as many records as would vary as much if they were independent (Korn and
+    Graubard 1998), at most all; where clusters do not differ and are whole or empty, as many as there are clusters.
+    Of one cluster it is that of its records."""
+    from scipy.stats import beta, t
+
+    total, clusters = size * len(counts), len(counts)
+    if clusters == 1:
+        return binomial_proportion(counts[0], size)
+    value, variance = sum(counts) / total, variance_of([count / size for count in counts]) / clusters
+    if variance:
+        students = float(t.ppf(0.975, total - 1) / t.ppf(0.975, clusters - 1))
+        effective = min(float(total), value * (1 - value) / variance * students**2)
+    else:
+        effective = float(clusters if value in (0, 1) else total)
+    found, missed = value * effective, (1 - value) * effective
+    low = float(beta.ppf(0.025, found, missed + 1)) if found else 0.0
+    return Interval(value=value, low=low, high=float(beta.ppf(0.975, found + 1, missed)) if missed else 1.0)
 
 
 def p_values(scores: Tensor, null: Tensor, *, distinct: int) -> Tensor:

@@ -14,7 +14,7 @@ from remanence.experiments import Experiment, Measure, Measurement, Outcome, Sca
 from remanence.experiments.checks import tuned_on_truth
 from remanence.metrics import SSIM, Scores, evaluate
 from remanence.metrics.exchangeability import FDR
-from remanence.metrics.statistics import binomial_proportion, bootstrap_mean
+from remanence.metrics.statistics import bootstrap_mean, clustered_proportion
 from remanence.models import torch_params
 from remanence.progress import track
 from remanence.releases import KnowsUpdate, Victim
@@ -132,7 +132,8 @@ def measures(of_rounds: Sequence[Attacked], suffix: str) -> Iterator[Measure]:
 
     records = sum(each.records for each in of_rounds)
     counts = [0 if each.scores is None else int(each.scores.found.sum()) for each in of_rounds]
-    found, each_of = binomial_proportion(sum(counts), records), of_rounds[0].records
+    each_of = of_rounds[0].records
+    found = clustered_proportion(counts, each_of)
     yield Measure.from_interval(
         named("share found"),
         found,
@@ -141,7 +142,7 @@ def measures(of_rounds: Sequence[Attacked], suffix: str) -> Iterator[Measure]:
     )
     yield Measure.from_interval(
         named("labels inferred"),
-        binomial_proportion(sum(each.labels for each in of_rounds), records),
+        clustered_proportion([each.labels for each in of_rounds], each_of),
         chance=sum(each.by_chance for each in of_rounds) / records,
         meaning="fraction of the labels, counted with repetitions; chance: labels of other records",
     )

@@ -14,7 +14,7 @@ from remanence.experiments import Experiment, Figure, Measure, Measurement, Outc
 from remanence.experiments.checks import tuned_on_truth
 from remanence.metrics import SSIM, Scores, evaluate
 from remanence.metrics.exchangeability import FDR
-from remanence.metrics.statistics import binomial_proportion, bootstrap_mean
+from remanence.metrics.statistics import bootstrap_mean, clustered_proportion
 from remanence.models import mlp, normalized, normalized_params, torch_params
 from remanence.models.layers import Constants
 from remanence.progress import track
@@ -309,7 +309,7 @@ def _measures(each: Sequence[Attacked]) -> Iterator[Measure]:
 def _found(suffix: str, each: Sequence[Attacked]) -> Measure:
     counts = [int(one.scores.found.sum()) for one in each]
     total = sum(len(one.scores.found) for one in each)
-    found = binomial_proportion(sum(counts), total)
+    found = clustered_proportion(counts, total // len(counts))
     victims = f"{counts[0]}" if len(counts) == 1 else f"{', '.join(map(str, counts[:-1]))} and {counts[-1]}"
     p = max(one.scores.test.together for one in each)
     return Measure.from_interval(

@@ -10,7 +10,7 @@ from torch import Tensor
 from remanence.experiments import Experiment, Figure, Measure, Outcome, Scale
 from remanence.metrics import Interval
 from remanence.metrics.exchangeability import FDR
-from remanence.metrics.statistics import binomial_proportion, bootstrap_mean
+from remanence.metrics.statistics import bootstrap_mean, clustered_proportion
 from remanence.progress import track
 from remanence.seeds import derive_seed
 from remanence_recipes.curves import figure_along
@@ -37,7 +37,7 @@ class Surveyed:
 
     def proportion(self, counts: Tensor) -> Interval:
         """`counts` over the records of all victims."""
-        return binomial_proportion(int(counts.sum()), self.records * len(counts))
+        return clustered_proportion([int(count) for count in counts], self.records)
 
 
 def survey(target: Target, victims: int, seed: int, device: torch.device) -> dict[str, Surveyed]:
