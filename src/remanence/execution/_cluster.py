@@ -118,26 +118,42 @@ def leave_at_once(code: int) -> None:
 
 @final
 class Watch:
-    """Looks now and then whether the head of the cluster that this process is in still answers."""
+    """Looks whether the parts of the cluster that this process needs still answer: before each call of Ray the raylet
+    of this machine, without which such a call ends the process in silence, and now and then the head."""
 
     def __init__(self) -> None:
         import ray
 
-        self._head = str(ray.get_runtime_context().gcs_address)
+        context = ray.get_runtime_context()
+        here = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
+        self._raylet = str(here["NodeManagerAddress"]), int(here["NodeManagerPort"])
+        host, _, port = str(context.gcs_address).rpartition(":")
+        self._head = host.strip("[]"), int(port)
         self._answered = self._looked = monotonic()
 
     def look(self) -> None:
-        """Raise `ConnectionError` where the head has been gone for a while; one that is started again is waited for."""
+        """Raise `ConnectionError` where the raylet is gone, or the head has been for a while; one that is started again
+        is waited for."""
+        import ray
+
+        if not _answers(*self._raylet):
+            ray.shutdown()  # or the process ends when its references to objects do
+            raise lost()
         if monotonic() - self._looked < _BETWEEN:
             return
-        host, _, port = self._head.rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK).close()
+        if _answers(*self._head):
             self._answered = monotonic()
-        except (OSError, ValueError):
-            if monotonic() - self._answered > _GONE:
-                raise lost() from None
+        elif monotonic() - self._answered > _GONE:
+            raise lost()
         self._looked = monotonic()
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=_KNOCK).close()
+    except OSError:
+        return False
+    return True
 
 
 def lost() -> ConnectionError:

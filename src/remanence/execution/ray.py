@@ -63,9 +63,10 @@ class Ray:
         try:
             window = 2 * _slots(needs)  # while one result is used, the next task waits at its worker
             task = ray.remote(_call).options(num_cpus=threads, num_gpus=needs["GPU"], max_retries=self.retries)
-            shared = ray.put(function)  # once, however many tasks take it
             watch = Watch()
+            shared = ray.put(function)  # once, however many tasks take it
             for item in items:
+                watch.look()
                 tasks.append(task.remote(shared, _pack(item)[0], threads))
                 if len(tasks) == window:
                     yield self._result(tasks, watch)
@@ -95,15 +96,16 @@ class Ray:
             task = ray.remote(_call_heard).options(
                 num_cpus=needs["CPU"], num_gpus=needs["GPU"], max_retries=self.retries
             )
-            shared, watch, lines = ray.put(_pack(fn)[0]), Watch(), Lines(titles)
+            watch, shared, lines = Watch(), ray.put(_pack(fn)[0]), Lines(titles)
             waiting, running = deque(enumerate(items)), dict[Any, int]()
             while waiting or running:
                 while waiting and len(running) < window:
                     position, item = waiting.popleft()
+                    watch.look()
                     sent = task.remote(shared, _pack(item)[0], threads, mode(), lines.to_here, position)
                     running[sent] = position
                 ready = self._first(list(running), watch, lines)
-                yield running.pop(ready), self._value(ready)
+                yield running.pop(ready), self._value(ready, watch)
         except RayError:
             raise lost() from None
 
@@ -135,7 +137,7 @@ class Ray:
     def _result(self, tasks: deque[Any], watch: Watch) -> Any:
         """Remove the first task from the queue and return its value."""
         self._first([tasks[0]], watch)
-        return self._value(tasks.popleft())
+        return self._value(tasks.popleft(), watch)
 
     def _first(self, tasks: list[Any], watch: Watch, lines: Lines | None = None) -> Any:
         """The task that ends first; meanwhile what workers say is said."""
@@ -151,14 +153,15 @@ class Ray:
             if lines:
                 lines.say_new()
             return ready[0]
-        except RayError:
+        except (RayError, BrokenPipeError):  # the latter where the raylet died meanwhile
             raise lost() from None
 
-    def _value(self, task: Any) -> Any:
+    def _value(self, task: Any, watch: Watch) -> Any:
         """The value of a task that has ended; an exception of its function is raised here."""
         import ray
         from ray.exceptions import RayError, RayTaskError, WorkerCrashedError
 
+        watch.look()
         try:
             packed = ray.get(task)
         except RayTaskError as error:
