@@ -150,7 +150,9 @@ def _of_attacks(
     if not ran or together is None:
         return no_attack(skipped)
     best = max(ran, key=lambda row: (row.found or 0, row.exact or 0))
-    tried = f"{len(ran)} attack{'s' if len(ran) > 1 else ''} that ran"
+    shortened = [row.name for row in ran if row.shortened]
+    said = f" ({', '.join(shortened)} shortened to keep the budget)" if shortened else ""
+    tried = f"{len(ran)} attack{'s' if len(ran) > 1 else ''} that ran{said}"
     noun = "subjects" if together.subjects else "records"
     if step in ("some-records", "many-records"):
         found, alone = find_leak(ran, together) or Leak(together, None)

@@ -166,14 +166,16 @@ def _attacked(shared: _Sweep, setting: Setting, end: float) -> Countermeasure:
     tests = [one.test for one in tried if one.test is not None]
     rows = [replace(row, subject="stand-in") for row in count_found(tried)]
     ran = [row for row in rows if row.status == "ran"]
+    late = tuple(one.row.name for one in tried if one.row.status == "skipped" or one.stopped)
+    noted = [row for row in rows if row.status in ("refused", "failed") or (row.shortened and row.name not in late)]
     return Countermeasure(
         name=setting.axis,
         setting=setting.words,
         status="ran",
-        reason="; ".join(named(row) for row in rows if row.status in ("refused", "failed")) or None,
+        reason="; ".join(map(named, noted)) or None,
         attack=max(ran, key=strength) if ran else None,
         together=together(tests, seed=derive_seed(seed, "together")),
-        no_time=tuple(row.name for row in rows if row.status == "skipped"),
+        no_time=late,
         labels=labels,
         tpr=tpr,
         auc=auc,
