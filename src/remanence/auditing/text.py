@@ -73,7 +73,7 @@ def audit_text(
     best = tried.best
     step = severity([tried.row], evidence, found, held_out=len(held_out))
     rows = (
-        sweep_tokens(release, truth, held_out, sweep, budget=end - perf_counter(), seed=derive_seed(seed, "sweep"))
+        sweep_tokens(release, batch, held_out, sweep, budget=end - perf_counter(), seed=derive_seed(seed, "sweep"))
         if sweep is not None
         else ()
     )
