@@ -114,6 +114,24 @@ def test_few_held_out_sentences_make_the_p_value_of_tokens_large(count: int) -> 
     assert recall.p == pytest.approx(1 / comb(2 + count, 2), rel=0.1)
 
 
+@pytest.mark.parametrize(("count", "others"), [(3, 20), (6, 60)])
+def test_the_p_value_of_tokens_is_that_of_a_loop_over_sets(count: int, others: int) -> None:
+    """The tokens of one private sentence are returned: batches of the same rows, drawn one by one, contain as many."""
+    truth, held_out = sampled(count, seed=0), sampled(others, seed=1)
+    returned = truth.ids[0].unique()
+    found = DAGER().run(released(truth=truth.take([0])), seed=0)
+    scores = replace(score_tokens(found, truth, public=held_out, held_out=held_out), only_returned=99, only_guessed=0)
+    recall, _ = token_evidence("attention", scores, returned, as_records(truth), as_records(held_out), seed=7)
+    generator, above = torch.Generator().manual_seed(7), 0
+    rows = [set(row) - {0} for row in [*truth.ids.tolist(), *held_out.ids.tolist()]]
+    for _ in range(9999):
+        drawn = torch.randperm(len(rows), generator=generator)[:count].tolist()
+        batch = set().union(*(rows[i] for i in drawn))
+        above += len(batch & set(returned.tolist())) / len(batch) >= (recall.value or 0) - 1e-9
+    assert recall.p == (1 + above) / 10_000
+    assert 1e-4 < recall.p < 1
+
+
 def test_the_gate_counts_sentences_and_tokens(report: Report) -> None:
     assert failures(report, ["DAGER.found>0", "found>=50%", "tokens.recall>0.8"])
     assert len(failures(report, ["DAGER.found>5", "exact>5"])) == 0
