@@ -6,7 +6,7 @@ from time import perf_counter
 
 import pytest
 import torch
-from digit_clients import STEP, federation, net, part, sent
+from digit_clients import SEVERAL, STEP, federation, net, part, sent
 from made_report import made_answer
 from refusals import refused
 
@@ -21,9 +21,10 @@ from remanence.auditing.countermeasures.comparison import countermeasures_for
 from remanence.auditing.countermeasures.federation import Federation
 from remanence.auditing.countermeasures.sweep import sweep_update
 from remanence.auditing.evidence.labels import labels_of
-from remanence.releases import Gradient
+from remanence.releases import Gradient, LocalUpdate
 from remanence.releases.defenses import Clipping, TopK
 from remanence.training import Adam, CrossEntropy, Training
+from remanence.types import Params, concat
 
 
 def test_a_sweep_says_what_the_update_is_of_already() -> None:
@@ -224,6 +225,34 @@ def test_labels_are_no_surer_than_the_exchanges_that_few_held_out_records_allow(
     assert found.value == 1
     assert found.p is not None
     assert found.p > 1 / comb(10, 2)  # of ten records two are left out of a batch
+
+
+def test_labels_of_many_held_out_records_are_inferred_by_some_of_every_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records are sorted by class, and the client is simulated on no more than 2,000 of them at once."""
+    simulate, simulated = LocalUpdate.simulate, list[torch.Tensor]()
+
+    def recorded(self: LocalUpdate, x: torch.Tensor, labels: torch.Tensor) -> Params:
+        simulated.append(x)
+        return simulate(self, x, labels)
+
+    monkeypatch.setattr(LocalUpdate, "simulate", recorded)
+    some = part(100, 1700)
+    many = concat([some, some]).take(torch.cat([some.y, some.y]).argsort())
+    found, _ = labels_of(sent(SEVERAL, records=32), part(0, 32), many, seed=0)
+    assert found.value is not None
+    assert found.value > 0.8
+    assert simulated
+    assert max(map(len, simulated)) <= 2000
+    of_class = {row.numpy().tobytes(): int(y) for row, y in zip(many.x, many.y, strict=True)}
+    assert {of_class[row.numpy().tobytes()] for row in simulated[0]} == set(range(10))
+
+
+def test_labels_end_with_their_time_and_say_so() -> None:
+    release = sent(replace(SEVERAL, epochs=20), records=32)
+    early, in_full = (labels_of(release, part(0, 32), part(100, 900), seed=0, seconds=s)[0] for s in (0.0, 600.0))
+    assert early.value is not None
+    assert early.meaning.endswith("stopped early, to keep the budget")
+    assert "stopped" not in in_full.meaning
 
 
 def test_labels_of_another_batch_are_not_inferred_beyond_chance() -> None:

@@ -35,6 +35,7 @@ from remanence.types import Data
 MAX_ROUNDS = 200  # of the federated training
 _TRAINING = 0.1  # of the time of the baseline, for the federated training
 _MAX_TRAINING = 0.5  # of the time of a setting: defenses take time too
+_LABELS = 0.3  # of the time of a setting, for the exchanges of inferred labels
 _UNDEFENDED = Setting(axis="baseline", value=0.0, words="the update as it is")
 
 
@@ -172,7 +173,8 @@ def _attacked(shared: _Sweep, setting: Setting, end: float) -> Countermeasure:
     case = shared.federation.update(setting.clients, setting.defenses)
     labels = None
     if case.release.labels is None:
-        labels, _ = labels_of(case.release, case.truth, held_out, seed=derive_seed(seed, "labels"))
+        seconds = _LABELS * (end - perf_counter())
+        labels, _ = labels_of(case.release, case.truth, held_out, seed=derive_seed(seed, "labels"), seconds=seconds)
     tpr, auc = strongest_membership(case.release, truth, held_out, seed=derive_seed(seed, "membership"))
     tried = list[Attempt]()
     asked = applicable_again(shared.asked, case.release, records=len(case.truth), times=setting.clients)
