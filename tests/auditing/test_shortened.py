@@ -76,11 +76,14 @@ def test_what_was_shortened_is_said_wherever_the_attack_is_counted() -> None:
     )
     nothing = replace(TOGETHER, found=0, copies=0, false=0.0, p=0.4)
     said = verdict((row, replace(row, name="Stein", shortened=False)), (), "none-found", nothing)
-    assert "2 attacks that ran (FirstLayer shortened to keep the budget)" in said
+    assert "by the 2 attacks that ran, 1 of them shortened to keep the budget; a stronger" in said
+    alone, both = (verdict((row,) * n, (), "none-found", nothing) for n in (1, 2))
+    assert "by the 1 attack that ran, shortened to keep the budget; a stronger" in alone
+    assert "by the 2 attacks that ran, all shortened to keep the budget; a stronger" in both
     assert "larger budget: FirstLayer did not run in full" in " ".join(advice("Gradient", "none-found", (row,)))
     answer = null_answer(attacks=(row,))
     [line] = [line for line in str(Report(answer=answer)).splitlines() if line.startswith("FirstLayer")]
-    assert line.endswith("shortened to keep the budget")
+    assert "p 0.4, shortened to keep the budget, " in line
     assert "stopped early, to keep the budget" in Report(answer=answer).to_html()
     record = json.loads(dump_record(answer))
     assert record["attacks"][0]["row"]["shortened"] is True

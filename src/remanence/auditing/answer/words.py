@@ -113,9 +113,9 @@ def attack_words(row: AttackRow) -> str:
     """What an attack that ran found, beside chance."""
     ranks = f", picks {percent(row.ranks.first)} out of {row.ranks.held_out:,}" if row.ranks and row.found else ""
     chance = f" ({by_chance(row.chance)})" if row.found else ""
-    found = f"{row.found} of {row.records} found{chance}, p {number(row.p)}{ranks}, {_seconds(row)}"
     shortened = ", shortened to keep the budget" if row.shortened else ""
-    return found + shortened + (", on a stand-in" if row.subject == "stand-in" else "")
+    found = f"{row.found} of {row.records} found{chance}, p {number(row.p)}{shortened}{ranks}, {_seconds(row)}"
+    return found + (", on a stand-in" if row.subject == "stand-in" else "")
 
 
 def interval_words(row: AttackRow) -> str:
