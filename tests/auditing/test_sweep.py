@@ -3,6 +3,7 @@
 from dataclasses import replace
 from math import comb, inf
 from time import perf_counter
+from typing import Any
 
 import pytest
 import torch
@@ -12,10 +13,11 @@ from refusals import refused
 
 from remanence.auditing import Report, applicable, audit
 from remanence.auditing.answer.hiding import what_would_help
-from remanence.auditing.answer.report import Countermeasure
+from remanence.auditing.answer.report import AuditTest, Countermeasure
 from remanence.auditing.answer.saved import dump_answer, parse_answer
 from remanence.auditing.answer.tradeoff import along_sweep
 from remanence.auditing.attempts.applicability import applicable_again
+from remanence.auditing.countermeasures import sweep
 from remanence.auditing.countermeasures.axes import AXES, DEFAULT, parse_sweep, settings
 from remanence.auditing.countermeasures.comparison import countermeasures_for
 from remanence.auditing.countermeasures.federation import Federation
@@ -179,6 +181,23 @@ def test_a_sweep_is_saved_shown_and_printed(swept: tuple[Countermeasure, ...]) -
         "labels by chance",
     ]
     assert figure.series[0].x == ("the update as it is", "sums of 2 clients", "noise of 0.1", "noise of 100")
+
+
+@pytest.mark.usefixtures("short_searches")
+def test_what_one_attack_finds_by_itself_counts_in_a_sweep_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among attacks that return noise, whose best scores list none."""
+    joint = sweep.together
+
+    def drowned(*args: Any, **kwargs: Any) -> AuditTest | None:
+        every = joint(*args, **kwargs)
+        return every and replace(every, found=0, copies=0, p=0.5)
+
+    monkeypatch.setattr(sweep, "together", drowned)
+    asked = applicable(sent(STEP), records=8, attacks=("FirstLayer", "GradientMatching"))
+    first, _ = sweep_update(sent(STEP), part(0, 8), part(100, 900), {"noise": (100,)}, asked, budget=60, seed=0)
+    assert first.attack
+    assert first.attack.name == "FirstLayer"
+    assert found(first) == 8
 
 
 def test_the_budget_of_a_sweep_is_kept() -> None:

@@ -185,7 +185,7 @@ class Countermeasure:
     value: float | None = None
     accuracy: Interval | None = None  # on held-out records
     attack: AttackRow | None = None  # of a model the strongest on the baseline, of an update the strongest on this one
-    together: AuditTest | None = None  # all attacks on an update
+    together: AuditTest | None = None  # all attacks on an update, or one of them where that alone shows a leak
     no_time: tuple[str, ...] = ()  # attacks on an update that did not run or were stopped, for lack of time
     labels: Evidence | None = None  # of an update
     tokens: Evidence | None = None  # of an update on text: how many of the batch's tokens it shows

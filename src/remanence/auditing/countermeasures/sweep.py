@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any, final
 
 from remanence.auditing.answer.report import Countermeasure
+from remanence.auditing.answer.severity import find_leak
 from remanence.auditing.attempts.applicability import Applicability, applicable_again
 from remanence.auditing.attempts.reasons import named, simplified, why
 from remanence.auditing.attempts.resuming import Steps
@@ -182,7 +183,9 @@ def _attacked(shared: _Sweep, setting: Setting, end: float) -> Countermeasure:
         allowed = (end - perf_counter()) / (len(asked) - index)
         tried.append(attempt_test(one, truth, held_out, allowed, shared.steps, seed))
     tests = [one.test for one in tried if one.test is not None]
-    rows = [replace(row, subject="stand-in") for row in count_found(tried)]
+    joint, counted = together(tests, seed=derive_seed(seed, "together")), count_found(tried)
+    leak = find_leak(counted, joint)
+    rows = [replace(row, subject="stand-in") for row in counted]
     ran = [row for row in rows if row.status == "ran"]
     late = tuple(one.row.name for one in tried if one.row.status == "skipped" or one.stopped)
     noted = [row for row in rows if row.status in ("refused", "failed") or (row.shortened and row.name not in late)]
@@ -192,7 +195,7 @@ def _attacked(shared: _Sweep, setting: Setting, end: float) -> Countermeasure:
         status="ran",
         reason="; ".join(map(named, noted)) or None,
         attack=max(ran, key=strength) if ran else None,
-        together=together(tests, seed=derive_seed(seed, "together")),
+        together=leak.test if leak else joint,
         no_time=late,
         labels=labels,
         tpr=tpr,
