@@ -183,6 +183,15 @@ def test_what_the_embeddings_do_not_say_is_not_inferred() -> None:
     assert (seen.answer.correction, "; the update shows " in seen.verdict) == ("No attack ran.", True)
 
 
+def test_a_refusal_is_said_with_its_reason_while_one_waits(capsys: pytest.CaptureFixture[str]) -> None:
+    release = released()
+    zeros = {name: torch.zeros_like(g) if "blocks" in name else g for name, g in release.gradient.items()}
+    seen = audit(replace(release, gradient=zeros), truth=TRUTH, held_out=HELD_OUT, budget=60)
+    [row] = seen.attacks
+    assert (row.status, bool(row.reason)) == ("refused", True)
+    assert f"DAGER: refused ({row.reason})" in capsys.readouterr().err
+
+
 def test_coarse_entries_are_read_as_exact_ones() -> None:
     release = released((Quantization(bits=8),))
     found = DAGER().run(release, seed=0)

@@ -118,6 +118,12 @@ def attack_words(row: AttackRow) -> str:
     return found + (", on a stand-in" if row.subject == "stand-in" else "")
 
 
+def progress_line(row: AttackRow, seconds: float) -> str:
+    """A line about an attack that is over so many seconds after the audit began, for whoever waits."""
+    reason = row.reason.partition("\n")[0] if row.reason else ""
+    return f"[{seconds:5.0f} s] {row.name}: {row.status}" + (f" ({reason})" if reason else "")
+
+
 def interval_words(row: AttackRow) -> str:
     """The 95 % interval of what was found, in records."""
     return "" if row.low is None or row.high is None else f"{row.low:.1f} to {row.high:.1f}"
