@@ -87,10 +87,12 @@ def test_where_nothing_hides_or_nothing_was_found_it_says_so() -> None:
     assert not any("safe" in each for each in (nothing, unfound, untested))
 
 
-def test_an_attack_that_ran_only_without_the_defense_is_named() -> None:
+def test_an_attack_without_time_where_nothing_was_found_is_named() -> None:
     rows = [FIRST, row("noise", 1, 0, no_time=("SimuDy",))]
     assert "not all attacks had time (SimuDy)" in (what_would_help(rows) or "")
-    rows = [replace(FIRST, no_time=("SimuDy",)), rows[1]]
+    rows = [replace(FIRST, no_time=("SimuDy",)), rows[1]]  # which may have been stopped there, and found some
+    assert "not all attacks had time (SimuDy)" in (what_would_help(rows) or "")
+    rows = [replace(FIRST, no_time=("SimuDy",)), row("noise", 1, 0)]
     assert "SimuDy" not in (what_would_help(rows) or "")
 
 

@@ -1,160 +1,65 @@
 """The sweep of a federated client's defenses: updates made again, attacked, a federation trained, one sentence."""
 
-from copy import deepcopy
 from dataclasses import replace
-from functools import cache
 from math import comb, inf
 from time import perf_counter
+from typing import Any
 
 import pytest
 import torch
+from digit_clients import SEVERAL, STEP, federation, net, part, sent
 from made_report import made_answer
 from refusals import refused
-from torch import nn
-from torch.nn.functional import cross_entropy
 
 from remanence.auditing import Report, applicable, audit
 from remanence.auditing.answer.hiding import what_would_help
-from remanence.auditing.answer.report import Countermeasure
+from remanence.auditing.answer.report import AuditTest, Countermeasure
 from remanence.auditing.answer.saved import dump_answer, parse_answer
 from remanence.auditing.answer.tradeoff import along_sweep
 from remanence.auditing.attempts.applicability import applicable_again
+from remanence.auditing.countermeasures import sweep
 from remanence.auditing.countermeasures.axes import AXES, DEFAULT, parse_sweep, settings
 from remanence.auditing.countermeasures.comparison import countermeasures_for
 from remanence.auditing.countermeasures.federation import Federation
 from remanence.auditing.countermeasures.sweep import sweep_update
 from remanence.auditing.evidence.labels import labels_of
-from remanence.data import load
-from remanence.releases import Gradient, LocalUpdate, Victim, local_update
-from remanence.training import SGD, Adam, CrossEntropy, Training
-from remanence.types import Data, Params, concat
-
-STEP = Training(optimizer=SGD(lr=0.1), epochs=1)
-SEVERAL = Training(optimizer=SGD(lr=0.05, momentum=0.9), epochs=3, weight_decay=0.01)
+from remanence.releases import Gradient, LocalUpdate
+from remanence.releases.defenses import Clipping, TopK
+from remanence.training import Adam, CrossEntropy, Training
+from remanence.types import Params, concat
 
 
-@cache
-def digits() -> Data:
-    data = load("digits")
-    return data.take(torch.randperm(len(data), generator=torch.Generator().manual_seed(0)))
+def test_a_sweep_says_what_the_update_is_of_already() -> None:
+    shown = sent(STEP, clients=2, defenses=(Clipping(norm=0.01),))
+    asked = applicable(shown, records=8, attacks=("FirstLayer",))
+    first, more = sweep_update(shown, part(0, 8), part(100, 300), {"clients": (2,)}, asked, budget=10, seed=0)
+    assert "the sum of 2 clients" in (first.reason or "")
+    assert "Clipping(norm=0.01)" in (first.reason or "")
+    assert (more.setting, more.value, more.status) == ("sums of 4 clients", 4, "ran")
 
 
-@cache
-def net() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10)).eval()
+def test_a_sweep_needs_held_out_records_of_several_subjects() -> None:
+    alone = replace(part(100, 140), groups=torch.zeros(40, dtype=torch.int64))
+    with refused("empty", "held_out"):
+        Federation.from_held_out(sent(STEP), part(0, 8), alone, 2, seed=0)
+    asked = applicable(sent(STEP), records=8, attacks=("FirstLayer",))
+    rows = sweep_update(sent(STEP), part(0, 8), alone, {"noise": (1,)}, asked, budget=10, seed=0)
+    assert [row.status for row in rows] == ["refused", "refused"]
+    assert "more subjects" in (what_would_help(rows) or "")
+    few = replace(part(100, 140), groups=torch.arange(40) % 4)  # sampled one by one, none would be left
+    made = Federation.from_held_out(sent(STEP), part(0, 8), few, 2, seed=0)
+    assert (len(made.others), len(made.held_out)) == (16, 20)
 
 
-def part(start: int, stop: int) -> Data:
-    return digits().take(slice(start, stop))
-
-
-def sent(training: Training, records: int = 8) -> LocalUpdate:
-    """What a client with the first digits sends."""
-    at, batch = dict(net().state_dict()), part(0, records)
-    victim = Victim(model=net(), training=training, initial=at, final=at, fixed=batch.take([]), private=batch)
-    return local_update(victim).release
-
-
-def federation(training: Training, clients: int = 3, records: int = 8) -> Federation:
-    return Federation.from_held_out(sent(training, records), part(0, records), part(100, 700), clients, seed=0)
-
-
-def by_torch(weights: Params, data: Data, training: Training) -> Params:
-    """The update of a client, by torch's own optimizer on full batches."""
-    model = deepcopy(net())
-    model.load_state_dict(weights)
-    assert isinstance(training.optimizer, SGD)
-    lr, momentum = training.optimizer.lr, training.optimizer.momentum
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=training.weight_decay)
-    for _ in range(training.epochs):
-        optimizer.zero_grad()
-        cross_entropy(model(data.x), data.y).backward()
-        optimizer.step()
-    return {name: p.detach() - weights[name] for name, p in model.named_parameters()}
-
-
-def parts_of(made: Federation, clients: int) -> list[Data]:
-    size = len(made.truth)
-    return [made.truth, *(made.others.take(slice(k * size, (k + 1) * size)) for k in range(clients - 1))]
-
-
-def mean(updates: list[Params]) -> Params:
-    return {name: torch.stack([each[name] for each in updates]).mean(0) for name in updates[0]}
-
-
-@pytest.mark.parametrize("training", [STEP, SEVERAL], ids=["one step", "momentum and decay"])
-def test_what_the_server_sees_is_the_mean_of_updates_by_plain_torch(training: Training) -> None:
-    made = federation(training)
-    for clients in (1, 3):
-        shown = made.update(clients, ())
-        expected = mean([by_torch(made.sent.at, data, training) for data in parts_of(made, clients)])
-        assert (shown.release.clients, len(shown.truth)) == (clients, 8 * clients)
-        assert all(torch.allclose(shown.release.update[name], u, atol=1e-6) for name, u in expected.items())
-
-
-def test_the_federation_is_trained_as_federated_averaging_by_plain_torch() -> None:
-    made = federation(SEVERAL)
-    weights, rounds = made.train((), range(2))
-    expected = made.sent.at
-    for _ in range(2):
-        update = mean([by_torch(expected, data, SEVERAL) for data in parts_of(made, made.clients)])
-        expected = expected | {name: expected[name] + u for name, u in update.items()}
-    assert rounds == 2
-    assert all(torch.allclose(weights[name], p, atol=1e-5) for name, p in expected.items())
-
-
-def test_noise_is_relative_to_the_root_mean_square_of_each_tensor() -> None:
-    made = federation(STEP)
-    plain = made.update(1, ()).release.update
-    for level in (0.1, 3.0):
-        noisy = made.update(1, AXES["noise"].setting("noise", level).defenses).release.update
-        for name in ("1.weight", "3.weight"):
-            ratio = (noisy[name] - plain[name]).std() / plain[name].square().mean().sqrt()
-            assert float(ratio) == pytest.approx(level, rel=0.1)
-
-
-def test_top_k_bits_and_clipping_are_applied_to_what_each_client_sends() -> None:
-    made = federation(STEP)
-    plain = torch.cat([u.flatten() for u in made.update(1, ()).release.update.values()])
-
-    def flat(axis: str, value: float) -> torch.Tensor:
-        shown = made.update(1, AXES[axis].setting(axis, value).defenses).release
-        return torch.cat([u.flatten() for u in shown.update.values()])
-
-    assert int((flat("topk", 0.01) != 0).sum()) == -(-len(plain) // 100)
-    assert len(flat("bits", 1).unique()) == 8  # two levels in each of four tensors
-    assert float(flat("clip", 0.01).norm()) == pytest.approx(0.01, rel=1e-4)
-    assert float(plain.norm()) > 0.01
-
-
-def test_frozen_parameters_stay_frozen_in_every_update() -> None:
-    release = sent(STEP)
-    head = replace(release, update={name: u for name, u in release.update.items() if name.startswith("3")})
-    made = Federation.from_held_out(head, part(0, 8), part(100, 700), 3, seed=0)
-    assert set(made.update(2, ()).release.update) == {"3.weight", "3.bias"}
-    weights, _ = made.train((), range(2))
-    assert torch.equal(weights["1.weight"], release.at["1.weight"])
-    assert not torch.equal(weights["3.weight"], release.at["3.weight"])
-
-
-def test_no_record_of_another_client_is_held_out_nor_another_of_its_subject() -> None:
-    made = federation(STEP, clients=20)
-    assert (made.clients, len(made.others), len(made.held_out)) == (20, 19 * 8, 600 - 19 * 8)
-    keys = [{row.tobytes() for row in data.x.flatten(1).numpy()} for data in (made.others, made.held_out)]
-    assert not keys[0] & keys[1]
-    few = replace(part(100, 700), groups=torch.arange(600) // 4)
-    grouped = Federation.from_held_out(sent(STEP), part(0, 8), few, 20, seed=0)
-    assert grouped.others.groups is not None
-    assert grouped.held_out.groups is not None
-    assert not set(grouped.others.groups.tolist()) & set(grouped.held_out.groups.tolist())
-
-
-def test_sums_of_more_clients_than_records_are_held_out_for_are_refused() -> None:
-    made = federation(STEP, clients=100)
-    assert made.clients == 38  # half of 600 records
-    with refused("out-of-range", "clients"):
-        made.update(39, ())
+def test_an_update_that_is_taken_for_a_gradient_has_its_defenses() -> None:
+    truth = part(0, 8)
+    for defense in (Clipping(norm=0.01), TopK(fraction=0.1)):
+        shown = sent(STEP, defenses=(defense,))
+        [one] = applicable(shown, records=8, attacks=("FirstLayer",))
+        simulated = one.release.simulate(truth.x, truth.y)
+        for name, g in one.release.gradient.items():
+            torch.testing.assert_close(g, -10 * shown.update[name], rtol=1e-3, atol=1e-6)
+            assert float((simulated[name] - g).norm()) < 0.2 * float(g.norm()), defense
 
 
 def test_a_sweep_is_parsed_and_its_settings_go_from_weak_to_strong() -> None:
@@ -278,6 +183,23 @@ def test_a_sweep_is_saved_shown_and_printed(swept: tuple[Countermeasure, ...]) -
     assert figure.series[0].x == ("the update as it is", "sums of 2 clients", "noise of 0.1", "noise of 100")
 
 
+@pytest.mark.usefixtures("short_searches")
+def test_what_one_attack_finds_by_itself_counts_in_a_sweep_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among attacks that return noise, whose best scores list none."""
+    joint = sweep.together
+
+    def drowned(*args: Any, **kwargs: Any) -> AuditTest | None:
+        every = joint(*args, **kwargs)
+        return every and replace(every, found=0, copies=0, p=0.5)
+
+    monkeypatch.setattr(sweep, "together", drowned)
+    asked = applicable(sent(STEP), records=8, attacks=("FirstLayer", "GradientMatching"))
+    first, _ = sweep_update(sent(STEP), part(0, 8), part(100, 900), {"noise": (100,)}, asked, budget=60, seed=0)
+    assert first.attack
+    assert first.attack.name == "FirstLayer"
+    assert found(first) == 8
+
+
 def test_the_budget_of_a_sweep_is_kept() -> None:
     asked = applicable(sent(STEP), records=8, attacks=("FirstLayer", "GradientMatching"))
     start = perf_counter()
@@ -324,6 +246,34 @@ def test_labels_are_no_surer_than_the_exchanges_that_few_held_out_records_allow(
     assert found.p > 1 / comb(10, 2)  # of ten records two are left out of a batch
 
 
+def test_labels_of_many_held_out_records_are_inferred_by_some_of_every_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records are sorted by class, and the client is simulated on no more than 2,000 of them at once."""
+    simulate, simulated = LocalUpdate.simulate, list[torch.Tensor]()
+
+    def recorded(self: LocalUpdate, x: torch.Tensor, labels: torch.Tensor) -> Params:
+        simulated.append(x)
+        return simulate(self, x, labels)
+
+    monkeypatch.setattr(LocalUpdate, "simulate", recorded)
+    some = part(100, 1700)
+    many = concat([some, some]).take(torch.cat([some.y, some.y]).argsort())
+    found, _ = labels_of(sent(SEVERAL, records=32), part(0, 32), many, seed=0)
+    assert found.value is not None
+    assert found.value > 0.8
+    assert simulated
+    assert max(map(len, simulated)) <= 2000
+    of_class = {row.numpy().tobytes(): int(y) for row, y in zip(many.x, many.y, strict=True)}
+    assert {of_class[row.numpy().tobytes()] for row in simulated[0]} == set(range(10))
+
+
+def test_labels_end_with_their_time_and_say_so() -> None:
+    release = sent(replace(SEVERAL, epochs=20), records=32)
+    early, in_full = (labels_of(release, part(0, 32), part(100, 900), seed=0, seconds=s)[0] for s in (0.0, 600.0))
+    assert early.value is not None
+    assert early.meaning.endswith("stopped early, to keep the budget")
+    assert "stopped" not in in_full.meaning
+
+
 def test_labels_of_another_batch_are_not_inferred_beyond_chance() -> None:
     release = sent(STEP, records=32)
     ours, _ = labels_of(release, part(0, 32), part(100, 900), seed=0)
@@ -341,11 +291,3 @@ def test_a_training_that_learns_nothing_measures_no_accuracy() -> None:
     rows = sweep_update(sent(STEP), part(0, 8), unlearnable, {"noise": (1,)}, asked, budget=6, seed=0)
     assert [row.accuracy for row in rows] == [None, None]
     assert "learn nothing" in (rows[0].reason or "")
-
-
-def test_records_of_all_clients_are_in_the_sum() -> None:
-    made = federation(STEP)
-    case = made.update(2, ())
-    expected = concat(parts_of(made, 2))
-    assert torch.equal(case.truth.x, expected.x)
-    assert case.release.batch_size == 16

@@ -10,48 +10,22 @@ import pytest
 import torch
 from refusals import refused
 from scipy.stats import binomtest
+from text_updates import HELD_OUT, LENGTH, LR, TRUTH, WORDS, released, sampled, weights
 from torch import nn
 
 from remanence.attacks import DAGER, infer_tokens
 from remanence.auditing import Report, audit
 from remanence.auditing.answer.formats import to_sarif
 from remanence.auditing.answer.gate import failures
-from remanence.auditing.answer.report import Countermeasure
 from remanence.auditing.answer.sentences import text_verdict
-from remanence.auditing.countermeasures.text import sweep_tokens
 from remanence.auditing.evidence.text_labels import text_labels
 from remanence.auditing.evidence.tokens import agreement, as_records, token_evidence
 from remanence.auditing.inputs.tokens import load_tokens, load_vocabulary
 from remanence.auditing.inputs.transformers import token_network, token_update
-from remanence.data import Tokens
 from remanence.metrics.tokens import score_tokens
-from remanence.models import Transformer, decoder, encoder, transformer_params
-from remanence.releases import TransformerUpdate, token_gradient, transformer_update
+from remanence.models import decoder, encoder, transformer_params
+from remanence.releases import token_gradient, transformer_update
 from remanence.releases.defenses import Defense, GaussianNoise, Quantization, TopK
-from remanence.types import Params
-
-LENGTH, WORDS = 6, tuple(f"w{i}" for i in range(300))
-LR = 0.1
-
-
-def sampled(n: int, *, seed: int, first: int = 3) -> Tokens:
-    """Sequences of random words, some more frequent than others, a few of them shorter."""
-    generator = torch.Generator().manual_seed(seed)
-    ids = first + (297 * torch.rand(n, LENGTH, generator=generator) ** 2).long()
-    ids[::5, 4:] = 0
-    return Tokens(ids=ids, y=torch.arange(n) % 2, vocabulary=WORDS, num_classes=2)
-
-
-TRUTH, HELD_OUT = sampled(5, seed=0), sampled(400, seed=1)
-
-
-def weights(model: Transformer) -> Params:
-    return transformer_params(model, seed=1)
-
-
-def released(defenses: tuple[Defense, ...] = (), *, truth: Tokens = TRUTH, causal: bool = True) -> TransformerUpdate:
-    make = decoder(300, length=LENGTH, width=64) if causal else encoder(300, 2, length=LENGTH, width=64)
-    return transformer_update(make, weights(make), truth, seed=0, defenses=defenses).release
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +114,24 @@ def test_few_held_out_sentences_make_the_p_value_of_tokens_large(count: int) -> 
     assert recall.p == pytest.approx(1 / comb(2 + count, 2), rel=0.1)
 
 
+@pytest.mark.parametrize(("count", "others"), [(3, 20), (6, 60)])
+def test_the_p_value_of_tokens_is_that_of_a_loop_over_sets(count: int, others: int) -> None:
+    """The tokens of one private sentence are returned: batches of the same rows, drawn one by one, contain as many."""
+    truth, held_out = sampled(count, seed=0), sampled(others, seed=1)
+    returned = truth.ids[0].unique()
+    found = DAGER().run(released(truth=truth.take([0])), seed=0)
+    scores = replace(score_tokens(found, truth, public=held_out, held_out=held_out), only_returned=99, only_guessed=0)
+    recall, _ = token_evidence("attention", scores, returned, as_records(truth), as_records(held_out), seed=7)
+    generator, above = torch.Generator().manual_seed(7), 0
+    rows = [set(row) - {0} for row in [*truth.ids.tolist(), *held_out.ids.tolist()]]
+    for _ in range(9999):
+        drawn = torch.randperm(len(rows), generator=generator)[:count].tolist()
+        batch = set().union(*(rows[i] for i in drawn))
+        above += len(batch & set(returned.tolist())) / len(batch) >= (recall.value or 0) - 1e-9
+    assert recall.p == (1 + above) / 10_000
+    assert 1e-4 < recall.p < 1
+
+
 def test_the_gate_counts_sentences_and_tokens(report: Report) -> None:
     assert failures(report, ["DAGER.found>0", "found>=50%", "tokens.recall>0.8"])
     assert len(failures(report, ["DAGER.found>5", "exact>5"])) == 0
@@ -191,64 +183,21 @@ def test_what_the_embeddings_do_not_say_is_not_inferred() -> None:
     assert (seen.answer.correction, "; the update shows " in seen.verdict) == ("No attack ran.", True)
 
 
+def test_a_refusal_is_said_with_its_reason_while_one_waits(capsys: pytest.CaptureFixture[str]) -> None:
+    release = released()
+    zeros = {name: torch.zeros_like(g) if "blocks" in name else g for name, g in release.gradient.items()}
+    seen = audit(replace(release, gradient=zeros), truth=TRUTH, held_out=HELD_OUT, budget=60)
+    [row] = seen.attacks
+    assert (row.status, bool(row.reason)) == ("refused", True)
+    assert f"DAGER: refused ({row.reason})" in capsys.readouterr().err
+
+
 def test_coarse_entries_are_read_as_exact_ones() -> None:
     release = released((Quantization(bits=8),))
     found = DAGER().run(release, seed=0)
     assert set(map(tuple, found.ids.tolist())) == set(map(tuple, TRUTH.ids.tolist()))
     unknown = DAGER().run(replace(release, defenses=()), seed=0)
     assert not set(map(tuple, unknown.ids.tolist())) & set(map(tuple, TRUTH.ids.tolist()))
-
-
-@pytest.fixture(scope="module")
-def swept() -> tuple[Countermeasure, ...]:
-    sweep = {"clients": (2, 5, 100), "noise": (0.01, 100)}
-    return sweep_tokens(released(), TRUTH, HELD_OUT, sweep, budget=60, seed=0)
-
-
-def test_a_sweep_shows_sentences_and_tokens_against_each_defense(swept: tuple[Countermeasure, ...]) -> None:
-    found = {row.setting: row.together and row.together.found for row in swept}
-    assert found == {
-        "the update as it is": 5,
-        "sums of 2 clients": 5,
-        "sums of 5 clients": 0,  # more tokens than the width of 64
-        "sums of 100 clients": None,
-        "noise of 0.01": 5,
-        "noise of 100": 0,
-    }
-    tokens = {row.setting: row.tokens and row.tokens.value for row in swept}
-    assert tokens["the update as it is"] == tokens["sums of 5 clients"] == tokens["noise of 0.01"] == 1
-    assert (tokens["noise of 100"] or 0) < 0.2
-    [many] = [row for row in swept if row.value == 100 and row.name == "clients"]
-    assert (many.status, "hold out" in (many.reason or "")) == ("refused", True)
-
-
-def test_a_mean_over_clients_is_the_gradient_of_all_their_sentences() -> None:
-    from remanence.auditing.countermeasures.axes import AXES
-    from remanence.auditing.countermeasures.text import _Clients
-
-    full = Tokens(ids=TRUTH.ids.clamp_min(3), y=TRUTH.y, vocabulary=WORDS, num_classes=2)
-    release = released(truth=full)
-    scaled = replace(release, gradient={name: LR * g for name, g in release.gradient.items()})
-    others = Tokens(ids=HELD_OUT.ids.clamp_min(3), y=HELD_OUT.y, vocabulary=WORDS, num_classes=2)
-    clients = _Clients.from_held_out(scaled, full, others, seed=0)
-    made = clients.update(AXES["clients"].setting("clients", 3))
-    union = replace(full, ids=torch.cat([full.ids, clients.others.ids[:10]]), y=torch.zeros(15).long())
-    expected = token_gradient(release.model, release.at, union)
-    assert made.batch_size == 15
-    for name, g in made.gradient.items():
-        torch.testing.assert_close(g, LR * expected[name], rtol=1e-3, atol=1e-6)
-
-
-def test_an_audit_with_a_sweep_answers_in_a_sentence() -> None:
-    made = audit(released(), truth=TRUTH, held_out=HELD_OUT, budget=60, sweep={"noise": (0.01, 100)})
-    said = made.answer.what_would_help or ""
-    assert said.startswith("Noise of 100 would hide the sentences")
-    printed = str(made).splitlines()
-    assert any(line.startswith("noise of 0.01") and "5 of 5, 5 exact" in line for line in printed)
-    assert all(len(line) <= 100 for line in printed)
-    page = made.to_html()
-    assert "tokens found" in page
-    assert "membership, AUC" not in page
 
 
 def saved(path: Path, **arrays: object) -> str:

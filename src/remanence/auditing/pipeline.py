@@ -29,6 +29,7 @@ from remanence.auditing.answer.report import (
     Report,
 )
 from remanence.auditing.answer.severity import severity, verdict
+from remanence.auditing.answer.words import progress_line
 from remanence.auditing.attempts.applicability import Applicability, applicable, in_evaluation_mode
 from remanence.auditing.attempts.resuming import Steps
 from remanence.auditing.attempts.running import attempt, count_found, minutes
@@ -132,7 +133,7 @@ def audit(
         tried.append(attempt(each, private, others, allowed, steps, seed))
         if each.status != "refused":
             waiting -= 1
-            say(_line(tried[-1].row, perf_counter() - start))
+            say(progress_line(tried[-1].row, perf_counter() - start))
     tests = [one.finding.scores.test for one in tried if one.finding is not None]
     found = together(tests, seed=derive_seed(seed, "together"))
     if attacks is None and not (found and found.found) and shows_weights_alone(release, tried):
@@ -213,9 +214,3 @@ def _digests(release: Any, private: Data, others: Data) -> Digests:
         data=digest_data(private),
         held_out=digest_data(others),
     )
-
-
-def _line(row: AttackRow, seconds: float) -> str:
-    """A line about an attack that is over, for whoever waits."""
-    why = row.reason.partition("\n")[0] if row.reason else ""
-    return f"[{seconds:5.0f} s] {row.name}: {row.status}" + (f" ({why})" if why else "")

@@ -13,6 +13,7 @@ from remanence.auditing.answer.hiding import what_would_help
 from remanence.auditing.answer.report import SCHEMA, Answer, Digests, Report
 from remanence.auditing.answer.sentences import sentences_of, text_verdict
 from remanence.auditing.answer.severity import severity
+from remanence.auditing.answer.words import progress_line
 from remanence.auditing.attempts.tokens import TEXT_ATTACKS, attempt_tokens
 from remanence.auditing.checks.tokens import check_tokens
 from remanence.auditing.countermeasures.axes import DEFAULT, Sweep, settings
@@ -66,14 +67,14 @@ def audit_text(
             say(f"warning: {check.text}")
     truth = distinct(batch)
     tried = attempt_tokens(release, truth, held_out, seconds=budget / 2 if sweep is not None else budget, seed=seed)
-    say(f"[{perf_counter() - start:5.0f} s] {tried.row.name}: {tried.row.status}")
+    say(progress_line(tried.row, perf_counter() - start))
     labels = text_labels(release, batch, held_out, seed=derive_seed(seed, "labels"))
     evidence = (*tried.evidence, *([labels] if labels else []))
     found = together([tried.test] if tried.test else [], seed=derive_seed(seed, "together"))
     best = tried.best
     step = severity([tried.row], evidence, found, held_out=len(held_out))
     rows = (
-        sweep_tokens(release, truth, held_out, sweep, budget=end - perf_counter(), seed=derive_seed(seed, "sweep"))
+        sweep_tokens(release, batch, held_out, sweep, budget=end - perf_counter(), seed=derive_seed(seed, "sweep"))
         if sweep is not None
         else ()
     )

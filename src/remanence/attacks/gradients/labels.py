@@ -5,12 +5,15 @@ the batch. Zhao, Mopuri, Bilen, "iDLG" (2020) infer the label of one record from
 Label Leakage from Gradients in Federated Learning" (PoPETs 2022), counts.
 """
 
+import itertools
+
 import torch
 from torch import Tensor
 
 from remanence.engine import batch_gradient, loss_gradient
 from remanence.errors import NotEnoughKnowledge
 from remanence.models import apply, apply_to_batch
+from remanence.progress import SOON, track
 from remanence.releases import KnowsGradient, KnowsUpdate
 from remanence.training import CrossEntropy
 from remanence.types import Params
@@ -96,17 +99,18 @@ def _exchanged(release: KnowsUpdate, last: str, looks_like: Tensor, counts: Tens
     """The counts after exchanging one label for another as long as the simulated update of the last bias gets closer to
     the one that was sent."""
     missing = _missing(release, last, looks_like, counts)
-    while True:
+    for _ in track(itertools.count(), total=int(counts.sum()), label="labels", after=SOON, may_stop=True):
         spare, other = counts.clone(), counts.clone()
         spare[certain] -= 1
         if not bool(spare.any()):
-            return counts
+            break
         other[missing.where(spare > 0, torch.inf).argmin()] -= 1
         other[missing.argmax()] += 1
         then = _missing(release, last, looks_like, other)
         if not then.norm() < missing.norm():
-            return counts
+            break
         counts, missing = other, then
+    return counts
 
 
 def _missing(release: KnowsUpdate, last: str, looks_like: Tensor, counts: Tensor) -> Tensor:

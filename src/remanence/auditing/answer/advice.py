@@ -22,8 +22,8 @@ def advice(kind: str, step: Severity, attacks: Sequence[AttackRow], checks: Sequ
 def _without_reconstruction(update: bool, step: Severity, attacks: Sequence[AttackRow]) -> tuple[str, ...]:
     if step == "membership":
         return _against_membership(update)
-    skipped = [row.name for row in attacks if row.status == "skipped"]
-    more = (f"Give a larger budget: {', '.join(skipped)} did not run for lack of time.",) if skipped else ()
+    late = [row.name for row in attacks if row.status == "skipped" or row.shortened]
+    more = (f"Give a larger budget: {', '.join(late)} did not run in full, for lack of time.",) if late else ()
     if step == "inconclusive":
         missing = (
             "Do not take this for an answer: give what an attacker may have (the base model, the training recipe, the "

@@ -51,7 +51,7 @@ def what_would_help(rows: Sequence[Countermeasure], *, noun: str = "records") ->
             *([f"{_listed(untested)} could not be tested"] if untested else []),
             *_readable(hiding),
             *_accuracies(hiding, first),
-            *_no_time(hiding, first),
+            *_no_time(hiding),
         ]
     else:
         found = ", ".join(f"{_count(row)} with {row.setting}" for row in strongest)
@@ -127,9 +127,9 @@ def _accuracies(rows: Sequence[Countermeasure], first: Countermeasure) -> list[s
     return [f"accuracy is {_joined(changed, 'and')} in place of {without}"]
 
 
-def _no_time(rows: Sequence[Countermeasure], first: Countermeasure) -> list[str]:
-    """The attacks that ran without a defense, and had no time where nothing was found."""
-    names = dict.fromkeys(name for row in rows for name in row.no_time if name not in first.no_time)
+def _no_time(rows: Sequence[Countermeasure]) -> list[str]:
+    """The attacks that had no time, or too little, where nothing was found."""
+    names = dict.fromkeys(name for row in rows for name in row.no_time)
     return [f"not all attacks had time ({', '.join(names)}), give more"] if names else []
 
 

@@ -158,7 +158,7 @@ def _numbers(answer: Answer, worst: AttackRow | None) -> list[tuple[str, str, st
     leak = find_leak(answer.attacks, answer.together)
     if (found := leak.test if leak else answer.together) is None:
         return []
-    who = f"records together, by {leak.by}" if leak and leak.by else "records and attacks together"
+    who = f"{unit(answer)}s together, by {leak.by}" if leak and leak.by else f"{unit(answer)}s and attacks together"
     listed = f"of these {by_chance(found.false)}" if found.found else "none stands out"
     copies = f"; {count(found.copies, 'exact copy')}".replace("copys", "copies") if found.copies else ""
     often = f"1 in {1 / max(found.p, 1e-9):,.0f}" if found.p < 0.5 else "in most audits"

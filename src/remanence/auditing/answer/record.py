@@ -16,7 +16,7 @@ from remanence.auditing.answer.words import SCALE
 from remanence.experiments.codec import encode, json_schema
 from remanence.types import Caveat
 
-SCHEMA: Final = 3
+SCHEMA: Final = 4
 
 
 @final

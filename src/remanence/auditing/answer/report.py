@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from remanence.auditing.answer.sentences import Sentence
     from remanence.types import Data
 
-SCHEMA = 4
+SCHEMA = 5
 Status: TypeAlias = Literal["ran", "refused", "failed", "skipped"]
 Severity: TypeAlias = Literal["inconclusive", "none-found", "membership", "some-records", "many-records"]
 SEVERITIES: tuple[Severity, ...] = ("inconclusive", "none-found", "membership", "some-records", "many-records")
@@ -92,6 +92,7 @@ class AttackRow:
     seconds: float = 0.0
     call: str | None = None  # the Python expression that makes the attack
     subject: Literal["release", "stand-in"] = "release"
+    shortened: bool = False  # to keep the budget: `reason` says by what
 
 
 @final
@@ -184,8 +185,8 @@ class Countermeasure:
     value: float | None = None
     accuracy: Interval | None = None  # on held-out records
     attack: AttackRow | None = None  # of a model the strongest on the baseline, of an update the strongest on this one
-    together: AuditTest | None = None  # all attacks on an update
-    no_time: tuple[str, ...] = ()  # attacks on an update that the budget did not suffice for
+    together: AuditTest | None = None  # all attacks on an update, or one of them where that alone shows a leak
+    no_time: tuple[str, ...] = ()  # attacks on an update that did not run or were stopped, for lack of time
     labels: Evidence | None = None  # of an update
     tokens: Evidence | None = None  # of an update on text: how many of the batch's tokens it shows
     tpr: Evidence | None = None  # of the membership test with the largest AUC

@@ -150,7 +150,7 @@ def _of_attacks(
     if not ran or together is None:
         return no_attack(skipped)
     best = max(ran, key=lambda row: (row.found or 0, row.exact or 0))
-    tried = f"{len(ran)} attack{'s' if len(ran) > 1 else ''} that ran"
+    tried = f"{len(ran)} attack{'s' if len(ran) > 1 else ''} that ran{_shortened(ran)}"
     noun = "subjects" if together.subjects else "records"
     if step in ("some-records", "many-records"):
         found, alone = find_leak(ran, together) or Leak(together, None)
@@ -176,6 +176,13 @@ def _of_attacks(
             f"{best.records} (p {number(best.p or 1.0)})."
         )
     return f"No record was found by the {tried}; a stronger or longer attack may find some."
+
+
+def _shortened(ran: Sequence[AttackRow]) -> str:
+    """How many of the attacks that ran did not run in full."""
+    count = sum(row.shortened for row in ran)
+    part = f"{count} of them " if count < len(ran) else "all " if count > 1 else ""
+    return f", {part}shortened to keep the budget" if count else ""
 
 
 def _of_membership(strongest: AuditTest | AttackRow | Evidence, evidence: Sequence[Evidence]) -> str:

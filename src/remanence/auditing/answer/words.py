@@ -113,8 +113,15 @@ def attack_words(row: AttackRow) -> str:
     """What an attack that ran found, beside chance."""
     ranks = f", picks {percent(row.ranks.first)} out of {row.ranks.held_out:,}" if row.ranks and row.found else ""
     chance = f" ({by_chance(row.chance)})" if row.found else ""
-    found = f"{row.found} of {row.records} found{chance}, p {number(row.p)}{ranks}, {_seconds(row)}"
+    shortened = ", shortened to keep the budget" if row.shortened else ""
+    found = f"{row.found} of {row.records} found{chance}, p {number(row.p)}{shortened}{ranks}, {_seconds(row)}"
     return found + (", on a stand-in" if row.subject == "stand-in" else "")
+
+
+def progress_line(row: AttackRow, seconds: float) -> str:
+    """A line about an attack that is over so many seconds after the audit began, for whoever waits."""
+    reason = row.reason.partition("\n")[0] if row.reason else ""
+    return f"[{seconds:5.0f} s] {row.name}: {row.status}" + (f" ({reason})" if reason else "")
 
 
 def interval_words(row: AttackRow) -> str:

@@ -61,6 +61,8 @@ from remanence.releases import (
     LocalUpdate,
     require,
 )
+from remanence.releases.defenses import Clipping, Defense, LocalDP
+from remanence.releases.federated_averaging import update_scale
 from remanence.training import SGD
 from remanence.types import Reconstruction
 
@@ -268,8 +270,10 @@ def _taken_for_a_gradient(release: LocalUpdate) -> str | None:
 
 
 def _as_gradient(release: LocalUpdate) -> Gradient:
-    """The update as one gradient, less the weight decay of the first step."""
+    """The update as one gradient, less the weight decay of the first step; what its defenses clip to is in the units
+    of a gradient."""
     training = release.training
+    unit = update_scale(training, (release.batch_size or release.clients) // release.clients)
     decay = {name: training.weight_decay * training.decays(name) for name in release.sent}
     return Gradient(
         model=release.model,
@@ -280,5 +284,13 @@ def _as_gradient(release: LocalUpdate) -> Gradient:
         shape=release.shape,
         bounds=release.bounds,
         loss=release.loss,
+        defenses=tuple(_over(unit, defense) for defense in release.defenses),
         batch_norm=release.batch_norm,
     )
+
+
+def _over(unit: float, defense: Defense) -> Defense:
+    """The defense of an update as one of the update over `unit`."""
+    if isinstance(defense, Clipping | LocalDP) and defense.norm is not None:
+        return replace(defense, norm=defense.norm / unit)
+    return defense

@@ -1,4 +1,5 @@
-"""Why a stand-in could not be made, and what sets it apart from what is released."""
+"""Why an attack did not run or was shortened, why a stand-in could not be made, and what sets it apart from what is
+released."""
 
 from torch import nn
 
@@ -11,12 +12,18 @@ NO_TIME = "the budget ended before it did: give more with `--budget`"
 
 
 def why(fault: Exception) -> tuple[Status, str]:
-    """The status and the reason of a stand-in that could not be made."""
+    """The status and the reason of an attack that did not run, or of a stand-in that could not be made."""
     if isinstance(fault, OutOfTime):
         return "skipped", NO_TIME
     if isinstance(fault, BadInput):
         return "refused", str(fault)
     return "failed", f"{type(fault).__name__}: {str(fault).partition(chr(10))[0]}"
+
+
+def shortening(*parts: str | None) -> str | None:
+    """What was taken away from an attack to keep the budget; None where nothing was."""
+    said = [part for part in parts if part]
+    return ", ".join([*said, "to keep the budget"]) if said else None
 
 
 def named(row: AttackRow) -> str:

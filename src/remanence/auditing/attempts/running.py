@@ -12,20 +12,20 @@ from torch import Tensor
 from remanence.attacks import ShadowAttack, with_search
 from remanence.auditing.answer.report import AttackRow, Ranks
 from remanence.auditing.attempts.applicability import Applicability
+from remanence.auditing.attempts.reasons import shortening, why
 from remanence.auditing.attempts.resuming import Steps
 from remanence.auditing.checks.records import distinct
-from remanence.errors import BadInput
 from remanence.experiments.finding import Finding, attack_cases, reconstruct
 from remanence.experiments.summary import number
 from remanence.metrics import hungarian, identity
 from remanence.metrics.leakage import LeakTest, leak_test
-from remanence.progress import OutOfTime, time_limit
+from remanence.progress import time_limit
 from remanence.releases import Case
 from remanence.seeds import derive_seed
 from remanence.shadow import build_bank
 from remanence.types import Data, Reconstruction
 
-_MIN_FRACTION = 0.02  # of the steps of a search: with fewer it is skipped rather than shortened
+_MIN_FRACTION = 0.02  # of the steps of a search: with words it is skipped rather than shortened
 _RESERVE = 0.8  # of the time left that a shortened search takes; scoring needs some
 _MAX_SHADOWS = 1000
 _MAX_SCORED = 1000  # records: more are sampled for the scores
@@ -35,13 +35,14 @@ _MAX_NULL = 2000  # held-out records that reconstructions are compared with
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Attempt:
-    """A row without its counts; of an attack that ran, it with the steps that it took, and the test of what it
-    reconstructed."""
+    """A row without its counts; of an attack that ran, it with the steps that it took, the test of what it
+    reconstructed, and whether the clock stopped it."""
 
     row: AttackRow
     attack: Any = None
     test: LeakTest | None = None
     finding: Finding | None = None  # None where only the test was asked for
+    stopped: bool = False
 
 
 _Scored: TypeAlias = tuple[LeakTest, Finding | None]
@@ -56,6 +57,7 @@ class _Reconstructed:
     public: Data
     unrelated: Data
     seconds: float
+    stopped: bool
 
 
 def attempt(one: Applicability, private: Data, others: Data, allowed: float, steps: Steps, seed: int) -> Attempt:
@@ -98,27 +100,30 @@ def _attempted(
     row = AttackRow(name=one.name, status="refused", reason=one.reason, knowledge=one.knowledge)
     if one.status == "refused" or one.attack is None:
         return Attempt(row=row)
-    attack, reason = _within(one, allowed, steps) if one.reconstruction is None else (one.attack, None)
+    attack, words = _within(one, allowed, steps) if one.reconstruction is None else (one.attack, None)
     if attack is None:
-        return Attempt(row=replace(row, status="skipped", reason=reason))
-    row = replace(row, reason=reason or one.reason, call=repr(attack))
-    start = perf_counter()
+        return Attempt(row=replace(row, status="skipped", reason=words))
+    row, start = replace(row, call=repr(attack)), perf_counter()
     try:
-        test, finding = score(attack, _reconstructed(one, attack, others, allowed, seed))
-    except OutOfTime:
-        text = "the budget ended before it did: give more with `--budget`"
-        return Attempt(row=replace(row, status="skipped", reason=text, seconds=perf_counter() - start))
-    except BadInput as refusal:
-        return Attempt(row=replace(row, reason=str(refusal), seconds=perf_counter() - start))
+        found = _reconstructed(one, attack, others, allowed, seed)
+        test, finding = score(attack, found)
     except Exception as fault:
-        reason = f"{type(fault).__name__}: {str(fault).partition(chr(10))[0]}"
-        return Attempt(row=replace(row, status="failed", reason=reason, seconds=perf_counter() - start))
-    row = replace(row, status="ran", seconds=perf_counter() - start)
-    return Attempt(row=row, attack=attack, test=test, finding=finding)
+        status, reason = why(fault)
+        return Attempt(row=replace(row, status=status, reason=reason, seconds=perf_counter() - start))
+    shortened = shortening(words, "stopped early" if found.stopped else None)
+    row = replace(
+        row,
+        status="ran",
+        reason="; ".join(filter(None, (one.reason, shortened))) or None,
+        shortened=shortened is not None,
+        seconds=perf_counter() - start,
+    )
+    return Attempt(row=row, attack=attack, test=test, finding=finding, stopped=found.stopped)
 
 
 def _within(one: Applicability, allowed: float, chosen: Steps) -> tuple[Any, str | None]:
-    """The attack as it fits into the seconds `allowed`, and what was taken away; None where that is too little."""
+    """The attack as it fits into the seconds `allowed`, and what was taken away; None and why where that is too
+    little."""
     attack: Any = one.attack
     seconds = one.seconds or 0.0
     if allowed <= 0:
@@ -130,8 +135,8 @@ def _within(one: Applicability, allowed: float, chosen: Steps) -> tuple[Any, str
     if fraction < _MIN_FRACTION:
         return None, f"it needs about {minutes(seconds)} and has {minutes(allowed)}: give more with `--budget`"
     steps = chosen.choose(repr(attack), max(1, int(fraction * usual)))
-    reason = f"{steps} of {usual} steps, to keep the budget" if steps < usual else None
-    return with_search(attack, steps=steps, checkpoints=chosen.folder), reason
+    words = f"{steps} of {usual} steps" if steps < usual else None
+    return with_search(attack, steps=steps, checkpoints=chosen.folder), words
 
 
 def _reconstructed(one: Applicability, attack: Any, others: Data, seconds: float, seed: int) -> _Reconstructed:
@@ -143,12 +148,19 @@ def _reconstructed(one: Applicability, attack: Any, others: Data, seconds: float
         order = _sampled(len(others), len(others), seed)
         half = min(_MAX_SHADOWS, len(others) // 2)
         public, unrelated = others.take(order[:half]), others.take(order[half:][:_MAX_NULL])
-    start, found = perf_counter(), one.reconstruction
+    start, found, stopped = perf_counter(), one.reconstruction, False
     if found is None:
-        with time_limit(seconds):
+        with time_limit(seconds) as limit:
             bank = build_bank(one.release, public, seed=seed) if isinstance(attack, ShadowAttack) else None
             found = reconstruct([one.release], attack, bank=bank, seed=seed)
-    return _Reconstructed(reconstruction=found, public=public, unrelated=unrelated, seconds=perf_counter() - start)
+        stopped = limit.reached
+    return _Reconstructed(
+        reconstruction=found,
+        public=public,
+        unrelated=unrelated,
+        seconds=perf_counter() - start,
+        stopped=stopped,
+    )
 
 
 def _scored(private: Data, seed: int) -> Data:

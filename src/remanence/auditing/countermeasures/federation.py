@@ -1,10 +1,12 @@
-"""The federation of an owner who has one client: other clients are made of held-out records, as many for each."""
+"""The federation of an owner who has one client, or some whose updates are sent as a sum: other clients are made of
+held-out records, as many for each."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import final
 
 import torch
+from torch import Tensor
 
 from remanence.auditing.checks.outputs import is_correct, logits_of
 from remanence.errors import BadInput, Diverged
@@ -22,7 +24,10 @@ _MAX_OTHERS = 0.5  # of the held-out records that other clients may have
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Federation:
-    """The update that the owner's client sent, its records, those of other clients, and those that no client has."""
+    """The update that the owner's clients sent, their records, those of other clients, and those that no client has.
+
+    All clients have the defenses of those that sent the update, before any of a setting.
+    """
 
     sent: LocalUpdate
     truth: Data
@@ -33,23 +38,45 @@ class Federation:
     @classmethod
     def from_held_out(cls, sent: LocalUpdate, truth: Data, held_out: Data, clients: int, *, seed: int) -> "Federation":
         """A federation of so many `clients`, or of fewer where too few records are held out: records of others are
-        sampled from these, and no longer held out, nor are further ones of the same subjects."""
-        size = len(truth) * min(max(clients, CLIENTS) - 1, int(_MAX_OTHERS * len(held_out)) // len(truth))
-        generator = torch.Generator().manual_seed(derive_seed(seed, "other clients"))
-        order = torch.randperm(len(held_out), generator=generator).to(held_out.x.device)
-        others, remaining = held_out.take(order[:size]), held_out.take(order[size:])
+        sampled from these, one subject after the other, and no longer held out, nor are further ones of the same
+        subjects."""
+        records = sent.batch_size or len(truth)
+        if sent.clients > 1 and (records != len(truth) or records % sent.clients):
+            message = (
+                f"`truth` must hold the records of all {sent.clients} clients whose mean was sent, equally many of "
+                f"each and {records} in all, got {len(truth)}: give them"
+            )
+            raise BadInput(message, code="shape-mismatch", argument="truth")
+        size = len(truth) // sent.clients
+        count = size * min(max(clients, CLIENTS, sent.clients) - sent.clients, int(_MAX_OTHERS * len(held_out)) // size)
+        order = _sampled(held_out, derive_seed(seed, "other clients"))
+        others, remaining = held_out.take(order[:count]), held_out.take(order[count:])
         if others.groups is not None and remaining.groups is not None:
             remaining = remaining.take(~torch.isin(remaining.groups, others.groups))
+        if not len(remaining):
+            message = (
+                "`held_out` must have records of more subjects: those that it has are needed for other clients, and "
+                "nobody is left to compare with; hold out records of twice as many subjects"
+            )
+            raise BadInput(message, code="empty", argument="held_out")
         return cls(sent=sent, truth=truth, others=others, held_out=remaining, seed=seed)
 
     @property
     def clients(self) -> int:
-        return 1 + len(self.others) // len(self.truth)
+        return self.sent.clients + len(self.others) // self.size
 
-    def update(self, clients: int, defenses: tuple[Defense, ...]) -> Case[LocalUpdate]:
-        """What the server sees of so many clients, the owner's among them, which train as it did; and all their
-        records. It holds their labels where it holds those of the owner's."""
-        case = self._round(self.sent.at, clients, defenses, derive_seed(self.seed, "update"))
+    @property
+    def size(self) -> int:
+        """The number of records of each client."""
+        return len(self.truth) // self.sent.clients
+
+    def update(self, times: int, defenses: tuple[Defense, ...]) -> Case[LocalUpdate]:
+        """What the server sees of so many times as many clients, the owner's among them, which train as it did, and all
+        their records; what was sent where nothing is added to it. It holds their labels where it holds those of the
+        owner's."""
+        if times == 1 and not defenses:
+            return Case(release=self.sent, truth=self.truth)
+        case = self._round(self.sent.at, times * self.sent.clients, defenses, derive_seed(self.seed, "update"))
         return case if self.sent.labels is None else replace(case, release=replace(case.release, labels=case.truth.y))
 
     def train(self, defenses: tuple[Defense, ...], rounds: Iterable[int]) -> tuple[Params, int]:
@@ -78,13 +105,13 @@ class Federation:
 
     def _round(self, at: Params, clients: int, defenses: tuple[Defense, ...], seed: int) -> Case[LocalUpdate]:
         if clients > self.clients:
-            needed = (clients - 1) * len(self.truth)
+            needed = (clients - self.sent.clients) * self.size
             message = (
-                f"{clients} clients of {len(self.truth)} records need {needed:,} records of others, and at most half "
+                f"{clients} clients of {self.size} records need {needed:,} records of others, and at most half "
                 f"of the held-out ones are taken: hold out {round(needed / _MAX_OTHERS):,} or more"
             )
             raise BadInput(message, code="out-of-range", argument="clients")
-        records = concat([self.truth, self.others.take(slice(0, (clients - 1) * len(self.truth)))])
+        records = concat([self.truth, self.others.take(slice(0, (clients - self.sent.clients) * self.size))])
         victim = Victim(
             model=self.sent.model,
             training=self.sent.training,
@@ -97,8 +124,19 @@ class Federation:
             victim,
             clients=clients,
             names=tuple(self.sent.update),
-            defenses=defenses,
+            defenses=(*self.sent.defenses, *defenses),
             batch_norm=self.sent.batch_norm,
             statistics=self.sent.statistics is not None,
             seed=seed,
         )
+
+
+def _sampled(held_out: Data, seed: int) -> Tensor:
+    """The indices of the records in a random order, in which those of a subject follow each other."""
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(held_out), generator=generator).to(held_out.x.device)
+    if held_out.groups is None:
+        return order
+    subjects, subject = held_out.groups[order].unique(return_inverse=True)
+    ranks = torch.randperm(len(subjects), generator=generator).to(subject.device)
+    return order[ranks[subject].argsort(stable=True).to(order.device)]

@@ -5,7 +5,8 @@ federation trained for a few rounds.
 
 All attacks that are given run on each setting, as far as its part of the budget goes: one that reads the plain update
 exactly may be the first that noise defeats. Sums cost no accuracy, as the server steps along the same mean; all other
-defenses are those of every client of the federation.
+defenses are those of every client of the federation, after those that it had before. A sum of sums is of all their
+clients.
 """
 
 from collections.abc import Sequence
@@ -14,17 +15,18 @@ from time import perf_counter
 from typing import Any, final
 
 from remanence.auditing.answer.report import Countermeasure
+from remanence.auditing.answer.severity import find_leak
 from remanence.auditing.attempts.applicability import Applicability, applicable_again
 from remanence.auditing.attempts.reasons import named, simplified, why
 from remanence.auditing.attempts.resuming import Steps
 from remanence.auditing.attempts.running import Attempt, attempt_test, count_found, strength
-from remanence.auditing.countermeasures.axes import Setting, Sweep, settings
+from remanence.auditing.countermeasures.axes import AXES, Setting, Sweep, settings
 from remanence.auditing.countermeasures.federation import Federation
 from remanence.auditing.countermeasures.membership import strongest_membership
 from remanence.auditing.countermeasures.variants import describe
 from remanence.auditing.evidence.labels import labels_of
 from remanence.auditing.evidence.together import together
-from remanence.errors import NotEnoughKnowledge
+from remanence.errors import BadInput, NotEnoughKnowledge
 from remanence.metrics import Interval
 from remanence.progress import say, time_limit, track
 from remanence.releases import LocalUpdate
@@ -34,6 +36,7 @@ from remanence.types import Data
 MAX_ROUNDS = 200  # of the federated training
 _TRAINING = 0.1  # of the time of the baseline, for the federated training
 _MAX_TRAINING = 0.5  # of the time of a setting: defenses take time too
+_LABELS = 0.3  # of the time of a setting, for the exchanges of inferred labels
 _UNDEFENDED = Setting(axis="baseline", value=0.0, words="the update as it is")
 
 
@@ -72,16 +75,17 @@ def sweep_update(
     """A row for the update as it is and one for each setting of the `sweep`, in about `budget` seconds.
 
     `asked` are the attacks as they apply to `release`, in the order in which they run. Its client has the records
-    `truth`; those of other clients are taken from `held_out`.
+    `truth`; those of other clients are taken from `held_out`. Where it is the mean over several clients, a setting of
+    `clients` is so many times as many.
     """
-    end, chosen = perf_counter() + budget, settings(sweep)
-    clients = max(setting.clients for setting in chosen)
-    shared = _Sweep(
-        federation=Federation.from_held_out(release, truth, held_out, clients, seed=derive_seed(seed, "federation")),
-        asked=asked,
-        steps=Steps(None),
-        seed=seed,
-    )
+    end, chosen = perf_counter() + budget, [_in_clients(setting, release.clients) for setting in settings(sweep)]
+    clients = release.clients * max(setting.clients for setting in chosen)
+    try:
+        federation = Federation.from_held_out(release, truth, held_out, clients, seed=derive_seed(seed, "federation"))
+    except BadInput as refusal:
+        row = Countermeasure(name="baseline", setting=_UNDEFENDED.words, status="refused", reason=str(refusal))
+        return (row, *(replace(row, name=each.axis, setting=each.words, value=each.value) for each in chosen))
+    shared = _Sweep(federation=federation, asked=asked, steps=Steps(None), seed=seed)
     first, rounds = _baseline(shared, perf_counter() + budget / (1 + len(chosen)))
     rows = [first]
     for index, setting in enumerate(track(chosen, total=len(chosen), label="settings", after=1.0)):
@@ -91,9 +95,15 @@ def sweep_update(
     return tuple(rows)
 
 
+def _in_clients(setting: Setting, clients: int) -> Setting:
+    """The setting in the number of clients that it sums up, where the update is the mean over so many `clients`."""
+    total = clients * setting.clients
+    return replace(setting, value=total, words=AXES["clients"].words.format(total)) if setting.clients > 1 else setting
+
+
 def _baseline(shared: _Sweep, end: float) -> tuple[Countermeasure, int]:
-    """The row of the update without a defense, and the rounds of federated training that there was time for; none
-    where they leave the model no better than naming the commonest class, so that a defense cannot make it worse."""
+    """The row of the update as it was sent, and the rounds of federated training that there was time for; none where
+    they leave the model no better than naming the commonest class, so that a defense cannot make it worse."""
     federation, start = shared.federation, perf_counter()
     empty = Countermeasure(name="baseline", setting=_UNDEFENDED.words, status="refused")
     try:
@@ -108,18 +118,26 @@ def _baseline(shared: _Sweep, end: float) -> tuple[Countermeasure, int]:
     accuracy, before, size = (
         federation.accuracy(weights),
         federation.accuracy(federation.sent.at),
-        len(federation.truth),
+        federation.size,
     )
     learnt = accuracy.low > federation.commonest
     trained = f"{rounds} rounds of {federation.clients} clients with {size} records each"
     notes = [
         describe(federation.sent.training),
+        *_stated_defenses(federation.sent),
         f"accuracy: after {trained}, from {before.value:.0%}" if learnt else f"accuracy: {trained} learn nothing",
         *simplified(federation.sent.model, federation.sent.batch_norm),
         *filter(None, (row.reason,)),
     ]
     row = replace(row, accuracy=accuracy if learnt else None, reason="; ".join(notes), seconds=perf_counter() - start)
     return row, rounds if learnt else 0
+
+
+def _stated_defenses(sent: LocalUpdate) -> list[str]:
+    """What hides the records of the update as it was sent."""
+    clients = [f"the sum of {sent.clients} clients, which a sum of more includes"] if sent.clients > 1 else []
+    stated = ", ".join(map(str, sent.defenses))
+    return [*clients, *([f"the clients' own defenses come before any other: {stated}"] if stated else [])]
 
 
 def _defended(shared: _Sweep, setting: Setting, first: Countermeasure, rounds: int, end: float) -> Countermeasure:
@@ -156,7 +174,8 @@ def _attacked(shared: _Sweep, setting: Setting, end: float) -> Countermeasure:
     case = shared.federation.update(setting.clients, setting.defenses)
     labels = None
     if case.release.labels is None:
-        labels, _ = labels_of(case.release, case.truth, held_out, seed=derive_seed(seed, "labels"))
+        seconds = _LABELS * (end - perf_counter())
+        labels, _ = labels_of(case.release, case.truth, held_out, seed=derive_seed(seed, "labels"), seconds=seconds)
     tpr, auc = strongest_membership(case.release, truth, held_out, seed=derive_seed(seed, "membership"))
     tried = list[Attempt]()
     asked = applicable_again(shared.asked, case.release, records=len(case.truth), times=setting.clients)
@@ -164,16 +183,20 @@ def _attacked(shared: _Sweep, setting: Setting, end: float) -> Countermeasure:
         allowed = (end - perf_counter()) / (len(asked) - index)
         tried.append(attempt_test(one, truth, held_out, allowed, shared.steps, seed))
     tests = [one.test for one in tried if one.test is not None]
-    rows = [replace(row, subject="stand-in") for row in count_found(tried)]
+    joint, counted = together(tests, seed=derive_seed(seed, "together")), count_found(tried)
+    leak = find_leak(counted, joint)
+    rows = [replace(row, subject="stand-in") for row in counted]
     ran = [row for row in rows if row.status == "ran"]
+    late = tuple(one.row.name for one in tried if one.row.status == "skipped" or one.stopped)
+    noted = [row for row in rows if row.status in ("refused", "failed") or (row.shortened and row.name not in late)]
     return Countermeasure(
         name=setting.axis,
         setting=setting.words,
         status="ran",
-        reason="; ".join(named(row) for row in rows if row.status in ("refused", "failed")) or None,
+        reason="; ".join(map(named, noted)) or None,
         attack=max(ran, key=strength) if ran else None,
-        together=together(tests, seed=derive_seed(seed, "together")),
-        no_time=tuple(row.name for row in rows if row.status == "skipped"),
+        together=leak.test if leak else joint,
+        no_time=late,
         labels=labels,
         tpr=tpr,
         auc=auc,

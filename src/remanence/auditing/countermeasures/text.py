@@ -2,8 +2,9 @@
 
     rows = sweep_tokens(release, truth, held_out, {"clients": (2, 5), "noise": (0.1, 1)}, budget=450, seed=0)
 
-A defense acts on the update that was sent. Other clients have held-out sequences, as many as the owner's; the mean of
-gradients is one gradient of all their sequences, of which those of the owner's client are looked for.
+A defense acts on the update that was sent, after those that the client had already, which all clients have. Other
+clients have held-out sequences, as many as the owner's; the mean of gradients is one gradient of all their sequences,
+of which those of the owner's client are looked for.
 """
 
 from dataclasses import dataclass, replace
@@ -18,11 +19,12 @@ from remanence.auditing.attempts.tokens import attempt_tokens
 from remanence.auditing.countermeasures.axes import Setting, Sweep, settings
 from remanence.auditing.evidence.text_labels import text_labels
 from remanence.auditing.evidence.together import together
+from remanence.auditing.evidence.tokens import distinct
 from remanence.data import Tokens
 from remanence.errors import BadInput
 from remanence.progress import say, track
 from remanence.releases import TransformerUpdate, token_gradient
-from remanence.releases.defenses import defended
+from remanence.releases.defenses import Defense, defended
 from remanence.seeds import derive_seed
 from remanence.types import Params
 
@@ -33,13 +35,16 @@ _UNDEFENDED = Setting(axis="baseline", value=0.0, words="the update as it is")
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Clients:
-    """The owner's client, the sequences of others, and those that no client has."""
+    """The owner's client, the sequences of others, and those that no client has.
+
+    Sequences are all of a batch, copies included: what was sent is their mean, and each is looked for once.
+    """
 
     sent: TransformerUpdate
     truth: Tokens
     others: Tokens
     held_out: Tokens
-    scale: float  # of what was sent, over the gradient of the owner's sequences: a learning rate, or one
+    scale: float  # of what was sent, over the defended gradient of the owner's sequences: a learning rate, or one
     seed: int
 
     @classmethod
@@ -47,7 +52,7 @@ class _Clients:
         """The owner's client, and others whose sequences are sampled from those held out, at most half of them."""
         order = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(seed)).to(held_out.ids.device)
         half = int(_MAX_OTHERS * len(held_out))
-        computed = _sent_part(sent, truth)
+        computed = defended(_sent_part(sent, truth), sent.defenses, seed=seed)
         return cls(
             sent=sent,
             truth=truth,
@@ -64,7 +69,8 @@ class _Clients:
         return replace(self.truth, ids=torch.cat([ids[0], ids[1][:size]]), y=torch.cat([y[0], y[1][:size]]))
 
     def update(self, setting: Setting) -> TransformerUpdate:
-        """What the server sees: the mean of the updates of so many clients, each after its own defenses."""
+        """What the server sees: the mean of the updates of so many clients, each after its own defenses; those of the
+        client are in what it sent."""
         size = len(self.truth)
         if (needed := (setting.clients - 1) * size) > len(self.others):
             message = (
@@ -72,26 +78,28 @@ class _Clients:
                 f"held-out ones are taken: hold out {round(needed / _MAX_OTHERS):,} or more"
             )
             raise BadInput(message, code="out-of-range", argument="clients")
-        total = self._defended(self.sent.gradient, setting, 0)
+        defenses = (*self.sent.defenses, *setting.defenses)
+        total = self._defended(self.sent.gradient, setting.defenses, 0)
         for index in range(1, setting.clients):
             batch = self.others.take(slice((index - 1) * size, index * size))
             computed = {name: self.scale * g for name, g in _sent_part(self.sent, batch).items()}
-            theirs = self._defended(computed, setting, index)
+            theirs = self._defended(computed, defenses, index)
             total = {name: g + theirs[name] for name, g in total.items()}
         mean = {name: g / setting.clients for name, g in total.items()}
         count = setting.clients * self.sent.batch_size
-        return replace(self.sent, gradient=mean, batch_size=count, defenses=setting.defenses)
+        return replace(self.sent, gradient=mean, batch_size=count, defenses=defenses)
 
-    def _defended(self, gradient: Params, setting: Setting, client: int) -> Params:
-        return defended(gradient, setting.defenses, seed=derive_seed(self.seed, "client", client))
+    def _defended(self, gradient: Params, defenses: tuple[Defense, ...], client: int) -> Params:
+        return defended(gradient, defenses, seed=derive_seed(self.seed, "client", client))
 
 
 def sweep_tokens(
-    release: TransformerUpdate, truth: Tokens, held_out: Tokens, sweep: Sweep, *, budget: float, seed: int
+    release: TransformerUpdate, batch: Tokens, held_out: Tokens, sweep: Sweep, *, budget: float, seed: int
 ) -> tuple[Countermeasure, ...]:
-    """A row for the update as it is and one for each setting of the `sweep`, in about `budget` seconds."""
+    """A row for the update as it is and one for each setting of the `sweep`, in about `budget` seconds; `batch` holds
+    the sequences of the update, copies included."""
     end, chosen = perf_counter() + budget, [_UNDEFENDED, *settings(sweep)]
-    clients = _Clients.from_held_out(release, truth, held_out, seed=derive_seed(seed, "clients"))
+    clients = _Clients.from_held_out(release, batch, held_out, seed=derive_seed(seed, "clients"))
     rows = list[Countermeasure]()
     for index, setting in enumerate(track(chosen, total=len(chosen), label="settings", after=1.0)):
         start = perf_counter()
@@ -111,7 +119,7 @@ def _attacked(clients: _Clients, setting: Setting, seconds: float) -> Countermea
     except Exception as fault:
         status, reason = why(fault)
         return replace(row, status=status, reason=reason)
-    tried = attempt_tokens(release, clients.truth, clients.held_out, seconds=seconds, seed=clients.seed)
+    tried = attempt_tokens(release, distinct(clients.truth), clients.held_out, seconds=seconds, seed=clients.seed)
     labels = text_labels(
         release, clients.sequences(setting), clients.held_out, seed=derive_seed(clients.seed, "labels")
     )

@@ -5,6 +5,7 @@ If the update showed nothing, the batch could be exchanged for any other: p is t
 held-out records that share as many labels with what was inferred, a permutation test.
 """
 
+from math import inf
 from typing import Literal, TypeAlias
 
 import torch
@@ -13,20 +14,36 @@ from torch.nn.functional import one_hot
 
 from remanence.attacks import infer_labels
 from remanence.auditing.answer.report import Evidence
+from remanence.auditing.checks.records import evenly
 from remanence.errors import BadInput
 from remanence.experiments.outcome import Figure, Series
 from remanence.metrics.statistics import binomial_proportion
+from remanence.progress import time_limit
 from remanence.releases import KnowsUpdate
 from remanence.types import Data
 
 Group: TypeAlias = Literal["membership", "span", "labels", "tokens", "other"]
 _BATCHES = 999  # of other records
+MAX_SIMULATED = 2000  # held-out records
 
 
-def labels_of(release: KnowsUpdate, private: Data, held_out: Data, *, seed: int) -> tuple[Evidence, list[Figure]]:
-    """How many labels of the batch `private` are inferred, by chance too, and the counts of each class as bars."""
+def labels_of(
+    release: KnowsUpdate,
+    private: Data,
+    held_out: Data,
+    *,
+    seed: int,
+    seconds: float = inf,
+    max_simulated: int = MAX_SIMULATED,
+) -> tuple[Evidence, list[Figure]]:
+    """How many labels of the batch `private` are inferred, by chance too, and the counts of each class as bars.
+
+    Of the records held out at most `max_simulated` take the place of the batch, for every label that is exchanged; that
+    ends after so many `seconds`.
+    """
     try:
-        inferred = infer_labels(release, held_out.x).cpu()
+        with time_limit(seconds) as limit:
+            inferred = infer_labels(release, evenly(held_out, max_simulated).x).cpu()
     except BadInput as refusal:
         return without_value("labels", "labels", None, str(refusal)), []
     except Exception as fault:
@@ -45,7 +62,7 @@ def labels_of(release: KnowsUpdate, private: Data, held_out: Data, *, seed: int)
         chance=float(_in_common(ours, others).double().mean()) / len(private),
         meaning=(
             "fraction of the batch's labels that the update shows, order aside; by chance: what the same answer has in "
-            "common with as many held-out records"
+            f"common with as many held-out records{'; stopped early, to keep the budget' if limit.reached else ''}"
         ),
         p=float(1 + (_in_common(ours, exchanged) >= in_common).sum()) / (1 + _BATCHES),
         group="labels",

@@ -77,7 +77,8 @@ def gather_evidence(release: Any, private: Data, held_out: Data, *, seed: int, s
         rows, curves = rows + more, curves + curve
     figures = [_roc_figure(curves)] if curves else []
     if isinstance(release, KnowsUpdate) and release.labels is None:
-        row, bars = labels_of(release, batch, held_out, seed=derive_seed(seed, "labels"))
+        left = max(seconds - (perf_counter() - start), _MIN_SECONDS)
+        row, bars = labels_of(release, batch, held_out, seed=derive_seed(seed, "labels"), seconds=left)
         rows, figures = [*rows, row], figures + bars
     return tuple(rows), tuple(figures)
 

@@ -21,7 +21,7 @@ def text_labels(release: TransformerUpdate, batch: Tokens, held_out: Tokens, *, 
     """How many labels of all sequences of an update, the `batch`, are inferred; None for a decoder, which has none."""
     if release.model.head is None:
         return None
-    private, others = as_records(batch), as_records(held_out.take(slice(0, _MAX_SEQUENCES)))
+    private, others = as_records(batch), as_records(held_out)
     shown = Gradient(
         model=_OfNumbers(release.model),
         at={f"{_NAME}.{name}": p for name, p in release.at.items()},
@@ -33,7 +33,7 @@ def text_labels(release: TransformerUpdate, batch: Tokens, held_out: Tokens, *, 
         loss=CrossEntropy(),
         defenses=release.defenses,
     )
-    return labels_of(shown, private, others, seed=seed)[0]
+    return labels_of(shown, private, others, seed=seed, max_simulated=_MAX_SEQUENCES)[0]
 
 
 @final

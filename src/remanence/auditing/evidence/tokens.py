@@ -24,6 +24,7 @@ from remanence.models.transformer import PADDING
 from remanence.types import Data, TokenReconstruction
 
 _BATCHES = 9999  # of private and held-out sequences
+_MAX_ENTRIES = 1 << 22  # of the batches that are compared at once
 _REALS = (-torch.inf, torch.inf)
 
 
@@ -103,12 +104,14 @@ def _better_than_guessed(scores: TokenScores) -> float:
 
 def _exchanged(tokens: Tensor, private: Data, held_out: Data, recall: float, seed: int) -> float:
     """The p-value of the recall: of batches of as many sequences, private or held-out, in place of the private."""
-    generator = torch.Generator().manual_seed(seed)
-    returned = set(tokens.tolist())
-    rows = [set(row) - {PADDING} for row in torch.cat([private.x, held_out.x]).long().tolist()]
-    chosen = (torch.randperm(len(rows), generator=generator)[: len(private)].tolist() for _ in range(_BATCHES))
-    batches = (set[int]().union(*(rows[i] for i in each)) for each in chosen)
-    above = sum(len(batch & returned) >= recall * len(batch) - 1e-9 for batch in batches)
+    generator, above = torch.Generator().manual_seed(seed), 0
+    ids, column = torch.cat([private.x, held_out.x]).long().unique(return_inverse=True)
+    present, returned = ids != PADDING, torch.isin(ids, tokens.cpu())
+    for sampled in torch.arange(_BATCHES).split(max(1, _MAX_ENTRIES // (private.x.numel() + len(ids)))):
+        rows = [torch.randperm(len(column), generator=generator)[: len(private)] for _ in sampled]
+        shown = torch.zeros(len(rows), len(ids), dtype=torch.bool)
+        shown = shown.scatter_(1, column[torch.stack(rows)].flatten(1), value=True) & present
+        above += int(((shown & returned).sum(1) >= recall * shown.sum(1).double() - 1e-9).sum())
     return (1 + above) / (1 + _BATCHES)
 
 
