@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -19,7 +20,7 @@ _FOR_RELU = "activation_for_relu"  # name of a module
 
 
 def apply(model: nn.Module, params: Params, x: Tensor) -> Tensor:
-    """The logits of `model` with the weights `params` for records `x`."""
+    """The logits (records, outputs) of `model` with the weights `params` for records `x`."""
     for layer in model.modules():
         if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
             message = (
@@ -28,8 +29,13 @@ def apply(model: nn.Module, params: Params, x: Tensor) -> Tensor:
                 "`batch_norm='training'`)"
             )
             raise BadInput(message, code="unsupported-model", argument="model")
-    logits: Tensor = functional_call(model, params, (x,))
-    return logits
+    return in_rows(functional_call(model, params, (x,)), len(x))
+
+
+def in_rows(logits: Any, records: int) -> Tensor:
+    """Logits as one row for each record: networks of one output may return them as a list of numbers."""
+    rows: Tensor = logits.reshape(records, -1) if isinstance(logits, Tensor) and logits.ndim < 2 else logits
+    return rows
 
 
 def apply_operations(operations: Sequence[ops.Operation], params: Params, x: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ that depends on numbers, ends the graph early, and the reason is said.
 import inspect
 from copy import copy
 from dataclasses import dataclass
+from operator import getitem
 from typing import Any, final
 
 import torch
@@ -17,6 +18,7 @@ from remanence.models.functions import function_shape, module_shape
 from remanence.models.layers import Normalize
 
 _BATCH = 2  # records in the traced batch: their number must come out as it went in
+_LISTS = {torch.squeeze, torch.flatten, torch.reshape, getitem, "squeeze", "flatten", "view", "reshape"}
 
 
 class NotRecognised(Exception):
@@ -45,7 +47,14 @@ class Trace:
         (last,) = self.nodes[-1].args
         if not isinstance(last, fx.Node):
             raise NotRecognised("the net puts out something else than one tensor")
-        return last
+        return self._in_rows(last)
+
+    def _in_rows(self, last: fx.Node) -> fx.Node:
+        """The node before one that makes a list of numbers out of one output for each record."""
+        before = last.all_input_nodes[0] if len(last.all_input_nodes) == 1 else None
+        value, rows = self.values[last], self.values.get(before) if before else None
+        listed = last.target in _LISTS and isinstance(value, Tensor) and tuple(value.shape) == (_BATCH,)
+        return before if before and listed and isinstance(rows, Tensor) and rows.shape == (_BATCH, 1) else last
 
     def module(self, node: fx.Node) -> nn.Module:
         return self.model.get_submodule(str(node.target))

@@ -47,8 +47,7 @@ def checked_logits(model: Any, params: Params, x: Tensor) -> Tensor:
 def logits_of(model: Any, params: Params, x: Tensor) -> Tensor:
     """(records, outputs): the logits of records `x`, without gradients."""
     with torch.no_grad():
-        logits = torch.cat([apply(model, params, some) for some in x.split(_BATCH)])
-    return logits[:, None] if logits.ndim == 1 else logits
+        return torch.cat([apply(model, params, some) for some in x.split(_BATCH)])
 
 
 def losses(model: Any, params: Params, data: Data, loss: Any = None) -> Tensor:

@@ -117,8 +117,7 @@ def _along_update(release: KnowsUpdate, data: Data) -> Tensor:
     """(records,): the inner products of all records' gradients with the update, by differentiating a weighted sum of
     the gradients with respect to the weights of the records."""
     params = {name: release.at[name].detach().requires_grad_() for name in release.sent}
-    logits = apply(release.model, release.at | params, data.x)
-    each = losses_of(logits[:, None] if logits.ndim == 1 else logits, data.y, release.loss)
+    each = losses_of(apply(release.model, release.at | params, data.x), data.y, release.loss)
     of_records = torch.zeros_like(each, requires_grad=True)
     gradients = torch.autograd.grad(each, list(params.values()), of_records, create_graph=True)
     products = [(g * release.sent[name]).sum() for name, g in zip(params, gradients, strict=True)]
