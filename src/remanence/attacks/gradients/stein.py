@@ -235,8 +235,9 @@ class Stein:
     def _contracting(self, moments: Moments | MomentsInBlocks) -> Tensor:
         """The unit vector (d,) along which a moment is contracted: `a` of remarks 3 and 4."""
         first = moments.first
-        vector: Tensor = torch.ones_like(first) if self.contraction == "ones" else first
-        return vector / torch.linalg.vector_norm(vector)
+        vector = torch.ones_like(first) if self.contraction == "ones" else first
+        unit: Tensor = vector / vector.norm()
+        return unit
 
 
 @final
