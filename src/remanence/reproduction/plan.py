@@ -197,7 +197,11 @@ def _is_short(each: Decided, archive: Archive) -> bool:
         for made in archive.recipes[quantity.recipe](FULL)
         if made.label in quantity.experiments and made.budget is not None
     ]
-    return bool(each.claim.differs or each.claim.assumes) or any(each.claim.lacking(budget) for budget in budgets)
+    criterion = each.claim.criterion
+    missed = criterion is not None and criterion.verdict([pooled.estimate for pooled in found]) == "missed"
+    return bool(each.claim.differs or (each.claim.assumes and missed)) or any(
+        each.claim.lacking(budget) for budget in budgets
+    )
 
 
 def run_plan(
