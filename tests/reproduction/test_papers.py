@@ -75,7 +75,7 @@ def test_every_printed_number_of_a_recipe_is_a_claim() -> None:
 
 
 def test_claims_are_told_from_each_other() -> None:
-    texts = Counter((paper, claim.where, claim.text) for paper, claim in CLAIMS)
+    texts = Counter((paper, claim.where, claim.text, claim.assumes) for paper, claim in CLAIMS)
     assert max(texts.values()) == 1
     assert all(claim.text.endswith(".") for _, claim in CLAIMS)
 

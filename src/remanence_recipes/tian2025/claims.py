@@ -1,7 +1,7 @@
 """The claims of Tian et al. (2025), in the order of the poster. That of 20 images was measured on a picture of the
 authors' repository."""
 
-from remanence.reproduction import Contradiction, Exceeds, Increasing, LowerBound, Paper, PaperClaim
+from remanence.reproduction import Exceeds, Increasing, LowerBound, Paper, PaperClaim
 from remanence_recipes.claims import labels, measures, number, printed, quantities, quantity
 from remanence_recipes.tian2025.unknowns import FACTORS, PRESET
 
@@ -12,21 +12,16 @@ NON_LINEAR, NEAREST = "tian2025.resnet_nonlinear", "1,000 for 100 epochs"  # its
 LINEAR = "the fine-tuning is nearly linear (M_lin 0.93 under a head that is not the attacked one, the paper's 0.60)"
 AT_20 = "of 20 images the fine-tuning has M_lin 0.72 and 0.85 at seeds 3 and 4, the paper's 0.60"
 AT_50 = "the authors' pre-trained weights are not public; M_lin is 0.62, the paper's 0.60"
-WIDE = Contradiction(
-    says="An MLP of width 2,000 has 0.9306, hardly more than the narrow ones.",
-    saw="Ours has {ours}, and at 500 and 4,000 ours lies above print as well, within the tolerance of 3 %; at 200 both "
-    "agree. Our images and initial weights are of a seed, the authors' images the first of the files.",
-    decides="tian2025.table_linearity over three seeds, with the first images of the files as the authors take them.",
-)
 
 CLAIMS = (
     *(
         PaperClaim(
             where=f"M_lin, MLP {width}",
             text=f"Linearity index of an MLP of width {width:,}.",
-            criterion=printed(LINEARITY, "linearity", f"MLP {width}"),
-            contradiction=WIDE if width == 2000 else None,
+            criterion=printed(LINEARITY, label, f"MLP {width}"),
+            assumes=f"{records} images at full batch",
         )
+        for records, label in ((100, "linearity"), (20, "linearity, 20 images"))
         for width in WIDTHS
     ),
     PaperClaim(
