@@ -27,7 +27,7 @@ from result_rows import DAGGER, RESULTS, Row, read_results, read_rows, row
 from remanence.experiments.results import Result
 from remanence.reproduction import STATUSES, Decided, decide, read_archive
 from remanence.reproduction import Row as PaperRow
-from remanence.reproduction.words import budget_words, contradiction_words, measured_words, number_words
+from remanence.reproduction.words import budget_words, contradiction_words, measured_words, number_words, printed_words
 from remanence_recipes import RECIPES
 from remanence_recipes.papers import PAPERS
 
@@ -227,7 +227,7 @@ def _cells(row: PaperRow) -> tuple[str, ...]:
     return (
         row.where,
         row.claim,
-        number_words(row.printed),
+        printed_words(row),
         measured_words(row),
         number_words(row.chance),
         ", ".join(map(str, row.seeds)),

@@ -72,19 +72,19 @@ class Row:
 
     @property
     def status(self) -> str:
-        """`beaten`: better than print by more than a tenth; `reproduced`: no worse than print by more than the claim's
-        tolerance; `missed`: worse; `smaller`: another scale, not judged; `no claim`: nothing is printed."""
+        """This one number against print: `better` by more than a tenth; `as printed`, no worse by more than the claim's
+        tolerance; `worse`; `another scale`, not compared; `no claim`: nothing is printed. It decides no claim."""
         claim, chance = self.claim, self.quantity.chance
         if claim is None or claim.printed is None:
             reached = None if claim is None else claim.reached
             return "no claim" if reached is None else f"no claim; our target {'reached' if reached else 'missed'}"
         if claim.holds is None or claim.measured is None:
-            return "smaller"
+            return "another scale"
         if not claim.holds:
-            return "missed"
+            return "worse"
         gain = (claim.measured - claim.printed) / abs(claim.printed)
         better = chance is not None and (gain if chance < claim.printed else -gain) > 0.1
-        return "beaten" if better else "reproduced"
+        return "better" if better else "as printed"
 
 
 def read_results() -> Iterator[tuple[str, list[Result]]]:

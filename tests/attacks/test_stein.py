@@ -98,6 +98,21 @@ def test_a_span_estimated_along_the_directions_is_nearer(activation: Activation)
     assert again < 0.7 * once
 
 
+def test_ones_contract_what_is_orthogonal_to_them_to_nothing() -> None:
+    """The moment that shows the span of records under tanh is weighted by their products with that vector."""
+    seen, unseen = torch.eye(20).double()[:2], torch.zeros(2, 20).double()
+    unseen[0, :2] = unseen[1, 2:4] = torch.tensor([1.0, -1.0]).double() / 2**0.5
+    ones = replace(PAPERS, contraction="ones")
+    errors = {}
+    for name, x in (("seen", seen), ("unseen", unseen)):
+        batch = replace(unit_vectors(), x=x, bounds=(-1.0, 1.0))
+        for attack in (ones, PAPERS):
+            runs = [error(attack.run(planted(nn.Tanh, batch, seed=seed), seed=0), batch) for seed in range(3)]
+            errors[name, attack.contraction] = sum(runs) / len(runs)
+    assert errors["unseen", "ones"] > 0.5
+    assert max(errors["seen", "ones"], errors["unseen", "first moment"]) < 0.25
+
+
 @pytest.mark.slow
 def test_more_rows_bring_the_papers_estimator_nearer() -> None:
     truth = unit_vectors()

@@ -169,6 +169,7 @@ def test_models_of_other_layers_are_refused(model: nn.Module) -> None:
         ({"restarts": 0}, small, "out-of-range", "restarts"),
         ({"projections": 0}, small, "out-of-range", "projections"),
         ({"source": "heads"}, small, "unknown-name", "source"),
+        ({"contraction": "one"}, small, "unknown-name", "contraction"),
         ({"plug_in": 1}, small, "conflict", "plug_in"),
         ({"plug_in": 1, "exact_span": False}, lambda: planted(nn.ReLU), "conflict", "plug_in"),
         ({"exact_span": False}, lambda: four_digits(nn.Tanh, 150, 500), "unsupported-model", "exact_span"),

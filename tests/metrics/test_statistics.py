@@ -7,9 +7,9 @@ from scipy.stats import beta, binomtest, bootstrap
 
 from remanence.metrics.statistics import (
     binomial_proportion,
-    clustered_proportion,
     bootstrap_mean,
     bootstrap_statistic,
+    clustered_proportion,
     p_values,
     rank_correlation,
     roc,

@@ -5,7 +5,7 @@ import torch
 from smoke import measures, results
 
 from remanence_recipes.buzaglo2023.published import DIGITS, SQUARED, TEN, TWO, sample_runs
-from remanence_recipes.buzaglo2023.published_scores import ALL, BY_AUTHORS, OBJECTIVE, PUBLISHED, ROWS, ranks_of
+from remanence_recipes.buzaglo2023.published_scores import ALL, BY_AUTHORS, OBJECTIVE, OTHERS, PUBLISHED, ROWS, ranks_of
 
 
 @pytest.mark.slow
@@ -15,6 +15,7 @@ def test_published_runs_at_smoke_scale() -> None:
     first, second = measures(made[TWO]), measures(made[f"{TWO}, victim 2"])
     for name in (PUBLISHED, OBJECTIVE, BY_AUTHORS, ALL):
         assert 0 <= first[f"share within rank 1 %, {name}"] <= 1
+        assert 0 <= first[f"{OTHERS}, {name}"] <= 1
     assert first[f"best SSIM, {ALL}"] > 0
     assert f"share found, {OBJECTIVE}" not in second  # the second victim has the published runs alone
     squared = measures(made[SQUARED])

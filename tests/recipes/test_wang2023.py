@@ -19,6 +19,8 @@ def test_the_exact_span_is_closer_than_the_moments_and_the_refinement_exact() ->
     for activation in ("x²+x³", "tanh"):
         paper, span, refined = (found[f"{name}, {activation}, d = 10"] for name in ("rows", "exact span", "refined"))
         assert refined < 1e-9 < span < paper < 0.2
+    assert found["rows, tanh, d = 10"] < found["rows, tanh, a = ones, d = 10"] < 0.3
+    assert found["labels recovered, refined, x²+x³"] == 1
     assert found["rows, x²+x³, d = 10"] < found["head, x²+x³, d = 10"] < 0.5
 
 

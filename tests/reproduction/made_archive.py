@@ -14,8 +14,9 @@ HARDWARE = Hardware(device="H200", threads=1, platform="Linux", python="3", torc
 def made_result(
     value: float | None, *, label: str = "one", name: str = "error", chance: float | None = None, **changes: Any
 ) -> Result:
-    """A result with one measure; `low` and `high` bound it, other `changes` are fields of the result."""
-    bounds = {end: changes.pop(end, None) for end in ("low", "high")}
+    """A result with one measure, as sure as `low` and `high` say, or without them, quite; other `changes` are fields of
+    the result."""
+    bounds = {end: changes.pop(end, value) for end in ("low", "high")}
     measure = Measure(name=name, value=value, meaning="made", chance=chance, **bounds)
     fields: dict[str, Any] = {
         "schema": SCHEMA,

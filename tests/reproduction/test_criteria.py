@@ -22,6 +22,7 @@ from remanence.reproduction import (
 
 A, B, C = quantity("a"), quantity("b"), quantity("c")
 PAIR = Exceeds(larger=(A,), smaller=(B,))
+BEYOND = replace(PAIR, beyond_chance=True)
 
 
 def at(value: float, low: float | None = None, high: float | None = None, chance: float | None = None) -> Estimate:
@@ -41,24 +42,31 @@ def printed(number: float, *, up: bool | None) -> Printed:
     [
         (printed(1.0, up=False), [at(0.89, 0.8, 0.98)], "beaten"),
         (printed(1.0, up=False), [at(0.89, 0.7, 1.02)], "met"),  # its interval includes print
-        (printed(1.0, up=False), [at(0.5)], "met"),  # one number, without an interval
-        (printed(1.0, up=False), [at(0.91)], "met"),
-        (printed(1.0, up=False), [at(1.09)], "met"),
+        (printed(1.0, up=False), [at(0.5)], "open"),  # one number, without an interval
+        (printed(1.0, up=False), [near(0.92)], "met"),
+        (printed(1.0, up=False), [near(1.09)], "met"),
         (printed(1.0, up=False), [at(1.2)], "open"),  # one number, without an interval
         (printed(1.0, up=False), [at(1.2, 1.15, 1.3)], "missed"),
         (printed(1.0, up=False), [at(1.2, 1.05, 1.4)], "open"),
         (printed(1.0, up=True), [at(1.2, 1.1, 1.3)], "beaten"),
         (printed(1.0, up=True), [at(1.2, 0.9, 1.5)], "met"),
         (printed(1.0, up=True), [at(0.8, 0.7, 0.85)], "missed"),
-        (printed(1.0, up=None), [at(0.95)], "met"),
+        (printed(1.0, up=None), [at(0.95)], "open"),
+        (printed(1.0, up=None), [near(0.95)], "met"),
         (printed(1.0, up=None), [at(0.5)], "open"),
         (printed(1.0, up=None), [at(0.5, 0.4, 0.6)], "missed"),
         (printed(1.0, up=None), [at(1.2, 0.5, 1.9)], "open"),  # print lies inside of its interval
-        (LowerBound(quantities=(A, B), bound=0.9), [at(0.95), at(0.91)], "met"),
-        (LowerBound(quantities=(A, B), bound=0.9), [at(0.95), at(0.8, 0.7, 0.92)], "open"),
+        (LowerBound(quantities=(A, B), bound=0.9), [near(0.95), near(0.91)], "met"),
+        (LowerBound(quantities=(A, B), bound=0.9), [near(0.95), at(0.91)], "open"),
+        (LowerBound(quantities=(A, B), bound=1.0, exact=True), [at(19.0), at(1.0)], "met"),
+        (LowerBound(quantities=(A, B), bound=1.0, exact=True), [at(19.0), at(0.0)], "missed"),
+        (LowerBound(quantities=(A, B), bound=0.9), [near(0.95), at(0.8, 0.7, 0.92)], "open"),
         (LowerBound(quantities=(A,), bound=0.9), [at(0.895)], "open"),
-        (LowerBound(quantities=(A, B), bound=0.9), [at(0.95), at(0.8, 0.7, 0.85)], "missed"),
-        (UpperBound(quantities=(A,), bound=0.1), [at(0.0)], "met"),
+        (LowerBound(quantities=(A, B), bound=0.9), [near(0.95), at(0.8, 0.7, 0.85)], "missed"),
+        (UpperBound(quantities=(A,), bound=0.1), [at(0.0)], "open"),
+        (UpperBound(quantities=(A,), bound=0.1), [at(0.0, 0.0, 0.2)], "met"),
+        (UpperBound(quantities=(A,), bound=1.0, exact=True), [at(1.0)], "met"),
+        (UpperBound(quantities=(A,), bound=1.0, exact=True), [at(2.0)], "missed"),
         (UpperBound(quantities=(A,), bound=0.1), [at(0.2, 0.15, 0.3)], "missed"),
         (UpperBound(quantities=(A,), bound=0.1), [at(0.2, 0.05, 0.3)], "open"),
         (UpperBound(quantities=(A,), bound=0.0), [at(-0.1, -0.3, 0.1)], "met"),
@@ -80,6 +88,9 @@ def printed(number: float, *, up: bool | None) -> Printed:
         (PAIR, [at(0.0, 0.0, 0.0), at(0.0, 0.0, 0.0)], "open"),  # nothing was found in either
         (Exceeds(larger=(A,), smaller=(B,), factor=3.0), [near(2.0), near(1.0)], "missed"),
         (Exceeds(larger=(A,), smaller=(B, C)), [near(2.0), near(1.0), near(3.0)], "missed"),
+        (BEYOND, [at(2.0, 1.9, 2.1, chance=1.0), near(1.0)], "met"),
+        (BEYOND, [at(2.0, 1.9, 2.1, chance=2.0), near(1.0)], "open"),  # of what is at chance
+        (BEYOND, [at(0.5, 0.4, 0.6, chance=1.0), near(1.0)], "open"),
         (Increasing(quantities=(A, B, C)), [near(1.0), near(2.0), near(3.0)], "met"),
         (Increasing(quantities=(A, B, C)), [near(1.0), near(3.0), near(2.0)], "missed"),
         (PAIR, [at(23.0), at(15.0)], "open"),  # counts of one victim each
@@ -106,7 +117,16 @@ def test_what_shares_its_seeds_is_compared_seed_by_seed() -> None:
 
 
 def by_seed(values: list[float]) -> Estimate:
-    return replace(Estimate.mean(values), by_seed=dict(enumerate(values)))
+    return replace(Estimate.mean([at(value) for value in values]), by_seed=dict(enumerate(values)))
+
+
+def test_equal_differences_are_no_surer_than_what_is_compared() -> None:
+    larger, smaller = ([at(value, 0.0, 9.0) for value in values] for values in ([2.0, 3.0], [1.0, 2.0]))
+    pooled = [
+        replace(Estimate.mean(each), by_seed={seed: one.value for seed, one in enumerate(each)})
+        for each in (larger, smaller)
+    ]
+    assert PAIR.verdict(pooled) == "open"
 
 
 def test_the_number_in_the_table_is_the_one_that_decides() -> None:

@@ -125,6 +125,17 @@ def test_no_run_helps_what_is_not_measured_or_short_by_design() -> None:
     assert (names(found.chosen), found.unmeasured, found.short) == (["made2020.a"], 1, 1)
 
 
+def test_another_seed_may_decide_what_is_open_but_for_what_a_reading_of_ours_misses() -> None:
+    undecided = made_result(0.9, recipe="made2020.a", seed=1, low=None, high=None)
+    missed = made_result(1.5, recipe="made2020.b", seed=1)
+    both = [undecided, missed, replace(undecided, recipe="made2020.c")]
+    read = {"assumes": "in metres", "minutes": 1}
+    found = planned(
+        claim("made2020.a", minutes=1), claim("made2020.b", **read), claim("made2020.c", **read), results=both
+    )
+    assert (names(found.chosen), found.short) == (["made2020.a", "made2020.c"], 1)
+
+
 def test_one_run_of_everything_counts_each_experiment_once() -> None:
     one, two = claim("made2020.a", minutes=9), claim("made2020.a", "two", minutes=4)
     unmeasured = PaperClaim(where="there", text="It is so.", recipe="made2020.b", minutes=2.0)

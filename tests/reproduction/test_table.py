@@ -29,22 +29,26 @@ def row(claim: PaperClaim, *results: Result, **archive: Any) -> Row:
     ("claim", "result", "status"),
     [
         (CLAIM, made_result(0.5, low=0.4, high=0.6), "beaten"),
-        (CLAIM, made_result(0.5), "reproduced"),
+        (CLAIM, made_result(0.5, low=0.4, high=1.2), "reproduced"),
+        (CLAIM, made_result(0.5, low=None, high=None), "open"),  # one number, without an interval
         (CLAIM, made_result(1.0), "reproduced"),
         (CLAIM, made_result(2.0, low=1.5, high=2.5), "contradicted"),
-        (CLAIM, made_result(2.0), "smaller"),  # one number, without an interval
+        (CLAIM, made_result(2.0, low=None, high=None), "open"),
         (CLAIM, made_result(2.0, label="another"), "not run"),
         (CLAIM, made_result(2.0, name="another"), "not run"),
         (CLAIM, made_result(None), "not run"),
         (CLAIM, made_result(1.0, refusal="no"), "not run"),
         (CLAIM, made_result(1.0, scale="small"), "smaller"),
-        (CLAIM, made_result(2.0, low=1.05, high=3.0), "smaller"),
+        (CLAIM, made_result(2.0, low=1.05, high=3.0), "open"),
+        (CLAIM, made_result(2.0, low=1.05, high=3.0, budget=Budget(epochs=(10, 100))), "smaller"),
         (CLAIM, made_result(0.5, budget=Budget(records=(10, 100))), "smaller"),
         (CLAIM, made_result(0.5, budget=Budget(epochs=(10, 100))), "smaller"),
         (CLAIM, made_result(0.5, low=0.4, high=0.6, budget=Budget(iterations=(10, 100))), "beaten"),
         (CLAIM, made_result(2.0, budget=Budget(iterations=(10, 100))), "smaller"),
         (CLAIM, made_result(2.0, low=1.5, high=2.5, budget=Budget(shadows=(58, 59))), "contradicted"),
         (replace(CLAIM, differs="on digits"), made_result(0.5), "smaller"),
+        (replace(CLAIM, assumes="in metres"), made_result(0.5), "reproduced"),  # not beaten
+        (replace(CLAIM, assumes="in metres"), made_result(2.0), "open"),  # not contradicted
         (
             replace(CLAIM, unaffected_by=("records",)),
             made_result(2.0, low=1.5, high=2.5, budget=Budget(records=(1, 9))),
@@ -65,6 +69,7 @@ def test_a_row_says_what_was_measured() -> None:
         where="table 1",
         claim="The error is one.",
         printed=1.0,
+        tolerance=0.1,
         ours=1.05,
         low=0.9,
         high=1.2,
@@ -86,11 +91,30 @@ def test_what_nothing_measures_shows_what_is_known() -> None:
 
 def test_seeds_are_pooled_with_an_interval_over_them() -> None:
     values = {1: 0.8, 2: 1.0, 5: 1.3}
-    found = row(CLAIM, *(made_result(value, seed=seed, low=0.0, high=9.0) for seed, value in values.items()))
+    found = row(
+        CLAIM, *(made_result(value, seed=seed, low=value - 0.01, high=value + 0.01) for seed, value in values.items())
+    )
     each = np.array([*values.values()])
     low, high = t.interval(0.95, 2, loc=each.mean(), scale=each.std(ddof=1) / np.sqrt(3))
     assert (found.ours, found.low, found.high) == pytest.approx((each.mean(), low, high), rel=1e-5)
     assert found.seeds == (1, 2, 5)
+
+
+def test_seeds_that_agree_are_no_surer_than_their_own_intervals() -> None:
+    """No images were found at either seed: the mean has the interval of one seed, narrower by the root of two."""
+    both = row(CLAIM, *(made_result(0.0, low=0.0, high=0.2, seed=seed) for seed in (1, 2)))
+    assert (both.low, both.high) == (0.0, pytest.approx(0.2 / 2**0.5, rel=1e-5))
+    apart = row(CLAIM, made_result(0.9, low=0.1, high=0.95, seed=1), made_result(0.92, low=0.2, high=0.96, seed=2))
+    assert apart.low == pytest.approx(0.91 - np.sqrt((0.8**2 + 0.72**2) / 2 / 2), rel=1e-5)
+    assert apart.high == pytest.approx(0.91 + t.ppf(0.975, 1) * 0.01, rel=1e-5)
+    exact = row(CLAIM, *(made_result(0.5, low=None, high=None, seed=seed) for seed in (1, 2)))
+    assert (exact.ours, exact.low, exact.high, exact.status) == (0.5, None, None, "open")
+
+
+def test_what_was_assumed_stands_beside_the_claim() -> None:
+    claim = replace(CLAIM, differs="on digits", assumes="in metres")
+    text = "The error is one. Here: on digits. Left open, and read as: in metres."
+    assert row(claim, made_result(1.0)).claim == text
 
 
 def test_results_of_full_scale_stand_before_smaller_ones_and_a_seed_counts_once() -> None:
@@ -117,7 +141,9 @@ def test_a_comparison_needs_both_sides() -> None:
     less, more = (made_result(value, low=value - 0.1, high=value + 0.1, label="two") for value in (1.0, 3.0))
     assert row(claim, ours, less).status == "reproduced"
     assert row(claim, ours, more).status == "contradicted"
-    assert row(claim, ours, made_result(1.0, label="two")).status == "smaller"  # one number, without an interval
+    assert (
+        row(claim, ours, made_result(1.0, label="two", low=None, high=None)).status == "open"
+    )  # one number, without an interval
 
 
 def test_what_is_compared_is_of_the_same_seeds() -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from remanence.execution import Local, Ray
     from remanence.reproduction import Archive, Decided, Paper, Plan, Status
 
-_STATUSES = ("beaten", "reproduced", "smaller", "contradicted", "not-run")
+_STATUSES = ("beaten", "reproduced", "smaller", "open", "contradicted", "not-run")
 
 
 def reproduce(
@@ -68,9 +68,9 @@ def reproduce(
 ) -> None:
     """Show every claim of the papers, our numbers and the status.
 
-    A status follows from the committed results alone: beaten, reproduced, smaller (than the paper's scale or budget),
-    contradicted or not run. PAPER is one of balle2022, mnemonist2023, wang2023, haim2022, buzaglo2023 and tian2025; by
-    default all.
+    A status follows from the committed results alone: beaten, reproduced, smaller (than the paper's scale or budget, or
+    in another setting), open (too few results, or the paper does not say what decides), contradicted or not run. PAPER
+    is one of balle2022, mnemonist2023, wang2023, haim2022, buzaglo2023 and tian2025; by default all.
     """
     from remanence.reproduction import GAPS, decide, plan_runs, read_archive, total_minutes
 
@@ -127,7 +127,7 @@ def _print_table(decided: "Sequence[Decided]", chosen: "Sequence[Paper]", minute
     from rich.table import Table
     from rich.text import Text
 
-    from remanence.reproduction.words import measured_words, number_words, run_words
+    from remanence.reproduction.words import measured_words, number_words, printed_words, run_words
 
     console = Console(width=None if sys.stdout.isatty() else 180, highlight=False)
     for paper in chosen:
@@ -138,7 +138,7 @@ def _print_table(decided: "Sequence[Decided]", chosen: "Sequence[Paper]", minute
         for name in ("status", "claim", "printed", "ours", "chance", "run"):
             table.add_column(name, justify="left" if name in ("status", "claim", "run") else "right")
         for row in mine:
-            numbers = number_words(row.printed), measured_words(row), number_words(row.chance)
+            numbers = printed_words(row), measured_words(row), number_words(row.chance)
             table.add_row(*map(Text, (row.status, f"{row.where}: {row.claim}", *numbers, run_words(row))))
         console.print(Text(paper.title, style="bold"))
         console.print(table)

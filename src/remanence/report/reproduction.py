@@ -12,7 +12,7 @@ from remanence.report.document import environment, page_parts
 from remanence.report.figures import Rendered, rendered
 from remanence.report.overview import overview
 from remanence.reproduction import STATUSES, Archive, Decided, Paper, Printed, total_minutes
-from remanence.reproduction.words import budget_words, contradiction_words, number_words
+from remanence.reproduction.words import budget_words, contradiction_words, number_words, printed_words
 
 MAX_GALLERY = 2**20  # bytes of a picture
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -53,6 +53,7 @@ def render_reproduction(
         "budget": budget_words,
         "observed": contradiction_words,
         "number": number_words,
+        "printed": printed_words,
     }
     counts = Counter(each.row.status for each in decided)
     return made.get_template("reproduction.html").render(

@@ -1,7 +1,8 @@
 """Criteria: which measured quantities decide a claim of a paper, and how.
 
-What is not met is missed only where its interval excludes the claim too; else, and without an interval, it is open.
-An ordering is met only where the interval of the difference agrees.
+What is not met is missed only where its interval excludes the claim too; else it is open. So is every number without an
+interval, on either side of the claim, but for one that has no sampling error. An ordering is met only where the
+interval of the difference agrees.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,12 +50,22 @@ class Estimate:
         return self.low is None and self.high is None
 
     @classmethod
-    def mean(cls, values: Sequence[float], *, chance: float | None = None) -> "Estimate":
-        """The mean of several values, with Student's 95 % interval over them."""
+    def mean(cls, found: Sequence["Estimate"]) -> "Estimate":
+        """The mean of several estimates, with Student's 95 % interval over their values.
+
+        To either side it reaches at least as far as their own intervals say of a mean, so that values which happen to
+        be equal are no surer than each of them; equal values without intervals remain without one.
+        """
         from scipy.stats import t
 
-        mean, reach = fmean(values), float(t.ppf(0.975, len(values) - 1)) * stdev(values) / sqrt(len(values))
-        return cls(value=mean, low=mean - reach, high=mean + reach, chance=chance)
+        values, n = [each.value for each in found], len(found)
+        mean, reach = fmean(values), float(t.ppf(0.975, n - 1)) * stdev(values) / sqrt(n)
+        chances = [each.chance for each in found if each.chance is not None]
+        chance = fmean(chances) if chances else None
+        if not reach and all(each.is_point for each in found):
+            return cls(value=mean, chance=chance)
+        below, above = (sqrt(fmean((each.value - end(each)) ** 2 for each in found) / n) for end in (_lower, _upper))
+        return cls(value=mean, low=mean - max(reach, below), high=mean + max(reach, above), chance=chance)
 
 
 class Criterion(Protocol):
@@ -110,9 +121,11 @@ class Printed:
 
     def verdict(self, found: Sequence[Estimate]) -> Verdict:
         value, printed, up = found[0].value, self.claim.printed or 0.0, self.claim.higher_is_better
+        if found[0].is_point:
+            return "open"
         if not self.claim.holds(value):
             nearest = min(max(printed, _lower(found[0])), _upper(found[0]))  # of the interval to print
-            return "open" if found[0].is_point or self.claim.holds(nearest) else "missed"
+            return "open" if self.claim.holds(nearest) else "missed"
         worst = found[0].low if up else found[0].high
         if up is None or worst is None:
             return "met"
@@ -130,17 +143,21 @@ class Printed:
 @final
 @dataclass(frozen=True, kw_only=True)
 class LowerBound:
-    """Every quantity is at least `bound`; `printed` where the paper prints it."""
+    """Every quantity is at least `bound`; `printed` where the paper prints it.
+
+    With `exact` they have no sampling error, as a rank or the outcome of a test: without an interval they decide."""
 
     quantities: tuple[Quantity, ...]
     bound: float
     printed: float | None = None
     less_effort_suffices: bool = False
+    exact: bool = False
 
     def verdict(self, found: Sequence[Estimate]) -> Verdict:
+        if not self.exact and any(each.is_point for each in found):
+            return "open"
         wrong = [each for each in found if each.value < self.bound]
-        surely = any(each.high is not None and each.high < self.bound for each in wrong)
-        return "met" if not wrong else "missed" if surely else "open"
+        return "met" if not wrong else "missed" if any(_upper(each) < self.bound for each in wrong) else "open"
 
     def ours(self, found: Sequence[Estimate]) -> Estimate:
         return min(found, key=lambda each: each.value)
@@ -151,19 +168,21 @@ class LowerBound:
 class UpperBound:
     """Every quantity is at most `bound`; `printed` where the paper prints it.
 
-    With `surely` all of its interval is, as there must be where the bound is what chance reaches."""
+    With `surely` all of its interval is, as there must be where the bound is what chance reaches. `exact` as in
+    `LowerBound`."""
 
     quantities: tuple[Quantity, ...]
     bound: float
     printed: float | None = None
     less_effort_suffices: bool = False
     surely: bool = False
+    exact: bool = False
 
     def verdict(self, found: Sequence[Estimate]) -> Verdict:
+        if not self.exact and any(each.is_point for each in found):
+            return "open"
         wrong = [each for each in found if (_upper(each) if self.surely else each.value) > self.bound]
-        wrong += [each for each in found if self.surely and each.is_point]
-        surely = any(each.low is not None and each.low > self.bound for each in wrong)
-        return "met" if not wrong else "missed" if surely else "open"
+        return "met" if not wrong else "missed" if any(_lower(each) > self.bound for each in wrong) else "open"
 
     def ours(self, found: Sequence[Estimate]) -> Estimate:
         return max(found, key=lambda each: each.value)
@@ -196,11 +215,14 @@ class AboveChance:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Exceeds:
-    """Each of the larger quantities exceeds `factor` times each of the smaller ones."""
+    """Each of the larger quantities exceeds `factor` times each of the smaller ones.
+
+    With `beyond_chance` the larger ones must lie above what chance reaches: below it an order says nothing."""
 
     larger: tuple[Quantity, ...]
     smaller: tuple[Quantity, ...]
     factor: float = 1.0
+    beyond_chance: bool = False
     printed: None = None
     less_effort_suffices: bool = False
 
@@ -209,6 +231,9 @@ class Exceeds:
         return (*self.larger, *self.smaller)
 
     def verdict(self, found: Sequence[Estimate]) -> Verdict:
+        larger = found[: len(self.larger)]
+        if self.beyond_chance and any(_lower(each) <= (each.chance or 0.0) for each in larger):
+            return "open"
         return _ordered(self._pairs(found), self.factor)
 
     def ours(self, found: Sequence[Estimate]) -> Estimate:
@@ -253,7 +278,9 @@ def _ordered(pairs: Sequence[tuple[Estimate, Estimate]], factor: float = 1.0) ->
 def _difference(one: Estimate, other: Estimate, factor: float) -> Estimate:
     """The difference seed by seed, where both have the same ones; else from their intervals (Zou and Donner 2008)."""
     if one.by_seed.keys() == other.by_seed.keys() and len(one.by_seed) > 1:
-        return Estimate.mean([value - factor * other.by_seed[seed] for seed, value in one.by_seed.items()])
+        paired = [Estimate(value=value - factor * other.by_seed[seed]) for seed, value in one.by_seed.items()]
+        if not (found := Estimate.mean(paired)).is_point:  # equal differences are no surer than the numbers themselves
+            return found
     value = one.value - factor * other.value
     below = hypot(one.value - _lower(one), factor * (_upper(other) - other.value))
     above = hypot(_upper(one) - one.value, factor * (other.value - _lower(other)))

@@ -28,9 +28,10 @@ class PaperClaim:
     """One claim of a paper and the test that decides it; its status is computed from results.
 
     `criterion` is None where no recipe measures it yet. `minutes` estimates the deciding run on one H200, where no
-    result says how long it took. `differs` says how our setting is easier or smaller than the paper's, where a budget
-    cannot; `unaffected_by` names resources of the budget that do not matter to this claim. Runs are planned by
-    `weight`: how much of the paper hangs on the claim, 1 for a detail.
+    result says how long it took. `differs` says how our setting is easier, smaller or another than the paper's, where a
+    budget cannot; `assumes` how we read what the paper leaves open, where a miss may be due to that and a gain too;
+    `unaffected_by` names resources of the budget that do not matter to this claim. Runs are planned by `weight`: how
+    much of the paper hangs on the claim, 1 for a detail.
     """
 
     where: str
@@ -41,6 +42,7 @@ class PaperClaim:
     minutes: float = 0.0
     weight: float = 1.0
     differs: str = ""
+    assumes: str = ""
     unaffected_by: tuple[str, ...] = ()
     contradiction: Contradiction | None = None
 

@@ -18,7 +18,7 @@ from remanence.experiments.run import Job
 from remanence.reproduction.pooling import FULL, Archive, read_file
 from remanence.reproduction.table import Decided, Status, minutes_of
 
-GAPS: tuple[Status, ...] = ("not run", "smaller")
+GAPS: tuple[Status, ...] = ("not run", "smaller", "open")
 SLACK = 1.0  # minutes by which earlier runs may be late before the next one is left
 NOT_RUN = 2.0  # times as much as a claim of another status weighs
 Key: TypeAlias = tuple[str, str]  # a recipe and the label of one of its experiments
@@ -187,9 +187,9 @@ def _minutes(decided: Sequence[Decided], archive: Archive) -> dict[Key, float]:
 
 
 def _is_short(each: Decided, archive: Archive) -> bool:
-    """Whether a claim has results of full scale and would stay `smaller` with more of them."""
+    """Whether a claim has results of full scale and would stay `smaller` or `open` with more of them."""
     found = archive.pooled_together(each.claim.quantities)
-    if each.row.status != "smaller" or not found or not all(pooled.full_scale for pooled in found):
+    if each.row.status not in ("smaller", "open") or not found or not all(pooled.full_scale for pooled in found):
         return False
     budgets = [
         made.budget.fractions()
@@ -197,7 +197,11 @@ def _is_short(each: Decided, archive: Archive) -> bool:
         for made in archive.recipes[quantity.recipe](FULL)
         if made.label in quantity.experiments and made.budget is not None
     ]
-    return bool(each.claim.differs) or any(each.claim.lacking(budget) for budget in budgets)
+    criterion = each.claim.criterion
+    missed = criterion is not None and criterion.verdict([pooled.estimate for pooled in found]) == "missed"
+    return bool(each.claim.differs or (each.claim.assumes and missed)) or any(
+        each.claim.lacking(budget) for budget in budgets
+    )
 
 
 def run_plan(

@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 from typing import final
 
 from remanence.disk import read_text
@@ -174,7 +173,6 @@ def mean_of(results: Sequence[Result], found: Sequence[Estimate]) -> Estimate:
     """One estimate as it is; the mean of several, and where each is of another seed, their values by seed."""
     if len(found) == 1:
         return found[0]
-    chances = [each.chance for each in found if each.chance is not None]
-    mean = Estimate.mean([each.value for each in found], chance=fmean(chances) if chances else None)
+    mean = Estimate.mean(found)
     by_seed = {result.seed: each.value for result, each in zip(results, found, strict=True)}
     return replace(mean, by_seed=by_seed) if len(by_seed) == len(found) else mean

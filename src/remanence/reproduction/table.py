@@ -6,10 +6,11 @@ from typing import Literal, TypeAlias, final, get_args
 
 from remanence.experiments import Budget
 from remanence.experiments.summary import number
+from remanence.reproduction.criteria import Printed
 from remanence.reproduction.paper import Paper, PaperClaim
 from remanence.reproduction.pooling import Archive, Pooled
 
-Status: TypeAlias = Literal["beaten", "reproduced", "smaller", "contradicted", "not run"]
+Status: TypeAlias = Literal["beaten", "reproduced", "smaller", "open", "contradicted", "not run"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 EFFORT = frozenset({"iterations", "restarts", "shadows"})  # what the attacker spends; the others make the problem
 
@@ -19,6 +20,7 @@ EFFORT = frozenset({"iterations", "restarts", "shadows"})  # what the attacker s
 class Row:
     """One claim as it is printed: `ours` is the quantity that decides it, of comparisons the smallest ratio.
 
+    `tolerance` is the fraction of a printed number by which ours may be worse, or where neither side is better, differ.
     `budget` has our fraction of each resource of the paper's of which we spent another amount, `seeds` those over which
     ours is a mean, and `minutes` the time of one run of the deciding experiments on one H200.
     """
@@ -27,6 +29,7 @@ class Row:
     where: str
     claim: str
     printed: float | None
+    tolerance: float | None
     ours: float | None
     low: float | None
     high: float | None
@@ -60,8 +63,9 @@ def _row(paper: Paper, claim: PaperClaim, archive: Archive) -> Row:
     return Row(
         paper=paper.name,
         where=claim.where,
-        claim=f"{claim.text} Here: {claim.differs}." if claim.differs else claim.text,
+        claim=_text(claim),
         printed=number(criterion.printed if criterion else claim.printed),
+        tolerance=criterion.claim.rtol if isinstance(criterion, Printed) else None,
         ours=number(ours.value) if ours else None,
         low=number(ours.low) if ours else None,
         high=number(ours.high) if ours else None,
@@ -74,16 +78,25 @@ def _row(paper: Paper, claim: PaperClaim, archive: Archive) -> Row:
     )
 
 
+def _text(claim: PaperClaim) -> str:
+    """What the paper says, with how our setting differs, and how what it leaves open was read."""
+    notes = {"Here": claim.differs, "Left open, and read as": claim.assumes}
+    return " ".join((claim.text, *(f"{name}: {note}." for name, note in notes.items() if note)))
+
+
 def _status(claim: PaperClaim, found: Sequence[Pooled], budget: dict[str, float]) -> Status:
-    """A claim is decided at the paper's scale alone, but one that is met with less effort than the paper's is met."""
+    """A claim is decided at the paper's scale alone, but one that is met with less effort than the paper's is met. What
+    rests on a reading of ours of the paper is neither beaten nor contradicted by it."""
     assert claim.criterion is not None
     verdict, less = claim.criterion.verdict([each.estimate for each in found]), claim.lacking(budget)
     met = verdict in ("met", "beaten")
     if met and claim.criterion.less_effort_suffices:
         less -= EFFORT
-    if verdict == "open" or less or claim.differs or not all(each.full_scale for each in found):
+    if less or claim.differs or not all(each.full_scale for each in found):
         return "smaller"
-    return "beaten" if verdict == "beaten" else "reproduced" if met else "contradicted"
+    if verdict == "open" or (verdict == "missed" and claim.assumes):
+        return "open"
+    return "contradicted" if not met else "beaten" if verdict == "beaten" and not claim.assumes else "reproduced"
 
 
 def _budget(found: Sequence[Pooled], archive: Archive) -> dict[str, float]:

@@ -4,6 +4,8 @@ from remanence.experiments.words import between, number
 from remanence.reproduction.paper import Contradiction
 from remanence.reproduction.table import Row
 
+TOLERANCE = 0.1  # of most claims, as a fraction of the printed number
+
 
 def measured_words(row: Row) -> str:
     """Ours with its interval; nothing where nothing was measured."""
@@ -11,6 +13,12 @@ def measured_words(row: Row) -> str:
         return ""
     interval = between(row.low, row.high)
     return f"{number(row.ours)} ({interval})" if interval else number(row.ours)
+
+
+def printed_words(row: Row) -> str:
+    """The printed number, with the tolerance of the claim where that is not the usual one."""
+    usual = row.tolerance in (None, TOLERANCE)
+    return number_words(row.printed) if usual else f"{number_words(row.printed)} ± {row.tolerance:.0%}"
 
 
 def number_words(value: float | None) -> str:

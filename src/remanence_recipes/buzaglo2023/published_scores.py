@@ -37,6 +37,7 @@ from remanence_recipes.weights_alone.evaluation import (
 
 BEST = 10
 ABOVE, RANKED, LISTED = "SSIM above 0.4", "share within rank 1 %", "listed at FDR 5 %"
+OTHERS = "held-out images with SSIM above 0.4"
 BEST_SSIM, THIRTIETH, SHOWN = "best SSIM", "thirtieth best SSIM", 30  # the authors' notebooks show thirty pairs
 ROWS, NEAR = "rows of the first layer", 1.1  # the authors average what is within 1.1 times the smallest distance
 OBJECTIVE, BY_AUTHORS, PUBLISHED, ALL = (
@@ -214,6 +215,9 @@ def _similarity(name: str, run: Run, attacked: Attacked) -> Iterator[Measure]:
         chance=float(torch.stack(by_class).sum()),
         meaning=f"of {n} records, each with its nearest of {len(run.images)} candidates, window 3; chance: the same "
         "candidates against held-out images",
+    )
+    yield proportion(
+        f"{OTHERS}, {name}", run.ssim[n:] > THRESHOLD, meaning="of the held-out images, with the same candidates"
     )
     records, others = (each.sort(descending=True).values for each in (run.ssim[:n], run.ssim[n:]))
     yield Measure(

@@ -12,6 +12,8 @@ from remanence_recipes.mnemonist2023.figures import (
     COEFFICIENTS,
     GAIN,
     LARGEST,
+    OF_FEW,
+    OF_MANY,
     RELU,
     SELECTED,
     SIGMOID,
@@ -132,12 +134,20 @@ CLAIMS = (
     ),
     PaperClaim(
         where="section 5.2",
-        text="A row that stores over 90 % of the targets has a lower coefficient than one that stores under 25 %; in "
-        "the paper, -0.03 and +0.01.",
+        text="A row that stores over 90 % of the targets has a lower coefficient than one that stores under 25 %.",
         criterion=AboveChance(
             quantity=quantity("mnemonist2023.figure7_importance", "importance of rows", COEFFICIENTS)
         ),
         minutes=6,
+    ),
+    *(
+        PaperClaim(
+            where="section 5.2",
+            text=f"The coefficient of a row that stores {words} of the targets; ours, of all such rows.",
+            criterion=number(value, "mnemonist2023.figure7_importance", "importance of rows", name, up=None),
+            minutes=6,
+        )
+        for value, name, words in ((-0.03, OF_MANY, "over 90 %"), (0.01, OF_FEW, "under 25 %"))
     ),
     PaperClaim(
         where="figure 9",

@@ -50,6 +50,7 @@ SMALLEST, LARGEST = "smallest error, RecoNN, ReLU", "largest error, RecoNN, ReLU
 BY_SIGMOID = "targets read better with sigmoid"
 LARGE_FRACTION, SMALL_FRACTION = 0.9, 0.25  # fractions of the targets, section 5.2
 COEFFICIENTS = "coefficient, rows under 25 % stored minus over 90 %"
+OF_MANY, OF_FEW = "coefficient, rows over 90 % stored", "coefficient, rows under 25 % stored"
 AGREEMENT = "importance against storage"
 AGREEMENT_MEANING = (
     "rank correlation over the rows of how much a row helps (minus its coefficient) with the fraction of the targets "
@@ -300,10 +301,15 @@ def _coefficients(coefficients: Tensor, stored: Tensor, seed: int) -> Iterator[M
     """Section 5.2: the coefficients (models, rows) of rows that store hardly any target, over those that store most."""
     many, few = stored > LARGE_FRACTION, stored < SMALL_FRACTION
     if many.any() and few.any():
-        differences = coefficients[:, few].mean(1) - coefficients[:, many].mean(1)
-        mean = bootstrap_mean(differences, seed=derive_seed(seed, COEFFICIENTS))
-        meaning = f"means of {int(few.sum())} and {int(many.sum())} rows over validation shadow models; printed: 0.04"
-        yield Measure.from_interval(COEFFICIENTS, mean, meaning=meaning, chance=0.0)
+        of_many, of_few = coefficients[:, many].mean(1), coefficients[:, few].mean(1)
+        counts = f"{int(few.sum())} and {int(many.sum())} rows"
+        for name, each, meaning in (
+            (COEFFICIENTS, of_few - of_many, f"means of {counts} over validation shadow models; printed: 0.04"),
+            (OF_MANY, of_many, "their mean over validation shadow models; printed, of one row: -0.03"),
+            (OF_FEW, of_few, "their mean over validation shadow models; printed, of one row: 0.01"),
+        ):
+            mean = bootstrap_mean(each, seed=derive_seed(seed, name))
+            yield Measure.from_interval(name, mean, meaning=meaning, chance=0.0)
 
 
 def _importance_figures(found: Importance, stored: Tensor, errors: Tensor, predicted: Tensor) -> tuple[Figure, ...]:

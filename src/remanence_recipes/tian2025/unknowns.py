@@ -45,7 +45,7 @@ def resnet_learning_rate(scale: Scale) -> Sequence[Experiment]:
         Experiment(
             label="learning rates",
             about="The same images by searches that simulate the first epochs at a quarter to four times the true "
-            "learning rate, of a fine-tuning that is as far from linear as the paper's.",
+            "learning rate, of a fine-tuning that is less linear, nearer the paper's.",
             victims=deep_victims(scale, records, training=training, net=NON_LINEAR[scale][0]),
             attack=attack,
             evaluations=(partial(_by_rate, images_of(scale)),),

@@ -1,25 +1,35 @@
-"""The claims of Wang, Lee and Lei (2023), in the order of the paper. Figure 2 was digitised."""
+"""The claims of Wang, Lee and Lei (2023), in the order of the paper. Figure 2 was digitised; a fifth is its tolerance.
+
+Two things that it leaves open were chosen for it: what its axis measures, and with which vector the moments of odd
+activations are contracted. Print decides neither that we are better there nor that it is wrong.
+"""
 
 from remanence.reproduction import Exceeds, Increasing, LowerBound, Paper, PaperClaim, UpperBound
-from remanence_recipes.claims import measures, printed, quantities, quantity, target
+from remanence_recipes.claims import measures, number, printed, quantities
 from remanence_recipes.wang2023.planted import DIMENSIONS
-from remanence_recipes.wang2023.rates import DEVIATION
+from remanence_recipes.wang2023.rates import EXPONENT
+from remanence_recipes.wang2023.setting import ERROR
 
 FIGURE_2, PLANTED = "wang2023.figure2", "planted pairs"
 PAIRS = "wang2023.figure3_mnist"
 CURVES = {
     "head, x²+x³": "gradient of the last layer, x²+x³",
     "rows, x²+x³": "gradient of the first layer, x²+x³",
-    "rows, tanh": "gradient of the first layer, tanh",
-    "rows, sigmoid": "gradient of the first layer, sigmoid",
+    "rows, tanh, a = ones": "gradient of the first layer, tanh",
+    "rows, sigmoid, a = ones": "gradient of the first layer, sigmoid",
 }
+AXIS = f"the axis is {ERROR}, which fits best"
+ONES = "the vector a of remark 3 is ones, which fits best under tanh"
+NOISE, LEVELS = "wang2023.noise", (1, 3, 10)
 
 CLAIMS = (
     PaperClaim(
         where="section 3, linear",
         text="With a linear activation a gradient determines only one combination of the batch.",
         criterion=UpperBound(
-            quantities=measures("wang2023.linear_caveat", "what remains", ["rank of the gradient, linear"]), bound=1.0
+            quantities=measures("wang2023.linear_caveat", "what remains", ["rank of the gradient, linear"]),
+            bound=1.0,
+            exact=True,
         ),
     ),
     PaperClaim(
@@ -30,6 +40,7 @@ CLAIMS = (
                 "wang2023.linear_caveat", "what remains", ["other vectors, same gradient of the first layer"]
             ),
             bound=1e-9,
+            exact=True,
         ),
     ),
     PaperClaim(
@@ -64,21 +75,20 @@ CLAIMS = (
     ),
     PaperClaim(
         where="theorem 5.1",
-        text="The error falls as the square root of features over rows: distance of the exponent from 1/2.",
-        criterion=UpperBound(
-            quantities=(quantity("wang2023.rates", "no noise", DEVIATION),),
-            bound=target("wang2023.rates", "no noise", DEVIATION),
-        ),
+        text="The error falls as the square root of features over rows: the exponent.",
+        criterion=number(0.5, "wang2023.rates", "no noise", EXPONENT, up=None),
     ),
     *(
         PaperClaim(
             where=f"corollary 5.2, {activation}",
-            text="The bound does not grow with depth: six layers err at most twice as much as two, by our exact span.",
+            text="The bound does not grow with depth. Our test: six layers err at most twice as much as two. Under "
+            "tanh it does grow, by 1.4 to 2.0 at seeds 1 to 8; under ReLU and leaky ReLU it falls.",
             criterion=Exceeds(
                 larger=measures("wang2023.depth", PLANTED, [f"{activation}, exact span, 2 layers"]),
                 smaller=measures("wang2023.depth", PLANTED, [f"{activation}, exact span, 6 layers"]),
                 factor=0.5,
             ),
+            differs="by our exact span, as the paper's estimator of it is refused for deeper nets",
         )
         for activation in ("ReLU", "leaky ReLU", "tanh")
     ),
@@ -87,6 +97,7 @@ CLAIMS = (
             where=f"figure 2, d = {d}",
             text=f"Error of two unit vectors of {d} features: {words}.",
             criterion=printed(FIGURE_2, PLANTED, f"{curve}, d = {d}"),
+            assumes=f"{AXIS}; {ONES}" if "ones" in curve else AXIS,
         )
         for curve, words in CURVES.items()
         for d in DIMENSIONS
@@ -103,6 +114,17 @@ CLAIMS = (
             larger=measures(FIGURE_2, PLANTED, ["head, x²+x³, d = 10"]),
             smaller=measures(FIGURE_2, PLANTED, [f"rows, x²+x³, d = {d}" for d in DIMENSIONS]),
         ),
+    ),
+    PaperClaim(
+        where="section 3, labels",
+        text="Labels are recovered with the records: those of the planted vectors, at least nine in ten.",
+        criterion=LowerBound(quantities=measures(FIGURE_2, PLANTED, ["labels recovered, rows, x²+x³"]), bound=0.9),
+        assumes="each label by the residual that the gradient shows at the output, where 30 is added to it",
+    ),
+    PaperClaim(
+        where="section 3, labels",
+        text="The same by our refinement of the estimate.",
+        criterion=LowerBound(quantities=measures(FIGURE_2, PLANTED, ["labels recovered, refined, x²+x³"]), bound=0.9),
     ),
     PaperClaim(
         where="figure 3, equal labels",
@@ -134,14 +156,19 @@ CLAIMS = (
             bound=0.9,
         ),
     ),
+    *(
+        PaperClaim(
+            where=f"section 7.1, noise {level}",
+            text=f"Noise of {level} times the gradient's norm does not change the rate of the error: the exponent.",
+            criterion=number(0.5, NOISE, "the paper's estimator", f"{EXPONENT}, noise {level}", up=None),
+        )
+        for level in LEVELS
+    ),
     PaperClaim(
         where="section 7.1",
-        text="Noise on the gradient changes the constant of the error, not its rate.",
-        criterion=UpperBound(
-            quantities=measures(
-                "wang2023.noise", "the paper's estimator", [f"{DEVIATION}, noise {level}" for level in (1, 3, 10)]
-            ),
-            bound=target("wang2023.noise", "the paper's estimator", f"{DEVIATION}, noise 10"),
+        text="It changes the constant, which grows with the noise.",
+        criterion=Increasing(
+            quantities=measures(NOISE, "the paper's estimator", [f"constant, noise {level}" for level in (0, *LEVELS)])
         ),
     ),
     PaperClaim(
@@ -153,6 +180,7 @@ CLAIMS = (
             ),
             bound=0.9,
         ),
+        differs="random embeddings of words in place of features, by our exact span",
     ),
     PaperClaim(
         where="slides, gradient matching",

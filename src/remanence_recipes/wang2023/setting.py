@@ -21,8 +21,10 @@ from remanence.releases import Gradient
 from remanence.releases.defenses import Defense, defended
 from remanence.seeds import derive_seed
 from remanence.training import SquaredError
+from remanence.types import Reconstruction
 
 PAPERS = Stein.paper()
+BY_ONES = replace(PAPERS, contraction="ones")
 PLUGGED = replace(PAPERS, plug_in=2)
 HEAD = replace(PAPERS, source="head")
 SPAN = Stein(refine=False, norm=1.0, clamp=False)
@@ -126,12 +128,16 @@ def frobenius_error(x: Tensor, truth: Tensor) -> float:
     return float((x[hungarian(x, truth)] - truth).norm()) / len(truth)
 
 
-def mean_error(attack: Stein, sent: Iterable[tuple[Tensor, Gradient]], *, seed: int, position: int) -> Interval:
-    """The mean error over batches and the gradients sent of them, with its interval at a position of the axis."""
-    errors = [
-        frobenius_error(attack.run(release, seed=derive_seed(seed, "attack", i)).x, x)
-        for i, (x, release) in enumerate(sent)
-    ]
+def reconstructed(
+    attack: Stein, sent: Iterable[tuple[Tensor, Gradient]], *, seed: int
+) -> list[tuple[Tensor, Reconstruction]]:
+    """Each batch with what the attack reconstructs from the gradient that was sent of it."""
+    return [(x, attack.run(release, seed=derive_seed(seed, "attack", i))) for i, (x, release) in enumerate(sent)]
+
+
+def mean_error(found: Iterable[tuple[Tensor, Reconstruction]], *, seed: int, position: int) -> Interval:
+    """The mean error over batches, with its interval at a position of the axis."""
+    errors = [frobenius_error(each.x, x) for x, each in found]
     return bootstrap_mean(torch.tensor(errors), seed=derive_seed(seed, "interval", position))
 
 

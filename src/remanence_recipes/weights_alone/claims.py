@@ -6,7 +6,6 @@ claims are orderings.
 
 from remanence.reproduction import (
     AboveChance,
-    Contradiction,
     Exceeds,
     Increasing,
     LowerBound,
@@ -15,7 +14,7 @@ from remanence.reproduction import (
     UpperBound,
 )
 from remanence_recipes.buzaglo2023.published import SQUARED
-from remanence_recipes.buzaglo2023.published_scores import ABOVE, BEST_SSIM, LISTED, PUBLISHED, ROWS, THIRTIETH
+from remanence_recipes.buzaglo2023.published_scores import ABOVE, BEST_SSIM, LISTED, OTHERS, PUBLISHED, ROWS, THIRTIETH
 from remanence_recipes.claims import labels, measures, number, printed, quantities, quantity
 from remanence_recipes.weights_alone.evaluation import ACCURACY, FOUND
 
@@ -24,18 +23,12 @@ TWO, TEN = (
     tuple(f"{kind}, victim {i}" if i > 1 else kind for i in (1, 2, 3)) for kind in ("two groups", "ten classes")
 )
 COUNT = f"{ABOVE}, {PUBLISHED}"
+BY_HELD_OUT = f"{OTHERS}, {PUBLISHED}"
 RAN = TWO[:2]  # the victims that have a result: each decides alone
 TWO_RUNS = ("restarts", "victims")  # the claim is about the two published runs on one victim
 FIGURE_3, FIGURE_4 = "buzaglo2023.figure3_classes", "buzaglo2023.figure4_weight_decay"
 OF_EACH = labels(FIGURE_3, "", " of each")
-LOOKALIKES = Contradiction(
-    says="A reconstruction with an SSIM above 0.4 to its nearest training image is good; such "
-    "images are counted in all figures.",
-    saw="With 500 unrelated photographs in place of candidates, a fraction of {ours} of the training images reaches "
-    "it, and more with more photographs; in the published example it is 17 of 500 with 2,000 candidates.",
-    decides="Our counts of buzaglo2023.published stand against the same candidates on held-out images, which reach "
-    "0.4 for none of 500: by that null the published runs do find records, and the threshold alone shows nothing.",
-)
+DIGITS = "odd and even digits"
 
 HAIM = (
     PaperClaim(
@@ -74,8 +67,8 @@ HAIM = (
     *(
         PaperClaim(
             where="CIFAR-10 notebook, cell 6",
-            text=f"Rows of the first layer: {words}.",
-            criterion=number(value, AT_LENGTH, TWO[1:], f"{name}, {ROWS}", up=True),
+            text=f"Rows of the first layer, a baseline: {words}.",
+            criterion=number(value, AT_LENGTH, TWO[1:], f"{name}, {ROWS}", up=None),
             unaffected_by=TWO_RUNS,
             minutes=12,
         )
@@ -88,7 +81,7 @@ HAIM = (
         where="main claim",
         weight=3,
         text="Training images of a binary classifier are reconstructed from its weights alone: images listed.",
-        criterion=LowerBound(quantities=quantities(AT_LENGTH, RAN, f"{LISTED}, {PUBLISHED}"), bound=1.0),
+        criterion=LowerBound(quantities=quantities(AT_LENGTH, RAN, f"{LISTED}, {PUBLISHED}"), bound=1.0, exact=True),
         unaffected_by=TWO_RUNS,
         minutes=23,
     ),
@@ -103,23 +96,37 @@ HAIM = (
     ),
     PaperClaim(
         where="MNIST notebook",
-        text="Odd and even digits: the best SSIM; that of rows of the first layer is 0.187.",
-        criterion=number(0.239, AT_LENGTH, "odd and even digits", f"{BEST_SSIM}, {PUBLISHED}", up=True),
+        text="Odd and even digits: the best SSIM.",
+        criterion=number(0.239, AT_LENGTH, DIGITS, f"{BEST_SSIM}, {PUBLISHED}", up=True),
         unaffected_by=TWO_RUNS,
         minutes=8,
     ),
     PaperClaim(
         where="MNIST notebook",
-        text="The thirtieth best SSIM of them; that of rows is 0.068.",
-        criterion=number(0.143, AT_LENGTH, "odd and even digits", f"{THIRTIETH}, {PUBLISHED}", up=True),
+        text="The thirtieth best SSIM of them.",
+        criterion=number(0.143, AT_LENGTH, DIGITS, f"{THIRTIETH}, {PUBLISHED}", up=True),
         unaffected_by=TWO_RUNS,
         minutes=8,
+    ),
+    *(
+        PaperClaim(
+            where="MNIST notebook",
+            text=f"Rows of the first layer, a baseline: {words}.",
+            criterion=number(value, AT_LENGTH, DIGITS, f"{name}, {ROWS}", up=None),
+            unaffected_by=TWO_RUNS,
+            minutes=8,
+        )
+        for value, name, words in (
+            (0.187, BEST_SSIM, "the best SSIM"),
+            (0.068, THIRTIETH, "the thirtieth best SSIM"),
+        )
     ),
     PaperClaim(
         where="MNIST",
         text="Odd and even digits are reconstructed from the weights alone.",
-        criterion=AboveChance(quantity=quantity("haim2022.mnist_binary", "small first layer", f"{FOUND}, KKT")),
-        minutes=12,
+        criterion=AboveChance(quantity=quantity(AT_LENGTH, DIGITS, f"{FOUND}, {PUBLISHED}")),
+        unaffected_by=TWO_RUNS,
+        minutes=8,
     ),
 )
 BUZAGLO = (
@@ -127,6 +134,7 @@ BUZAGLO = (
         where="section 4, test accuracy",
         text="Accuracy of the classifier of two groups, 500 images.",
         criterion=printed(AT_LENGTH, TWO, ACCURACY),
+        differs="tested on the natural mix of 62 % to 38 %, the paper on as many of each group",
         unaffected_by=TWO_RUNS,
         minutes=23,
     ),
@@ -196,6 +204,15 @@ BUZAGLO = (
         minutes=12,
     ),
     PaperClaim(
+        where="figure 4, baseline, C = 2",
+        text="Nor for two classes.",
+        criterion=UpperBound(
+            quantities=(quantity(FIGURE_4, "weight decay over none, two classes", "share found, no decay, KKT"),),
+            bound=0.01,
+        ),
+        minutes=9,
+    ),
+    PaperClaim(
         where="figure 4, C = 2",
         text="The same ordering for two classes.",
         criterion=AboveChance(
@@ -244,16 +261,12 @@ BUZAGLO = (
     ),
     PaperClaim(
         where="figure 7",
-        text="An SSIM above 0.4 marks a good reconstruction; our test: the best of 500 unrelated images reaches it for "
-        "at most 1 % of the training images.",
-        criterion=UpperBound(
-            quantities=(
-                quantity("buzaglo2023.figure7_threshold", "around SSIM 0.4", "above 0.4, 500 unrelated images"),
-            ),
-            bound=0.01,
-        ),
-        unaffected_by=("epochs", "iterations", "restarts"),
-        contradiction=LOOKALIKES,
+        text="An SSIM above 0.4 marks a good reconstruction. Our test: the candidates of the published runs reach it "
+        "for at most 1 % of held-out images; at seed 5, 15 and 23 of 500 training images do. Unrelated photographs in "
+        "place of candidates do so for 7 to 12 % of training images (buzaglo2023.figure7_threshold).",
+        criterion=UpperBound(quantities=quantities(AT_LENGTH, (TWO[0], TEN[0]), BY_HELD_OUT), bound=0.01, surely=True),
+        unaffected_by=TWO_RUNS,
+        minutes=42,
     ),
     PaperClaim(
         where="figure 8",

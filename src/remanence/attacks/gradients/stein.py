@@ -44,6 +44,7 @@ from remanence.training import count_classes
 from remanence.types import Reconstruction, float_like
 
 Source: TypeAlias = Literal["rows", "head"]
+Contraction: TypeAlias = Literal["first moment", "ones"]
 _STEPS, _SELECTIONS, _LAST_STEPS = 150, 2, 10  # on a subset; how often two selections of more rows follow; on these
 
 
@@ -54,6 +55,9 @@ class Stein:
 
     source: Source = "rows"  # use the gradient of the first layer (appendix B), or of the last, "head" (algorithm 1)
     exact_span: bool = True  # ours: the span by an SVD of the gradient of the rows; False: by the second moment
+    contraction: Contraction = (
+        "first moment"  # of an odd or even activation's moments, with a vector the paper leaves open
+    )
     plug_in: int = 0  # ours: rounds in which an estimated span is estimated again from the directions found in it
     refine: bool = True  # ours: solve the equations of the gradient, beginning from the estimate
     norm: float | None = None  # of every record, where it is known; the paper assumes 1
@@ -70,6 +74,8 @@ class Stein:
     def __post_init__(self) -> None:
         if self.source not in get_args(Source):
             raise unknown_name("source", self.source, get_args(Source), argument="source")
+        if self.contraction not in get_args(Contraction):
+            raise unknown_name("contraction", self.contraction, get_args(Contraction), argument="contraction")
         check_min(self, projections=1, restarts=1, plug_in=0, reseeds=0)
 
     def run(self, release: KnowsGradient, *, seed: int) -> Reconstruction:
@@ -111,7 +117,7 @@ class Stein:
                 lambda: (block.grad_rows for block in blocks()), count, seed=derive_seed(seed, "span")
             )
         else:
-            span = _estimated_span(activation, moments, count)
+            span = self._estimated_span(activation, moments, count)
         span, directions = self._estimate(moments, span, activation, seed=derive_seed(seed, "draws"))
         found = self._solve(InSpan.in_blocks(blocks(), span), directions, span)
         return Reconstruction(x=self._clamped(self._normed(found.inputs), bounds), objective=found.objective)
@@ -192,7 +198,7 @@ class Stein:
             sent = inside.sent @ root if inside.sent.ndim == 2 else inside.sent
             moments = Moments(rows=centred @ torch.linalg.inv(root), sent=sent)
             span = torch.eye(len(root)).to(span)
-        tensor = moments.third(span) if order == 3 else moments.third_contracted(span, _unit(moments.first))
+        tensor = moments.third(span) if order == 3 else moments.third_contracted(span, self._contracting(moments))
         factors, _ = decompose(tensor, seed=seed, projections=self.projections)
         found = factors @ torch.linalg.inv(root)
         unit: Tensor = found / found.norm(dim=1, keepdim=True)
@@ -218,7 +224,21 @@ class Stein:
             return leading_span(layer.grad_rows.T @ layer.grad_rows, count)
         if self.exact_span:
             return span_of_rows(layer.grad_rows, count, seed=seed)[0]
-        return _estimated_span(layer.activation, moments, count)
+        return self._estimated_span(layer.activation, moments, count)
+
+    def _estimated_span(
+        self, activation: Callable[[Tensor], Tensor], moments: Moments | MomentsInBlocks, count: int
+    ) -> Tensor:
+        if vanishes(2, hermite_coefficients(activation)):
+            return leading_span(moments.second_contracted(self._contracting(moments)), count)
+        return leading_span(moments.second(), count)
+
+    def _contracting(self, moments: Moments | MomentsInBlocks) -> Tensor:
+        """The unit vector (d,) along which a moment is contracted: `a` of remarks 3 and 4."""
+        first = moments.first
+        vector = torch.ones_like(first) if self.contraction == "ones" else first
+        unit: Tensor = vector / vector.norm()
+        return unit
 
 
 @final
@@ -232,12 +252,6 @@ class _Found:
 
 def _relative_residual(equations: InSpan, records: Tensor, residuals: Tensor) -> float:
     return float(equations.misfit(records, residuals).norm() / equations.sent.norm())
-
-
-def _estimated_span(activation: Callable[[Tensor], Tensor], moments: Moments | MomentsInBlocks, count: int) -> Tensor:
-    if vanishes(2, hermite_coefficients(activation)):
-        return leading_span(moments.second_contracted(_unit(moments.first)), count)
-    return leading_span(moments.second(), count)
 
 
 def _labels(release: KnowsGradient, layer: WideLayer, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -273,8 +287,3 @@ def _label_distances(release: KnowsGradient, layer: WideLayer, x: Tensor) -> Ten
         labels = torch.full((count,), label, device=x.device)
         distances.append((vmap(grad(residual))(outputs, labels) @ basis - residuals).norm(dim=1))
     return torch.stack(distances)
-
-
-def _unit(vector: Tensor) -> Tensor:
-    unit: Tensor = vector / vector.norm()
-    return unit
