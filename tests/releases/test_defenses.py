@@ -1,6 +1,7 @@
 """Each defense against a loop over the entries, at its limits, and in a release."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from math import ceil, exp, sqrt, tanh
 
@@ -12,7 +13,7 @@ from scipy.stats import norm as normal
 from remanence import Gradient, Training, Victim
 from remanence.data import Split
 from remanence.models import initial_params, mlp
-from remanence.releases import Case, gradient_at_final, gradient_at_initial
+from remanence.releases import Case, gradient_at_final, gradient_at_initial, local_update
 from remanence.releases.defenses import Clipping, Defense, GaussianNoise, LocalDP, Quantization, Sign, TopK, defended
 from remanence.types import Params
 
@@ -306,3 +307,14 @@ def test_clients_draw_noise_of_their_own(parts: Split) -> None:
     assert float(torch.nn.functional.cosine_similarity(*noises, dim=0).abs()) < 0.2
     same, other = reveal(victim(parts)).release, reveal(victim(parts), seed=1).release
     assert entries(reveal(victim(parts)).release.gradient) == entries(same.gradient) != entries(other.gradient)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("reveal", [gradient_at_initial, local_update])
+def test_half_precision_has_releases(parts: Split, dtype: torch.dtype, reveal: Callable[..., Case[Gradient]]) -> None:
+    made = victim(parts)
+    initial = {name: p.to(dtype) for name, p in made.initial.items()}
+    half = replace(made, initial=initial, private=made.private.to("cpu", dtype))
+    for first in (reveal(half).release.sent, reveal(half, defenses=(Quantization(bits=8),)).release.sent):
+        assert {g.dtype for g in first.values()} == {dtype}
+        assert all(bool(g.isfinite().all()) for g in first.values())
