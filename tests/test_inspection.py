@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from remanence.auditing.inputs.weights import load_release_weights
 from remanence.diagnostics import inspect_model
+from remanence.diagnostics.inspection.layers import Layer
+from remanence.diagnostics.inspection.statistics import parallel_rows
 from remanence.models import initial_params, mlp, resnet
 
 
@@ -43,6 +45,37 @@ def test_an_imprint_module_is_flagged_by_its_direction_and_biases() -> None:
     assert "parallel-rows" in str(inspection)
     shuffled = params | {f"{first}bias": params[f"{first}bias"][torch.randperm(64)]}
     assert "parallel-rows" in codes(shuffled)
+
+
+def imprinted(rows: int, where: Tensor, columns: int = 64) -> dict[str, Tensor]:
+    """Random rows of a wide layer, and one direction `where` it is a trap."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(rows, columns, generator=generator)
+    weight[where] = weight[0].clone()
+    return {"0.weight": weight, "2.weight": torch.randn(10, rows, generator=generator) / rows**0.5}
+
+
+@pytest.mark.parametrize("rows", [4096, 6144, 9000])
+def test_no_order_of_rows_hides_that_they_are_parallel(rows: int) -> None:
+    index = torch.arange(rows)
+    for where in (index % 3 != 0, index % 3 != 1, index < 0.6 * rows, index >= 0.4 * rows, index % 5 < 3):
+        assert "parallel-rows" in codes(imprinted(rows, where))
+    assert "parallel-rows" not in codes(imprinted(rows, index < 0.4 * rows))
+    pairs = imprinted(rows, index < 0)
+    pairs["0.weight"][1::2] = -2 * pairs["0.weight"][0::2]
+    assert "parallel-rows" in codes(pairs)
+    pairs["0.weight"] = torch.cat([pairs["0.weight"][0::2], pairs["0.weight"][1::2]])
+    assert "parallel-rows" in codes(pairs)
+
+
+def test_the_fraction_of_parallel_rows_is_that_of_a_loop() -> None:
+    where = torch.arange(60) % 4 == 0
+    weight = imprinted(60, where, columns=16)["0.weight"]
+    weight[3] = weight[5] + 1e-3 * weight[7]
+    cosines = [[float(torch.cosine_similarity(a, b, dim=0)) for b in weight.double()] for a in weight.double()]
+    expected = sum(any(abs(c) > 0.99 and i != j for j, c in enumerate(row)) for i, row in enumerate(cosines)) / 60
+    layer = Layer(name="0", weight=weight.double(), bias=None, is_first=True, is_last=False)
+    assert parallel_rows(layer) == pytest.approx(expected) == pytest.approx(17 / 60)
 
 
 def test_trap_weights_are_flagged_where_the_records_enter() -> None:

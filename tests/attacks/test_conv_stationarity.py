@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from remanence import SGD, Data, Training, Victim, WeightsOnly, load, train_victim
 from remanence.attacks import LBFGS, ConvStationarity, TotalVariation, with_search
 from remanence.attacks.weights import residual
-from remanence.attacks.weights.features import ExplainedHead
+from remanence.attacks.weights.features import ExplainedHead, unexplained
 from remanence.attacks.weights.row_space import RowSpace
 from remanence.diagnostics import run_preflight
 from remanence.metrics import SSIM, evaluate
@@ -94,6 +94,16 @@ def value_at(release: WeightsOnly, attack: ConvStationarity, x: Tensor, progress
     value, grads = made.value_and_grad({name: v.init for name, v in made.init().items()})
     assert grads.keys() == {"x", "shift 0"}
     return float(value)
+
+
+def test_candidates_without_a_gradient_explain_nothing() -> None:
+    space = objective(planted(images(5), torch.arange(5)), ConvStationarity(), images(5), torch.arange(5)).space
+    inputs = [images(2)[:, 0, :5, :1].expand(2, 5, layer.weight.shape[1]) for layer in space.layers]
+    deltas = [torch.zeros(2, 5, len(layer.weight)).double().requires_grad_() for layer in space.layers]
+    value = unexplained(space, inputs, deltas, torch.zeros(2, 5, space.basis.shape[1]).double(), span=1.0)
+    total = sum(float(layer.target.square().sum()) / layer.scale for layer in space.layers)
+    assert value.tolist() == pytest.approx([total, total])
+    assert all(bool(g.isfinite().all()) for g in torch.autograd.grad(value.sum(), deltas))
 
 
 def test_the_objective_is_what_the_gradients_of_the_loss_leave_of_the_fully_connected_layers() -> None:

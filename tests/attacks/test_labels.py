@@ -8,11 +8,13 @@ from gradients import honest
 from refusals import refused
 from torch import Tensor, nn
 
-from remanence import SGD, Data, Training, Victim, train_victim
+from remanence import SGD, Data, Gradient, Training, Victim, train_victim
 from remanence.attacks import infer_labels
 from remanence.data import Split
+from remanence.engine import loss_gradient
 from remanence.models import initial_params, mlp
 from remanence.releases import gradient_at_final, local_update
+from remanence.training import CrossEntropy
 
 
 @pytest.mark.slow
@@ -43,6 +45,42 @@ def test_labels_are_exact_for_any_batch_once_the_mean_softmax_is(parts: Split) -
     """bias gradient = mean softmax - frequencies: with the true images in hand the counts have no error left."""
     batch = parts.public.take(slice(0, 30))  # every class several times
     assert infer_labels(honest(batch, nn.ELU), batch.x).tolist() == sorted(batch.y.tolist())
+
+
+@pytest.mark.parametrize("epochs", [0, 30])
+@pytest.mark.parametrize("count", [1, 4, 30])
+@pytest.mark.parametrize("smoothing", [0.1, 0.5])
+def test_smoothed_labels_are_counted(parts: Split, smoothing: float, count: int, epochs: int) -> None:
+    """bias gradient = mean softmax - (1 - s) frequencies - s / C: an entry below -s / C is of a class in the batch,
+    below zero it may be of any."""
+    model, batch = mlp(parts.fixed.shape, 10, hidden=(64,)), parts.public.take(slice(0, count))
+    training = Training(epochs=epochs, loss=CrossEntropy(label_smoothing=smoothing))
+    made = train_victim(model, training, initial_params(model, seed=0), parts.fixed, parts.private, seed=0)
+    release = gradient_at_final(dataclasses.replace(made, private=batch)).release
+    below = {label for label, entry in enumerate(release.gradient["3.bias"].tolist()) if entry < -smoothing / 10 - 1e-6}
+    assert below <= set(batch.y.tolist())
+    assert infer_labels(release, batch.x).tolist() == sorted(batch.y.tolist())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+def test_labels_are_inferred_in_half_precision(digits: Data, dtype: torch.dtype, scale: float) -> None:
+    """By the bias of the output, not that of a hidden layer as wide, also where logits are large."""
+    batch = digits.take(slice(0, 4))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Tanh(), nn.Linear(10, 10))
+    at = {name: p.to(dtype) for name, p in initial_params(model, seed=0).items()}
+    at["3.weight"] *= scale
+    loss = CrossEntropy()
+    release = Gradient(
+        model=model,
+        at=at,
+        gradient=loss_gradient(model, at, batch.x.to(dtype), batch.y, loss=loss),
+        labels=None,
+        batch_size=4,
+        shape=batch.shape,
+        loss=loss,
+    )
+    assert infer_labels(release, batch.x).tolist() == sorted(batch.y.tolist())
 
 
 @pytest.mark.parametrize("labels", [[3] * 8, [3, 3, 3, 3, 3, 7, 7, 0], list(range(8)), [9]], ids=str)

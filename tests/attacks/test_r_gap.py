@@ -19,6 +19,8 @@ from remanence.types import Params
 INVERTIBLE: list[Callable[[], nn.Module]] = [
     *(nn.Sigmoid, nn.Tanh, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SELU, nn.Softplus, nn.Identity),
     lambda: nn.CELU(alpha=0.5),
+    lambda: nn.LeakyReLU(0.0),  # a ReLU, as is the next
+    lambda: nn.ELU(alpha=0.0),
 ]
 
 
@@ -113,7 +115,7 @@ def test_refuses_what_it_cannot_invert(digits: Data) -> None:
 
     with refused("unsupported-model", "release"):
         RGAP().run(network(nn.Flatten(), nn.Linear(64, 10)), seed=0)
-    for layer in (nn.GELU(), nn.MaxPool2d(2)):
+    for layer in (nn.GELU(), nn.LeakyReLU(-0.1), nn.ELU(-0.5), nn.MaxPool2d(2)):
         sides = 4 if isinstance(layer, nn.MaxPool2d) else 8
         convolution = nn.Conv2d(1, 3, 3, padding=1)
         with refused("unsupported-model", "release"):
@@ -135,3 +137,8 @@ def test_refuses_what_it_cannot_invert(digits: Data) -> None:
     zero = {name: torch.zeros_like(g) for name, g in release.gradient.items()}
     with refused("empty", "gradient"):
         RGAP().run(replace(release, gradient=zero), seed=0)
+    for name in release.gradient:
+        for value in (torch.nan, torch.inf):
+            broken = {**release.gradient, name: torch.full_like(release.gradient[name], value)}
+            with refused("not-finite", "gradient"):
+                RGAP().run(replace(release, gradient=broken), seed=0)

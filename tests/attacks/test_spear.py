@@ -41,6 +41,14 @@ def test_refuses_what_it_cannot_disaggregate(digits: Data) -> None:
         SPEAR().run(honest(some_digits(digits, 0, 30), nn.ReLU, hidden=(20,)), seed=0)
     with refused("out-of-range", "sparsity"):
         SPEAR(sparsity=1.0)
+    release = honest(batch, nn.ReLU)
+    for name, g in release.gradient.items():
+        with refused("not-finite", "gradient"):
+            broken = {**release.gradient, name: torch.full_like(g, torch.nan)}
+            SPEAR().run(dataclasses.replace(release, gradient=broken), seed=0)
+    with refused("empty", "gradient"):
+        zero = {name: torch.zeros_like(g) for name, g in release.gradient.items()}
+        SPEAR().run(dataclasses.replace(release, gradient=zero), seed=0)
 
 
 def planted(changed: float) -> tuple[ReluLayer, Tensor, Tensor, Tensor]:

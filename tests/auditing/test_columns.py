@@ -14,7 +14,7 @@ from torch import nn
 
 from remanence import CrossEntropy, Data, Gradient, Report, audit, from_sklearn, split
 from remanence.auditing.evidence.columns import encoding_checks, impute
-from remanence.columns import Column, Columns
+from remanence.columns import Column, Columns, Kind
 from remanence.data import from_csv
 from remanence.engine import loss_gradient
 from remanence.models import initial_params, mlp, torch_params
@@ -78,7 +78,28 @@ def test_one_column_of_a_logistic_regression_given_the_others() -> None:
 def test_what_was_done_to_a_table_is_noted() -> None:
     columns = Columns(columns=(Column(name="a", start=0),), notes=("`id` was left out",))
     data = Data(x=torch.zeros(1, 1), y=torch.zeros(1, dtype=torch.int64), num_classes=1, columns=columns)
-    assert [check.text for check in encoding_checks(data)] == ["`id` was left out"]
+    assert [check.text for check in encoding_checks(data, data)] == ["`id` was left out"]
+
+
+def test_columns_whose_range_ends_at_a_private_record_are_noted() -> None:
+    names = ("alone", "shared", "inside", "flag", "town")
+    kinds: tuple[Kind, ...] = ("number", "number", "number", "number", "category")
+    columns = tuple(
+        Column(name=name, start=i, kind=kind, categories=("f",) if kind == "category" else ())
+        for i, (name, kind) in enumerate(zip(names, kinds, strict=True))
+    )
+    private, held_out = (
+        Data(x=torch.tensor(x), y=torch.zeros(2, dtype=torch.int64), num_classes=1, columns=Columns(columns=columns))
+        for x in (
+            [[1.0, 0.0, 0.5, 1.0, 1.0], [0.3, 0.4, 0.6, 0.0, 0.0]],
+            [[0.0, 0.0, 0.1, 0.0, 0.0], [0.9, 1.0, 0.9, 0.0, 0.0]],
+        )
+    )
+    (check,) = encoding_checks(private, held_out)
+    assert (check.name, check.status) == ("columns", "note")
+    assert "1 of 5 columns (alone)" in check.text
+    (check,) = encoding_checks(held_out, private)
+    assert "2 of 5 columns (alone, shared)" in check.text
 
 
 def test_imputation_uses_the_other_columns() -> None:

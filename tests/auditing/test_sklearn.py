@@ -170,6 +170,9 @@ def test_records_outside_the_ranges_widen_them_and_change_nothing_else() -> None
     assert covering(wide, (outlier, y[:5])) is wide
     with refused("out-of-range", "truth"):
         as_data((outlier, y[:5]), narrow, "truth")
+    widened = as_data((outlier, y[:5]), wide, "truth").x
+    assert float(widened.min()) > 0.01  # an attack that is cut off at a side does not have the value by that
+    assert float(widened.max()) < 0.99
     logits = predicted(wide, outlier, y[:5])
     assert np.allclose(logits[:, 0], pipeline.decision_function(outlier))
     truth, found = as_data((x[300], y[300]), wide, "truth"), GLM().run(wide, seed=0)

@@ -55,7 +55,10 @@ def test_the_base_and_the_recipe_are_taken_where_they_are_known(images: Split) -
     assert tuned.release.training == replace(training, epochs=10, batch_size=None)
 
 
-def test_new_weights_keep_the_normalisation_and_the_global_generator(cnn: WeightsOnly) -> None:
+def test_new_weights_keep_the_normalisation_and_the_global_generators(
+    cnn: WeightsOnly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("the generators of GPUs are seeded"))
     model = normalized(cnn.model, 0.2, 0.3)
     release = replace(cnn, model=model, final=weights(model))
     state = torch.random.get_rng_state()

@@ -202,3 +202,14 @@ def test_per_example_clipping_agrees_with_a_naive_loop() -> None:
     }
     found = engine_for(model, Training(privacy=DPGD(clip=clip)), SHAPE).gradient(params, x, y)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_records_of_large_gradients_are_clipped_in_half_precision(dtype: torch.dtype) -> None:
+    """Norms of 400 and more have squares that float16 has not, and factors below 1e-5 that it rounds coarsely."""
+    model, x, y = nn.Linear(3, 1, bias=False), torch.tensor([[300.0, 400.0, 0.0], [0.0, 0.0, 800.0]]), torch.zeros(2)
+    params = {"weight": torch.ones(1, 3, dtype=dtype)}
+    engine = GenericEngine(model=model, loss=lambda logits, _: logits.sum(), privacy=DPGD(clip=1e-3))
+    found = engine.gradient(params, x.to(dtype), y)
+    expected = {"weight": torch.tensor([[3e-4, 4e-4, 5e-4]]).to(dtype)}  # the mean of vectors of length 0.001
+    torch.testing.assert_close(found, expected, rtol=2 * torch.finfo(dtype).eps, atol=0.0)

@@ -100,6 +100,8 @@ def test_fewer_candidates_than_records_leave_records_unmatched(digits: Data) -> 
     parts = split(digits, private=10, fixed=0, public=10, test=200, seed=0)
     scores = evaluate(Reconstruction(x=parts.private.x[:6]), parts.private, unrelated=parts.test, matching=greedy_ssim)
     assert scores.unmatched == 4
+    assert torch.equal(scores.matched(parts.private.x[:6])[:6], parts.private.x[:6])
+    assert not scores.matched(parts.private.x[:6])[6:].any()
     assert scores.found[:6].all()
     assert not scores.found[6:].any()
     assert scores.values["mse"][6:].isnan().all()

@@ -1,8 +1,9 @@
 """Each defense against a loop over the entries, at its limits, and in a release."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from math import ceil, exp, sqrt
+from math import ceil, exp, sqrt, tanh
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from scipy.stats import norm as normal
 from remanence import Gradient, Training, Victim
 from remanence.data import Split
 from remanence.models import initial_params, mlp
-from remanence.releases import Case, gradient_at_final, gradient_at_initial
+from remanence.releases import Case, gradient_at_final, gradient_at_initial, local_update
 from remanence.releases.defenses import Clipping, Defense, GaussianNoise, LocalDP, Quantization, Sign, TopK, defended
 from remanence.types import Params
 
@@ -116,6 +117,99 @@ def test_low_bits_are_right_on_average_and_one_of_the_two_levels_around(bits: in
         assert float((values.mean(0) - g).abs().max()) < 4.5 * step / 2 / sqrt(draws)
 
 
+# ---- in the dtype of an update
+
+
+def norm_of(params: Params) -> float:
+    return sqrt(sum(value**2 for value in entries(params)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("size", [3e-5, 1e-2, 3e2])
+def test_noise_is_as_large_in_every_dtype(dtype: torch.dtype, size: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    sent = {name: (size * torch.randn(shape, generator=generator)).to(dtype) for name, shape in _LARGE.items()}
+    length = norm_of(sent)
+    for defense, std in (
+        (GaussianNoise(relative_std=1.0), length / sqrt(len(entries(sent)))),
+        (LocalDP(epsilon=8.0), LocalDP(epsilon=8.0, norm=length).noise_std(sent)),
+    ):
+        shown = defense(sent, seed=0)
+        assert {name: g.dtype for name, g in shown.items()} == dict.fromkeys(sent, dtype)
+        noise = torch.tensor(entries(shown), dtype=torch.float64) - torch.tensor(entries(sent), dtype=torch.float64)
+        if bool(noise.isfinite().all()):  # float16 has no more than 65,504
+            assert float(noise.std()) == pytest.approx(std, rel=0.01)
+        else:
+            assert (dtype, size) == (torch.float16, 3e2)
+
+
+_LARGE = {"weight": (300, 100), "bias": (1000,)}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [
+        *((torch.float16, size) for size in (1e-6, 1e-3, 300.0, 6e4)),
+        *((torch.bfloat16, size) for size in (1e-25, 1.0, 1e25)),
+        *((torch.float32, size) for size in (1e-25, 1.0, 1e25)),
+    ],
+    ids=str,
+)
+def test_clipping_neither_overflows_nor_underflows(dtype: torch.dtype, size: float) -> None:
+    sent = {name: (size * g.clamp(-1, 1)).to(dtype) for name, g in gradient().items()}
+    length = norm_of(sent)
+    for share in (0.25, 4.0):
+        clipped = Clipping(norm=share * length)(sent, seed=0)
+        expected = [value * min(1.0, share) for value in entries(sent)]
+        assert {g.dtype for g in clipped.values()} == {dtype}
+        eps, least = torch.finfo(dtype).eps, torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+        assert entries(clipped) == pytest.approx(expected, rel=2 * eps, abs=least)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("bits", [2, 8, 16])
+@pytest.mark.parametrize("size", [1e-6, 1.0])
+def test_low_bits_are_right_on_average_in_every_dtype(dtype: torch.dtype, bits: int, size: float) -> None:
+    """Levels are rounded to the dtype, so that an entry is rounded to another one of these unless it is one."""
+    draws, generator = 400, torch.Generator().manual_seed(0)
+    sent = {"weight": (size * torch.randn(200, generator=generator)).to(dtype)}
+    values = torch.stack([Quantization(bits=bits)(sent, seed=k)["weight"].double() for k in range(draws)])
+    exact = sent["weight"].double()
+    largest = float(exact.abs().max())
+    step = 2 * largest / (2**bits - 1)
+    rounding = torch.finfo(dtype).eps * largest + torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+    assert float((values - exact).abs().max()) <= step + rounding
+    assert float((values.mean(0) - exact).abs().max()) < 4.5 * (step + rounding) / 2 / sqrt(draws)
+    assert len(values.unique()) <= 2**bits
+
+
+def test_low_bits_of_weights_in_any_memory_format() -> None:
+    weight = torch.randn(4, 3, 2, 2, generator=torch.Generator().manual_seed(0))
+    sent = {"weight": weight.to(memory_format=torch.channels_last)}
+    assert torch.equal(Quantization(bits=3)(sent, seed=0)["weight"], Quantization(bits=3)({"": weight}, seed=0)[""])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_signs_carry_small_magnitudes(dtype: torch.dtype) -> None:
+    sent = {"weight": torch.tensor([1e-6, -3e-6, 2e-6]).to(dtype)}
+    mean = sum(map(abs, entries(sent))) / 3
+    assert entries(Sign()(sent, seed=0)) == pytest.approx([mean, -mean, mean], rel=0.05)
+    assert entries(Sign().imitate(sent, sent)) == pytest.approx([mean * tanh(v / mean) for v in entries(sent)], rel=0.1)
+
+
+@pytest.mark.parametrize("bits", [1, 4, 8])
+def test_what_was_not_sent_stays_so_after_low_bits(bits: int) -> None:
+    """Otherwise the server could not tell which entries were sent, and its own gradient would keep them all."""
+    sparse = TopK(fraction=0.1)(gradient(), seed=0)
+    shown = defended(gradient(), (TopK(fraction=0.1), Clipping(norm=1.0), Quantization(bits=bits)), seed=0)
+    assert [value == 0 for value in entries(shown)] == [value == 0 for value in entries(sparse)]
+    ours = entries(TopK(fraction=0.1).imitate(gradient(1), shown))
+    threshold = min(abs(value) for value in entries(shown) if value)
+    for mine, value, was_sent in zip(ours, entries(gradient(1)), entries(shown), strict=True):
+        beyond = 0.0 if abs(value) <= threshold else value - (threshold if value > 0 else -threshold)
+        assert mine == pytest.approx(value if was_sent else beyond)
+
+
 # ---- limits
 
 
@@ -144,6 +238,12 @@ def test_a_gradient_of_zeros_stays_finite(defense: Defense) -> None:
     zeros = {name: torch.zeros_like(g) for name, g in gradient().items()}
     assert all(bool(g.isfinite().all()) for g in defense(zeros, seed=0).values())
     assert all(bool(g.isfinite().all()) for g in defense.imitate(zeros, zeros).values())
+
+
+@by_defense
+def test_a_tensor_without_entries_stays_as_it_is(defense: Defense) -> None:
+    sent = gradient() | {"none": torch.zeros(0, 3)}
+    assert defense(sent, seed=0)["none"].shape == (0, 3)
 
 
 @pytest.mark.parametrize("draws", [GaussianNoise(relative_std=1), LocalDP(epsilon=1), Quantization(bits=2)], ids=repr)
@@ -207,3 +307,14 @@ def test_clients_draw_noise_of_their_own(parts: Split) -> None:
     assert float(torch.nn.functional.cosine_similarity(*noises, dim=0).abs()) < 0.2
     same, other = reveal(victim(parts)).release, reveal(victim(parts), seed=1).release
     assert entries(reveal(victim(parts)).release.gradient) == entries(same.gradient) != entries(other.gradient)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("reveal", [gradient_at_initial, local_update])
+def test_half_precision_has_releases(parts: Split, dtype: torch.dtype, reveal: Callable[..., Case[Gradient]]) -> None:
+    made = victim(parts)
+    initial = {name: p.to(dtype) for name, p in made.initial.items()}
+    half = replace(made, initial=initial, private=made.private.to("cpu", dtype))
+    for first in (reveal(half).release.sent, reveal(half, defenses=(Quantization(bits=8),)).release.sent):
+        assert {g.dtype for g in first.values()} == {dtype}
+        assert all(bool(g.isfinite().all()) for g in first.values())

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from remanence import SGD, Adam, Data, Training, Victim
 from remanence.models import initial_params, mlp
-from remanence.releases import local_update, update_scale
+from remanence.releases import gradient_at_initial, local_update, update_scale
 from remanence.releases.defenses import Clipping, TopK
 from remanence.training import AdamW, Optimizer
 from remanence.types import Params
@@ -90,6 +90,14 @@ def test_the_mean_of_two_clients_is_that_of_each_on_its_own(batch: Data) -> None
     torch.testing.assert_close(whole.simulate(batch.x, batch.y), whole.sent)
     with refused("conflict", "clients"):
         replace(whole, clients=5)
+    with refused("out-of-range", "batch_size"):
+        replace(whole, batch_size=0)
+    for clients in (0, -1, 24):
+        with refused("conflict", "clients"):
+            local_update(client(batch, IN_ORDER), clients=clients)
+    for reveal in (local_update, gradient_at_initial):
+        with refused("empty", "victim"):
+            reveal(client(batch.take(slice(0, 0)), IN_ORDER))
     with refused("conflict", "clients"):
         whole.fine_tuned(10)
 

@@ -109,7 +109,7 @@ def audit(
     release = covering(in_evaluation_mode(release), truth, held_out)
     private, others = as_data(truth, release, "truth"), as_data(held_out, release, "held_out")
     ready = preflight(release, private, others)
-    ready = replace(ready, checks=(*ready.checks, *encoding_checks(private)))
+    ready = replace(ready, checks=(*ready.checks, *encoding_checks(private, others)))
     if stops := [check for check in ready.checks if check.status == "stop"]:
         raise BadInput(" ".join(check.text for check in stops), code="preflight", argument=stops[0].name)
     for check in ready.checks:

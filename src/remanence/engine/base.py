@@ -71,7 +71,7 @@ class GenericEngine:
             return {name: torch.zeros_like(p) for name, p in trained.items()}
         per_example: Params = vmap(grad(objective), in_dims=(None, 0, 0))(trained, x[:, None], y[:, None])
         factors = clip_factors(squared_norms(per_example, stacked=True), self.privacy.clip) / len(x)
-        return {name: torch.einsum("n,n...->...", factors, g) for name, g in per_example.items()}
+        return {n: torch.einsum("n,n...->...", factors, g.to(factors)).to(g) for n, g in per_example.items()}
 
     def hvp(self, params: Params, x: Tensor, y: Tensor, direction: Params) -> HVP:
         return hvp_by_autograd(self.gradient, params, x, y, direction)

@@ -86,8 +86,7 @@ def images(completed: Completed) -> dict[str, Tensor]:
     pictures = dict(completed.outcome.pictures)
     if (finding := completed.outcome.finding) is not None:
         scores, truth, found = finding.scores, finding.truth.x, finding.reconstruction.x
-        matched, has = torch.zeros_like(truth), scores.index >= 0
-        matched[has] = found[scores.index[has]].nan_to_num(0).to(truth)
+        matched = scores.matched(found.nan_to_num(0)).to(truth)
         pictures |= {"truth": truth, "reconstruction": matched, "lookalike": scores.lookalike}
         box = black_and_white(finding.truth)
         pictures |= {name: as_pixels(pictures[name], box) for name in ("truth", "reconstruction", "lookalike")}

@@ -88,6 +88,13 @@ class Scores:
         """How many records have no candidate."""
         return int((self.index == NONE).sum())
 
+    def matched(self, candidates: Tensor) -> Tensor:
+        """(records, ...): the candidate (m, ...) of each record, zeros for those that have none."""
+        has = self.index != NONE
+        found = candidates.new_zeros(len(self.index), *candidates.shape[1:])
+        found[has] = candidates[self.index[has]]
+        return found
+
 
 def evaluate(
     reconstruction: Reconstruction,

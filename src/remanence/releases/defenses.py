@@ -1,8 +1,9 @@
 """Defenses: what a federated client may do to a gradient before it sends it.
 
-A defense is a pure function of the gradient and `seed`. The server knows the protocol, so a release states its
-defenses, and an attack compares what was sent with its own gradients under `imitate`, which is differentiable. Larger
-batches defend as well; they are set by the size of the batch.
+A defense is a pure function of the gradient and `seed`. It computes in float64, and what it sends is rounded to the
+dtype of the gradient, after the noise, so that rounding spends no privacy. The server knows the protocol, so a release
+states its defenses, and an attack compares what was sent with its own gradients under `imitate`, which is
+differentiable. Larger batches defend as well; they are set by the size of the batch.
 """
 
 from dataclasses import dataclass
@@ -45,10 +46,10 @@ class GaussianNoise:
 
     def __call__(self, gradient: Params, *, seed: int) -> Params:
         generator = torch.Generator().manual_seed(seed)
-        return {
-            name: g + self.relative_std * g.square().mean().sqrt() * torch.randn(g.shape, generator=generator).to(g)
-            for name, g in gradient.items()
-        }
+        exact = _double(gradient)
+        stds = {name: self.relative_std * float(g.square().mean().sqrt()) for name, g in exact.items()}
+        noisy = {name: g + stds[name] * torch.randn(g.shape, generator=generator).to(g) for name, g in exact.items()}
+        return _rounded(noisy, gradient)
 
     def imitate(self, ours: Params, sent: Params) -> Params:
         return ours
@@ -65,10 +66,10 @@ class Clipping:
         check_above(self, norm=0)
 
     def __call__(self, gradient: Params, *, seed: int) -> Params:
-        return scaled(gradient, clip_factors(squared_norms(gradient, stacked=False), self.norm))
+        return _rounded(self.imitate(_double(gradient), gradient), gradient)
 
     def imitate(self, ours: Params, sent: Params) -> Params:
-        return self(ours, seed=0)
+        return scaled(ours, clip_factors(squared_norms(ours, stacked=False), self.norm))
 
 
 @final
@@ -89,19 +90,21 @@ class LocalDP:
 
     def __call__(self, gradient: Params, *, seed: int) -> Params:
         generator = torch.Generator().manual_seed(seed)
-        std = self._noise * (float(squared_norms(gradient, stacked=False).sqrt()) if self.norm is None else self.norm)
-        clipped = self.imitate(gradient, gradient)
-        return {name: g + std * torch.randn(g.shape, generator=generator).to(g) for name, g in clipped.items()}
+        exact = _double(gradient)
+        std = self._noise * (float(squared_norms(exact, stacked=False).sqrt()) if self.norm is None else self.norm)
+        clipped = self.imitate(exact, exact)
+        noisy = {name: g + std * torch.randn(g.shape, generator=generator).to(g) for name, g in clipped.items()}
+        return _rounded(noisy, gradient)
 
     def imitate(self, ours: Params, sent: Params) -> Params:
-        return ours if self.norm is None else Clipping(norm=self.norm)(ours, seed=0)
+        return ours if self.norm is None else Clipping(norm=self.norm).imitate(ours, sent)
 
     def noise_std(self, sent: Params) -> float:
         """The standard deviation of the noise in what was `sent`; of an update's own norm it is estimated."""
         if self.norm is not None:
             return self._noise * self.norm
         entries = sum(g.numel() for g in sent.values())
-        return self._noise * sqrt(float(squared_norms(sent, stacked=False)) / (1 + entries * self._noise**2))
+        return self._noise * sqrt(float(squared_norms(_double(sent), stacked=False)) / (1 + entries * self._noise**2))
 
     @property
     def _noise(self) -> float:
@@ -144,11 +147,11 @@ class Sign:
     """The sign of each entry, times the mean magnitude of its tensor."""
 
     def __call__(self, gradient: Params, *, seed: int) -> Params:
-        return {name: g.sign() * g.abs().mean() for name, g in gradient.items()}
+        return _rounded({name: g.sign() * g.abs().mean() for name, g in _double(gradient).items()}, gradient)
 
     def imitate(self, ours: Params, sent: Params) -> Params:
         """A smooth sign, so that the comparison has a gradient."""
-        means = {name: g.abs().mean().clamp_min(torch.finfo(g.dtype).tiny) for name, g in ours.items()}
+        means = {name: (mean := g.abs().mean()).where(mean > 0, 1) for name, g in ours.items()}
         return {name: means[name] * torch.tanh(g / means[name]) for name, g in ours.items()}
 
 
@@ -156,7 +159,7 @@ class Sign:
 @dataclass(frozen=True, kw_only=True)
 class Quantization:
     """Unbiased stochastic rounding of each entry to 2^bits levels, evenly spaced from minus to plus the largest
-    magnitude of its tensor."""
+    magnitude of its tensor but for their rounding to its dtype; what `TopK` did not send before stays zero."""
 
     bits: int
 
@@ -171,18 +174,34 @@ class Quantization:
         return {name: self._levels(g, generator) for name, g in gradient.items()}
 
     def _levels(self, g: Tensor, generator: torch.Generator) -> Tensor:
-        largest = g.abs().max().clamp_min(torch.finfo(g.dtype).tiny)
-        step = 2 * largest / (2**self.bits - 1)
-        position = (g + largest) / step + torch.rand(g.shape, generator=generator).to(g)
-        levels: Tensor = position.floor().clamp(0, 2**self.bits - 1) * step - largest
-        return levels
+        uniform = torch.rand(g.shape, generator=generator).to(g.device, torch.float64)
+        if not bool(g.any()):
+            return g.clone()
+        exact = g.double().contiguous()
+        levels = torch.linspace(-1, 1, 2**self.bits, dtype=torch.float64).to(g.device) * exact.abs().max()
+        levels = levels.to(g.dtype).double().unique()  # those that can be sent
+        below = (torch.searchsorted(levels, exact, right=True) - 1).clamp(0, len(levels) - 2)
+        low, high = levels[below], levels[below + 1]
+        return torch.where((exact - low) / (high - low) + uniform >= 1, high, low).to(g.dtype)
 
     def imitate(self, ours: Params, sent: Params) -> Params:
         return ours
 
 
+def _double(gradient: Params) -> Params:
+    return {name: g.double() for name, g in gradient.items()}
+
+
+def _rounded(exact: Params, gradient: Params) -> Params:
+    """In the dtypes of the `gradient`."""
+    return {name: exact[name].to(g.dtype) for name, g in gradient.items()}
+
+
 def defended(gradient: Params, defenses: tuple[Defense, ...], *, seed: int) -> Params:
-    """The gradient after all `defenses`, one after the other, each with a seed of its own."""
+    """The gradient after all `defenses`, one after the other, each with a seed of its own. Of a sparse gradient the
+    client quantises the entries that it sends, for there is no level at zero."""
     for index, defense in enumerate(defenses):
-        gradient = defense(gradient, seed=derive_seed(seed, "defence", index))
+        before, gradient = gradient, defense(gradient, seed=derive_seed(seed, "defence", index))
+        if isinstance(defense, Quantization) and any(isinstance(each, TopK) for each in defenses[:index]):
+            gradient = {name: g.where(before[name] != 0, 0) for name, g in gradient.items()}
     return gradient

@@ -48,7 +48,7 @@ class LocalUpdate:
     statistics: Params | None = None  # running means and variances after the training; None: not sent, or frozen
 
     def __post_init__(self) -> None:
-        check_min(self, clients=1)
+        check_min(self, clients=1, batch_size=1)
         check_statistics(self.model, self.at, self.batch_norm, self.statistics)
         optimizer, privacy = self.training.optimizer, self.training.privacy
         if isinstance(optimizer, QuasiNewton):
@@ -62,9 +62,8 @@ class LocalUpdate:
             raise _unsupported("privacy", f"{expected}; leave it out")
         if privacy and self.batch_norm == "training":
             raise _unsupported("privacy", "None where BatchNorm is in training mode: records have no gradients alone")
-        if self.batch_size is not None and self.batch_size % self.clients:
-            message = f"`clients` must divide the {self.batch_size} records of `batch_size`, got {self.clients}"
-            raise BadInput(message, code="conflict", argument="clients")
+        if self.batch_size is not None:
+            check_clients(self.clients, records=self.batch_size)
 
     @property
     def loss(self) -> Loss:
@@ -127,6 +126,13 @@ class LocalUpdate:
     def _as_gradient(self, update: Params) -> Params:
         unit = update_scale(self.training, (self.batch_size or self.clients) // self.clients)
         return {name: u / -unit for name, u in update.items()}
+
+
+def check_clients(clients: int, *, records: int) -> None:
+    """Refuse a number of clients that cannot have equal parts of the records."""
+    if clients < 1 or records % clients:
+        message = f"`clients` must divide the {records} records of the batch, got {clients}"
+        raise BadInput(message, code="conflict", argument="clients")
 
 
 def update_scale(training: Training, records: int) -> float:

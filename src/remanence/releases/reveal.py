@@ -17,7 +17,7 @@ from remanence.engine import GenericEngine, batch_gradient, train
 from remanence.errors import BadInput
 from remanence.models import running_statistics
 from remanence.releases.defenses import Defense, defended
-from remanence.releases.federated_averaging import LocalUpdate, local_delta, mean_of
+from remanence.releases.federated_averaging import LocalUpdate, check_clients, local_delta, mean_of
 from remanence.releases.releases import (
     AllButOne,
     AllButOneUnknownInit,
@@ -144,6 +144,12 @@ def _check_one(victim: Victim) -> None:
         )
 
 
+def _check_any(victim: Victim) -> None:
+    if not len(victim.private):
+        message = "`victim` must have private records, from which an update is computed, got none"
+        raise BadInput(message, code="empty", argument="victim")
+
+
 def gradient_at_initial(
     victim: Victim,
     *,
@@ -177,6 +183,7 @@ def _gradient_at(
     statistics: bool,
     seed: int,
 ) -> Case[Gradient]:
+    _check_any(victim)
     batch, privacy = victim.private, victim.training.privacy
     if privacy and (privacy.noise or privacy.sample_rate < 1):
         raise BadInput(
@@ -221,7 +228,8 @@ def _gradient_at(
 
 def _digest(batch: Data) -> str:
     """A digest of the batch, so that clients with different records have different seeds."""
-    return blake2b(batch.x.detach().cpu().numpy().tobytes(), digest_size=8).hexdigest()
+    values = batch.x.detach().cpu().flatten().view(torch.uint8)  # numpy has no bfloat16
+    return blake2b(values.numpy().tobytes(), digest_size=8).hexdigest()
 
 
 def local_update(
@@ -238,6 +246,8 @@ def local_update(
     weights, apply their defenses, and the mean of their updates is released, with that of the `statistics` of BatchNorm
     in training mode where they send them. `names` are the parameters that they train, all by default. `seed` shuffles
     mini-batches."""
+    _check_any(victim)
+    check_clients(clients, records=len(victim.private))
     batch, training, size = victim.private, victim.training, len(victim.private) // clients
     names = [name for name, _ in victim.model.named_parameters()] if names is None else names
     updates, running = list[Params](), list[Params]()

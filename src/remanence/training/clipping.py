@@ -12,11 +12,16 @@ def clip_factors(squared_norms: Tensor, clip: float) -> Tensor:
 
 
 def squared_norms(grads: Params, *, stacked: bool) -> Tensor:
-    """The squared norm over all parameters, of shape (1,), or (models,) for gradients that are stacked."""
+    """The squared norm over all parameters, of shape (1,), or (models,) for gradients that are stacked; that of half
+    precision in float32, whose range it is sure to lie in."""
     rows = [g[..., None].flatten(1) if stacked else g.reshape(1, -1) for g in grads.values()]
-    return torch.stack([row.square().sum(1) for row in rows]).sum(0)
+    return torch.stack([_single(row).square().sum(1) for row in rows]).sum(0)
 
 
 def scaled(grads: Params, factors: Tensor) -> Params:
     """The gradients times `factors`, of shape (1,), or (models,) for gradients that are stacked."""
-    return {name: (g.reshape(len(factors), -1) * factors[:, None]).view_as(g) for name, g in grads.items()}
+    return {name: (g.reshape(len(factors), -1) * factors[:, None]).view_as(g).to(g.dtype) for name, g in grads.items()}
+
+
+def _single(g: Tensor) -> Tensor:
+    return g.to(torch.promote_types(g.dtype, torch.float32))

@@ -247,7 +247,6 @@ def _attacked(setting: Setting, victim: Victim, held_out: Data, seed: int) -> Ou
     baseline = evaluate(alone, features, unrelated=others, metrics=(COSINE,), seed=seed)
     sharp = replace(attack, beta=(attack.beta[1],) * 2)
     at_truth = minimise(sharp.objective(release, private.x[None]), setting.search(setting.steps // 2, 0.001))
-    shown = scores.index[:ROW]
     return Outcome(
         measures=(
             *_of_images("", scores),
@@ -259,7 +258,7 @@ def _attacked(setting: Setting, victim: Victim, held_out: Data, seed: int) -> Ou
                 meaning=f"of the best restart; a search from the true images ends at {float(at_truth.value[0]):.3g}",
             ),
         ),
-        pictures={"truth": private.x[:ROW], "ConvStationarity": reconstruction.x[shown]},
+        pictures={"truth": private.x[:ROW], "ConvStationarity": scores.matched(reconstruction.x)[:ROW]},
     )
 
 

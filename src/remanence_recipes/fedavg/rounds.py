@@ -78,7 +78,7 @@ def attacked(each: Round, seed: int, device: torch.device, attack: Attempt) -> A
     scores, pictures = None, dict[str, Tensor]()
     if x is not None:
         scores = evaluate(Reconstruction(x=x), private, unrelated=held_out, metrics=(SSIM,), seed=seed)
-        pictures = {"truth": private.x[:10], "reconstructed": x[scores.index[:10]]}
+        pictures = {"truth": private.x[:10], "reconstructed": scores.matched(x)[:10]}
     others = held_out.y[: len(private)]
     return Attacked(
         scores=scores,

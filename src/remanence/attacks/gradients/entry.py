@@ -1,5 +1,7 @@
-"""The fully connected layer that the records of a gradient release enter: attacks that divide its gradients need it."""
+"""The fully connected layer that the records of a gradient release enter, for attacks that divide its gradients, and a
+check that there is something to divide."""
 
+from collections.abc import Iterable
 from math import prod
 
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -35,3 +37,15 @@ def entry_layer(release: KnowsGradient, *, by: str) -> tuple[Linear, InputNormal
         message = f"{by} divides by the gradient of the bias of `{first.layer.path}`, which has none: use Stein"
         raise BadInput(message, code="unsupported-model", argument="release")
     return first.layer, normalisation
+
+
+def check_gradient(release: KnowsGradient, names: Iterable[str]) -> None:
+    """Refuse a gradient with NaN or infinite values, and one that is zero for a parameter of these `names`."""
+    for name, g in release.gradient.items():
+        if not bool(g.isfinite().all()):
+            message = f"`gradient` of `{name}` holds NaN or infinite values: request it again"
+            raise BadInput(message, code="not-finite", argument="gradient")
+    for name in names:
+        if not bool(release.gradient[name].any()):
+            message = f"`gradient` of `{name}` is zero, and shows nothing of the records: request it again"
+            raise BadInput(message, code="empty", argument="gradient")

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vjp, vmap
 
+from remanence.attacks.gradients.entry import check_gradient
 from remanence.attacks.gradients.labels import infer_labels
 from remanence.bounds import clamp
 from remanence.errors import BadInput
@@ -174,7 +175,15 @@ def _relu(_: nn.Module, value: Tensor) -> Tensor:
     return torch.where(value > _OFF * value.max(), value, -1.0)
 
 
+def _leaky_relu(module: Any, value: Tensor) -> Tensor:
+    if module.negative_slope == 0:
+        return _relu(module, value)
+    return torch.where(value > 0, value, value / module.negative_slope)
+
+
 def _elu(module: Any, value: Tensor) -> Tensor:
+    if module.alpha == 0:
+        return _relu(module, value)
     return torch.where(value > 0, value, (value / module.alpha).clamp_min(_MARGIN - 1).log1p())
 
 
@@ -198,7 +207,7 @@ _INVERSES: dict[type[nn.Module], Callable[[Any, Tensor], Tensor]] = {
     nn.Sigmoid: lambda _, value: value.logit(_MARGIN),
     nn.Tanh: lambda _, value: value.clamp(_MARGIN - 1, 1 - _MARGIN).atanh(),
     nn.ReLU: _relu,
-    nn.LeakyReLU: lambda module, value: torch.where(value > 0, value, value / module.negative_slope),
+    nn.LeakyReLU: _leaky_relu,
     nn.ELU: _elu,
     nn.CELU: _celu,
     nn.SELU: _selu,
@@ -218,7 +227,9 @@ def _checked(release: KnowsGradient) -> tuple[Linear, tuple[Operation, ...]]:
         )
     for each in first.before:
         if isinstance(each, Activation) and type(each.module) in _INVERSES:
-            continue
+            if _increases(each.module):
+                continue
+            raise _unsupported(f"activations that increase, which {each.module} does not")
         if not isinstance(each, Conv | Norm | Normalisation | Flatten):
             raise _unsupported(f"layers that can be inverted, which {describe([each])} cannot")
     if release.batch_norm == "training" and any(isinstance(each, Norm) for each in first.before):
@@ -237,10 +248,18 @@ def _checked(release: KnowsGradient) -> tuple[Linear, tuple[Operation, ...]]:
     if release.batch_size != 1:
         message = f"RGAP reads a batch of one record, got `batch_size` {release.batch_size}: use GradientMatching"
         raise BadInput(message, code="not-identifiable", argument="batch_size")
-    if not bool(release.gradient[layer.bias].any()) or not all(g.isfinite().all() for g in release.gradient.values()):
-        message = f"`gradient` of `{layer.bias}` is zero, or some gradient is not finite: request it again"
-        raise BadInput(message, code="empty", argument="gradient")
+    check_gradient(release, [layer.bias])
     return layer, first.before
+
+
+def _increases(module: Any) -> bool:
+    """Whether an activation does not fall below zero, where two inputs would have one output."""
+    match module:
+        case nn.LeakyReLU():
+            return float(module.negative_slope) >= 0
+        case nn.ELU():
+            return float(module.alpha) >= 0
+    return True
 
 
 def _is_small(layer: Conv, params: Params) -> bool:

@@ -14,7 +14,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks.gradients.entry import entry_layer
+from remanence.attacks.gradients.entry import check_gradient, entry_layer
 from remanence.bounds import clamp
 from remanence.errors import BadInput, NotEnoughKnowledge, check_min
 from remanence.models.normalisation import InputNormalisation
@@ -150,10 +150,7 @@ def _checked(release: KnowsGradient) -> tuple[Linear, InputNormalisation, int]:
         message = "SPEAR needs a ReLU after the first layer, whose zeros it looks for: use GradientMatching or Stein"
         raise BadInput(message, code="unsupported-model", argument="release")
     gradient = release.gradient[layer.weight]
-    if not bool(gradient.isfinite().all()) or not bool(gradient.any()):
-        finite = bool(gradient.isfinite().all())
-        message = f"`gradient` of `{layer.weight}` is zero or not finite: request it again"
-        raise BadInput(message, code="empty" if finite else "not-finite", argument="gradient")
+    check_gradient(release, [layer.weight])
     if release.batch_size is None:
         message = "SPEAR needs `batch_size`, the rank of the gradient: give it"
         raise NotEnoughKnowledge(message, code="not-enough-knowledge", argument="batch_size")

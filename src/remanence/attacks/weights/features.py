@@ -209,7 +209,7 @@ def unexplained(space: RowSpace, inputs: list[Tensor], deltas: list[Tensor], out
     weakest = first.scale * float(space.basis.square().sum(1).min())
     beyond = ((deltas[0] @ deltas[0].mT) * (outside @ outside.mT)).sum((1, 2))  # |deltas' outside|^2
     square = square + span / weakest * beyond
-    factor = (product / square).clamp_min(_MIN_FACTOR)
+    factor = (product / square.clamp_min(torch.finfo(square.dtype).tiny)).clamp_min(_MIN_FACTOR)
     return total - 2 * factor * product + factor.square() * square
 
 

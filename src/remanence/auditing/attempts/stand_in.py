@@ -132,7 +132,7 @@ def new_weights(release: KnowsFinal, *, seed: int) -> Params:
     standard deviation of inputs, is that of the release. Modules of users sample from the global generator alone, whose
     state is put back."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs too, which are not put back
         model = deepcopy(release.model).to_empty(device="cpu")
         model.load_state_dict(release.final, strict=False)
         for module in model.modules():

@@ -11,7 +11,7 @@ from torch import Tensor
 from remanence.attacks.one_unknown.glm import Residual
 from remanence.auditing.answer.report import AttackRow, Check, Evidence
 from remanence.columns import Column
-from remanence.errors import BadInput
+from remanence.errors import BadInput, listed
 from remanence.experiments.finding import Finding
 from remanence.experiments.words import percent
 from remanence.metrics.matching import NONE
@@ -36,10 +36,27 @@ class ColumnRates:
     guessed: Tensor
 
 
-def encoding_checks(data: Data) -> tuple[Check, ...]:
-    """What was done to the columns of a table that are no numbers, as notes."""
-    notes = data.columns.notes if data.columns is not None else ()
+def encoding_checks(private: Data, held_out: Data) -> tuple[Check, ...]:
+    """Notes on a table: what was done to columns that are no numbers, and where the box in which attacks search ends
+    at the value of a private record."""
+    if private.columns is None:
+        return ()
+    notes = list(private.columns.notes)
+    if names := [column.name for column in private.columns.columns if _is_bounded_by(column, private, held_out)]:
+        notes.append(
+            f"In {len(names)} of {len(private.columns.columns)} columns ({listed(names)}) the smallest or the largest "
+            "value is a private record's alone, and attacks search no further: one that is cut off there has the value "
+            "exactly. Hold out records of wider ranges."
+        )
     return tuple(Check(name="columns", status="note", text=note) for note in notes)
+
+
+def _is_bounded_by(column: Column, private: Data, held_out: Data) -> bool:
+    """Whether a side of the box is a value of private records and of no other, in a column of numbers."""
+    ours, theirs = (each.x.flatten(1)[:, column.start].cpu() for each in (private, held_out))
+    if column.kind == "category" or len(torch.cat([ours, theirs]).unique()) <= 2:
+        return False
+    return any(bool((ours == side).any()) and not bool((theirs == side).any()) for side in private.bounds)
 
 
 def column_evidence(

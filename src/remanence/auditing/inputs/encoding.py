@@ -58,12 +58,15 @@ class Encoder:
         )
 
     def covering(self, given: Sequence[Any]) -> "Encoder":
-        """The encoder with ranges that reach as far as these raw rows."""
+        """The encoder with ranges that reach beyond these raw rows where they are too narrow: by as much again, for an
+        attack that is cut off at the side of a range must not have a value of the rows by that."""
         features = [transformed(self.transformer, x, "truth") for x in given]
         if any(each.shape[1] != len(self.low) for each in features):
             return self  # which is refused when they are encoded
         rows = np.concatenate([self.low[None], *features, self.high[None]])
-        low, high = np.nanmin(rows, axis=0), np.nanmax(rows, axis=0)
+        first, last = np.nanmin(rows, axis=0), np.nanmax(rows, axis=0)
+        low = np.where(first < self.low, first - (last - first), self.low)
+        high = np.where(last > self.high, last + (last - first), self.high)
         unit = (high - low) / (self.high - self.low)
         columns = tuple(
             c if c.kind == "category" else _widened(c, (low - self.low) / (self.high - self.low), unit)

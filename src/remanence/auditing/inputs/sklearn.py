@@ -72,7 +72,8 @@ def from_sklearn(estimator: Any, fixed: Any = None, *, like: Any = None) -> Weig
 
 
 def covering(release: Any, *given: Any) -> Any:
-    """The release with ranges that hold the raw rows of all pairs (X, y) `given`; others leave it as it is."""
+    """The release with ranges that hold the raw rows of all pairs (X, y) `given`, none of them at the side of a range
+    that was widened for it; others leave it as it is."""
     encoder = getattr(release.model, "encoder", None)
     rows = [pair[0] for pair in given if isinstance(pair, tuple | list) and len(pair) == 2]
     if not isinstance(encoder, Encoder) or not rows:

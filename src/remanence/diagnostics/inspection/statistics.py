@@ -3,31 +3,51 @@
 Each function returns None where the layer is too small, or lacks what it needs, for the number to mean anything.
 """
 
+from hashlib import blake2b
+
 import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
 from remanence.diagnostics.inspection.layers import Layer
+from remanence.seeds import derive_seed
 
 _MIN_ROWS = 8
 _MIN_COLUMNS = 8  # rows of fewer are parallel by chance
 _MIN_GRADED = 16
 _MIN_NEURONS = 32
-_MAX_ROWS = 2048  # compared with one another, evenly spaced
+_MAX_ROWS = 2048  # all compared with one another; of more rows, fewer are compared with all
+_MIN_SAMPLED = 512  # an error of a few percent
+_AT_ONCE = 2048
 _PARALLEL = 0.99  # cosine
 _SINGLE = 0.99  # of a kernel's squared norm in one weight
 
 
 def parallel_rows(layer: Layer) -> float | None:
     """The fraction of the rows that are parallel to another row, up to sign: an imprint module has one direction
-    (Fowl et al. 2022)."""
+    (Fowl et al. 2022). Of a wide layer it is that of a sample of the rows, compared with all."""
     rows = _nonzero(layer.rows)
     if len(rows) < _MIN_ROWS or rows.shape[1] < _MIN_COLUMNS:
         return None
-    step = -(-len(rows) // _MAX_ROWS)
-    unit = torch.nn.functional.normalize(rows[::step] / rows[::step].abs().amax(1, keepdim=True), dim=1)
-    cosine = (unit @ unit.T).abs().fill_diagonal_(0)
-    return float((cosine.amax(1) > _PARALLEL).double().mean())
+    sampled = _unit(rows if len(rows) <= _MAX_ROWS else rows[_sample(rows)])
+    parallel = torch.zeros(len(sampled), dtype=torch.int64, device=rows.device)
+    for block in rows.split(_AT_ONCE):
+        parallel += ((sampled @ _unit(block).T).abs() > _PARALLEL).sum(1)
+    return float((parallel > 1).double().mean())  # each is parallel to itself
+
+
+def _sample(rows: Tensor) -> Tensor:
+    """The indices of random rows. The seed is of the weights: a server cannot arrange its rows around the sample, for
+    it changes with them."""
+    largest = rows.abs().amax(1).cpu()
+    digest = blake2b(largest.numpy().tobytes(), digest_size=8).hexdigest()
+    generator = torch.Generator().manual_seed(derive_seed(0, "rows", digest))
+    count = max(_MIN_SAMPLED, _MAX_ROWS**2 // len(rows))
+    return torch.randperm(len(rows), generator=generator)[:count].to(rows.device)
+
+
+def _unit(rows: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(rows / rows.abs().amax(1, keepdim=True), dim=1)
 
 
 def graded_biases(layer: Layer) -> float | None:
