@@ -13,8 +13,8 @@ from remanence.attacks import infer_labels
 from remanence.data import Split
 from remanence.engine import loss_gradient
 from remanence.models import initial_params, mlp
-from remanence.releases import gradient_at_final, local_update
-from remanence.training import CrossEntropy
+from remanence.releases import gradient_at_final, gradient_at_initial, local_update
+from remanence.training import CrossEntropy, Logistic
 
 
 @pytest.mark.slow
@@ -45,6 +45,28 @@ def test_labels_are_exact_for_any_batch_once_the_mean_softmax_is(parts: Split) -
     """bias gradient = mean softmax - frequencies: with the true images in hand the counts have no error left."""
     batch = parts.public.take(slice(0, 30))  # every class several times
     assert infer_labels(honest(batch, nn.ELU), batch.x).tolist() == sorted(batch.y.tolist())
+
+
+@pytest.mark.parametrize("squeezed", [False, True])
+@pytest.mark.parametrize("count", [1, 4, 30])
+def test_classes_of_one_output_are_counted(parts: Split, count: int, squeezed: bool) -> None:
+    """Under a logistic loss: bias gradient = mean sigmoid - fraction of class 1, one record's label is its sign, and
+    after local steps counts follow from simulated ones."""
+    records = parts.public.take(slice(3, 3 + count))
+    batch = dataclasses.replace(records, y=records.y % 2, num_classes=2)
+    model: nn.Module = mlp(batch.shape, 1, hidden=(64,))
+    model = nn.Sequential(*model, nn.Flatten(0)) if squeezed else model
+    initial, training = initial_params(model, seed=0), Training(epochs=3, optimizer=SGD(lr=0.1), loss=Logistic())
+    client = Victim(
+        model=model, training=training, initial=initial, final=initial, fixed=batch.take(slice(0, 0)), private=batch
+    )
+    for reveal in (gradient_at_initial, local_update):
+        assert infer_labels(reveal(client).release, batch.x).tolist() == sorted(batch.y.tolist())
+    noise = torch.rand(256, *batch.shape, generator=torch.Generator().manual_seed(0))
+    wrong = infer_labels(gradient_at_initial(client).release, noise).bincount(minlength=2) - batch.y.bincount(
+        minlength=2
+    )
+    assert int(wrong.abs().max()) <= count // 10
 
 
 @pytest.mark.parametrize("epochs", [0, 30])

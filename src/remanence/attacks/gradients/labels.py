@@ -3,7 +3,8 @@
 For mean cross-entropy the gradient of the last bias is mean(softmax) - (fraction of each class), the mean being over
 the batch; label smoothing s over C classes makes a fraction f into (1 - s) f + s / C. Zhao, Mopuri, Bilen, "iDLG"
 (2020) infer the label of one record from its sign; Wainakh et al., "User-Level Label Leakage from Gradients in
-Federated Learning" (PoPETs 2022), counts.
+Federated Learning" (PoPETs 2022), counts. One output under a logistic loss is the second of two classes, the first
+having a logit of zero and minus its gradient.
 """
 
 import itertools
@@ -16,7 +17,7 @@ from remanence.errors import NotEnoughKnowledge
 from remanence.models import apply, apply_to_batch
 from remanence.progress import SOON, track
 from remanence.releases import KnowsGradient, KnowsUpdate
-from remanence.training import CrossEntropy
+from remanence.training import CrossEntropy, Logistic
 from remanence.types import Params
 
 _ROUNDING = 16  # times the precision of the dtype
@@ -35,16 +36,19 @@ def infer_labels(release: KnowsUpdate, looks_like: Tensor) -> Tensor:
         message = "inferring labels needs `batch_size`, the number of labels: give it"
         raise NotEnoughKnowledge(message, code="not-enough-knowledge", argument="batch_size")
     loss = release.loss
-    last = _output_bias(release, looks_like[:2]) if isinstance(loss, CrossEntropy) else None
-    if last is None or not isinstance(loss, CrossEntropy):
+    last = _output_bias(release, looks_like[:2]) if isinstance(loss, CrossEntropy | Logistic) else None
+    if last is None or not isinstance(loss, CrossEntropy | Logistic):
         message = (
-            "labels are inferred from the gradient of the last layer's bias under cross-entropy, which this release "
-            "lacks: it must show `labels`"
+            "labels are inferred from the gradient of the last layer's bias under cross-entropy or a "
+            "logistic loss, which this release lacks: it must show `labels`"
         )
         raise NotEnoughKnowledge(message, code="not-enough-knowledge", argument="labels")
-    bias, looks_like = release.sent[last], looks_like.to(release.at[last])
-    softmax = _logits(release, release.at, looks_like).softmax(dim=-1, dtype=_wide(bias)).mean(dim=0)
-    given = softmax, loss.label_smoothing, release.batch_size
+    bias, looks_like = _by_class(release, release.sent[last]), looks_like.to(release.at[last])
+    logits = _logits(release, release.at, looks_like)
+    if isinstance(loss, Logistic):
+        logits = torch.cat([torch.zeros_like(logits), logits], dim=-1)
+    softmax = logits.softmax(dim=-1, dtype=_wide(bias)).mean(dim=0)
+    given = softmax, loss.label_smoothing if isinstance(loss, CrossEntropy) else 0.0, release.batch_size
     present, counts = _present_and_counts(bias, *given)
     if not isinstance(release, KnowsGradient):
         counts = _exchanged(release, last, looks_like, counts, present)
@@ -52,6 +56,11 @@ def infer_labels(release: KnowsUpdate, looks_like: Tensor) -> Tensor:
         ratio = _defense_ratio(release, last, looks_like, _labels(counts))
         counts = _present_and_counts(bias / ratio, *given)[1]
     return _labels(counts)
+
+
+def _by_class(release: KnowsUpdate, bias: Tensor) -> Tensor:
+    """(classes,): the gradient or update of the last bias for each class."""
+    return torch.cat([-bias, bias]) if isinstance(release.loss, Logistic) else bias
 
 
 def _wide(bias: Tensor) -> torch.dtype:
@@ -80,8 +89,10 @@ def _output_bias(release: KnowsUpdate, x: Tensor) -> str | None:
                 size = 1 + logits.abs().max()
                 shift = (size * torch.linspace(1, 2, len(bias)).to(bias)).to(bias)
                 change = _logits(release, {**release.at, name: bias + shift}, x.to(bias)) - logits - shift
+                if isinstance(release.loss, CrossEntropy):
+                    change = change - change.mean(-1, keepdim=True)
                 rounding = max(torch.finfo(bias.dtype).eps, torch.finfo(torch.float16).eps)
-                if float((change - change.mean(-1, keepdim=True)).abs().max() / size) < _ROUNDING * rounding:
+                if float(change.abs().max() / size) < _ROUNDING * rounding:
                     return name
     return None
 
@@ -137,7 +148,8 @@ def _missing(release: KnowsUpdate, last: str, looks_like: Tensor, counts: Tensor
     labels = _labels(counts)
     times = max(1, len(looks_like) // len(labels))
     x = looks_like[torch.arange(times * len(labels), device=looks_like.device) % len(looks_like)]
-    return (release.simulate(x, labels.repeat(times))[last] - release.sent[last]) * len(labels)
+    away = release.simulate(x, labels.repeat(times))[last] - release.sent[last]
+    return _by_class(release, away) * len(labels)
 
 
 def _labels(counts: Tensor) -> Tensor:

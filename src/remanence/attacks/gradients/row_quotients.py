@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.func import grad, vjp, vmap
 from torch.nn.functional import one_hot
 
-from remanence.attacks.gradients.entry import entry_layer
+from remanence.attacks.gradients.entry import check_gradient, entry_layer
 from remanence.bounds import clamp, within
 from remanence.errors import BadInput, NotEnoughKnowledge
 from remanence.models import apply
@@ -66,12 +66,7 @@ class InputLayer:
             message = "FirstLayer needs `batch_size`, by which the loss of a record is divided: give it"
             raise NotEnoughKnowledge(message, code="not-enough-knowledge", argument="batch_size")
         bias = release.gradient[f"{name}.bias"]
-        if not bool(bias.isfinite().all()) or not bool(bias.any()):
-            raise BadInput(
-                f"`gradient` of `{name}.bias` is zero or not finite, and rows are divided by it: request it again",
-                code="not-finite" if not bool(bias.isfinite().all()) else "empty",
-                argument="gradient",
-            )
+        check_gradient(release, [f"{name}.bias"])
         outputs = apply(release.model, release.at, release.at[f"{name}.bias"].new_zeros(1, *release.shape)).shape[-1]
         if release.labels is not None and release.labels.shape != (release.batch_size,):
             shape, count = tuple(release.labels.shape), release.batch_size
