@@ -17,7 +17,6 @@ What comes out is near most of the records, and exact for none: `sparse_columns`
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import cos, pi
 from typing import final
 
 import torch
@@ -27,7 +26,7 @@ from remanence.progress import track
 
 _ITERATIONS, _RATE = 1000, 0.2  # of up to _RECORDS records, the rate falling to zero along a cosine
 _RECORDS = 128  # of more, by the square of their number
-_MOMENTUM, _SECOND, _TINY = 0.9, 0.99, 1e-12  # of Adam
+_BETAS, _EPS = (0.9, 0.99), 1e-12  # of Adam
 _RANK = 1e-6  # of the largest singular value: smaller ones are rounding
 _SIZE = 0.75  # power of the singular values that is about the size of the records
 _WEIGHT = 0.5  # power of the singular values by which the equations are divided
@@ -69,25 +68,24 @@ class RowSpace:
         metric = 1 / (self.values ** (2 * _WEIGHT))
         metric = metric / (self.target.square() * metric).sum()
         coefficients = self._orthogonal(seed)
-        mean, square = torch.zeros_like(coefficients), torch.zeros_like(coefficients)
         count = int(_ITERATIONS * max(1.0, len(coefficients) / _RECORDS) ** 2)
+        adam = torch.optim.Adam([coefficients], lr=_RATE, betas=_BETAS, eps=_EPS)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, count)
         for step in track(range(count), total=count, label="row matching", after=1.0, may_stop=True):
-            done = step / count
             p = coefficients * self.size
             z = p @ product.T
             gate = (z > 0).to(z)
             delta = backpropagated(z * gate)
             errors = gate * delta
             away = (errors.T @ p - self.target) * metric
-            temperature = _WIDE * (_NARROW / _WIDE) ** done * z.std(0).mean()
+            temperature = _WIDE * (_NARROW / _WIDE) ** (step / count) * z.std(0).mean()
             soft = torch.sigmoid(z / temperature)
             at_z = (p @ away.T) * delta * soft * (1 - soft) / temperature
             gradient = self._along((errors @ away + at_z @ product) * self.size)
-            gradient = gradient + _DECAY * gradient.norm() / coefficients.norm() * coefficients
-            mean = _MOMENTUM * mean + (1 - _MOMENTUM) * gradient
-            square = _SECOND * square + (1 - _SECOND) * gradient.square()
-            update = mean / (1 - _MOMENTUM ** (step + 1)) / ((square / (1 - _SECOND ** (step + 1))).sqrt() + _TINY)
-            coefficients = self._feasible(coefficients - _RATE * (1 + cos(pi * done)) / 2 * update)
+            coefficients.grad = gradient + _DECAY * gradient.norm() / coefficients.norm() * coefficients
+            adam.step()
+            schedule.step()
+            coefficients.copy_(self._feasible(coefficients))
         return self._inputs(coefficients)
 
     def _orthogonal(self, seed: int) -> Tensor:
