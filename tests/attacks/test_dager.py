@@ -54,6 +54,34 @@ def words(truth: Tokens) -> set[int]:
     return set(truth.ids.unique().tolist()) - {0}
 
 
+def without(release: TransformerUpdate, *words: str) -> TransformerUpdate:
+    """The update of a client that trains, or sends, no parameter with one of these words in its name."""
+    sent = {name: g for name, g in release.gradient.items() if not any(word in name for word in words)}
+    return dataclasses.replace(release, gradient=sent)
+
+
+@pytest.mark.parametrize("rank", [None, 16])
+def test_projections_that_were_not_sent_are_not_needed(rank: int | None) -> None:
+    """Adapters are often those of query and value alone."""
+    truth = batch(3)
+    found = DAGER().run(without(released(truth, rank=rank), ".key."), seed=0)
+    assert words(truth) <= set(found.tokens.tolist())
+    assert sequences(found) == sequences(truth)
+
+
+def test_without_the_second_attention_there_are_tokens_and_without_the_first_nothing() -> None:
+    truth = batch(3)
+    release = released(truth)
+    found = DAGER().run(without(release, "blocks.1"), seed=0)
+    assert words(truth) <= set(found.tokens.tolist())
+    assert len(found.ids) == 0
+    with refused("not-identifiable", "release"):
+        DAGER().run(without(release, "blocks."), seed=0)
+    only_words = DAGER().run(without(classified(truth), "blocks.0.value"), seed=0)
+    assert words(truth) <= set(only_words.tokens.tolist())
+    assert len(only_words.ids) == 0
+
+
 @pytest.mark.parametrize("defenses", [(), (Clipping(norm=0.01),), (GaussianNoise(relative_std=0.003),)], ids=str)
 def test_tokens_and_sequences_of_a_batch_are_exact(defenses: tuple[Defense, ...]) -> None:
     truth = batch(5)

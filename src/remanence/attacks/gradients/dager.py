@@ -48,8 +48,8 @@ class DAGER:
         first = Span.from_release(release, 0, rounding=_TOKEN_ROUNDING)
         if not first.edge:
             raise BadInput(
-                "the gradients of the first attention are zero: it is frozen, or adapters have a factor B of zero, as "
-                "before the first step; take an update that trains it",
+                "the gradients of the first attention are zero or were not sent: it is frozen, or adapters have a "
+                "factor B of zero, as before the first step; take an update that trains it",
                 code="not-identifiable",
                 argument="release",
             )
@@ -61,8 +61,9 @@ class DAGER:
             max_tokens=release.batch_size * release.length,
         )
         ids, scores = torch.zeros(0, release.length, dtype=torch.int64), torch.zeros(0)
-        if len(model.blocks) > 1 and len(tokens):
-            second = Span.from_release(release, 1, rounding=_PREFIX_ROUNDING)
+        second = Span.from_release(release, 1, rounding=_PREFIX_ROUNDING) if len(model.blocks) > 1 else None
+        if second is not None and second.edge and len(tokens):
+            values = projection_gradient(release, 0, "value")
             if model.causal:
                 ids, scores = grow_sequences(
                     model,
@@ -73,11 +74,11 @@ class DAGER:
                     exact=self.exact,
                     max_atoms=self.max_atoms,
                 )
-            else:
+            elif len(values):
                 ids, scores = arrange_sequences(
                     model,
                     second,
-                    projection_gradient(release, 0, "value"),
+                    values,
                     tokens,
                     count=release.batch_size,
                     length=release.length,

@@ -25,10 +25,13 @@ _EXPLAINED = 1e-4  # of its squared norm: an atom of which less remains is a com
 
 
 def projection_gradient(release: KnowsTokenGradient, block: int, name: str) -> Tensor:
-    """(m, width): the gradient of a block's query, key or value projection, or of the factor A of its adapter."""
-    name = f"blocks.{block}.{name}"
-    kind = "lora_a" if f"{name}.lora_a" in release.gradient else "weight"
-    return release.gradient[f"{name}.{kind}"].detach()
+    """(m, width): the gradient of a block's query, key or value projection, or of the factor A of its adapter; no rows
+    where neither was sent."""
+    for kind in ("lora_a", "weight"):
+        sent = release.gradient.get(f"blocks.{block}.{name}.{kind}")
+        if sent is not None:
+            return sent.detach()
+    return release.at["tokens.weight"][:0]
 
 
 @final
