@@ -7,11 +7,11 @@ record only. Fowl et al., "Robbing the Fed" (ICLR 2022), and Boenisch et al., "W
 (EuroS&P 2023), have servers send weights that make it so; with ordinary ones it holds for some neurons.
 
 Ours: which quotients are records is decided without the truth. The weights give the error d_j(x) of a record x alone at
-neuron j for each class, and the gradient of the bias must be that number. The gradient of a record that was found is
-subtracted, and neurons that it shared with one other record give the other. Where that ends, the gradient of the
-remaining records is factorised into records and errors by the zeros of the errors (`sparse_columns`), from quotients or
-else from points near all of them (`row_matching`). Where the layer puts out logits, fewer records than classes follow
-from its gradient (`softmax_decoding`).
+neuron j for each class, and the gradient of the bias must be that number (`row_quotients`). The gradient of a record
+that was found is subtracted, and neurons that it shared with one other record give the other. Where that ends, the
+gradient of the remaining records is factorised into records and errors by the zeros of the errors (`sparse_columns`),
+from quotients or else from points near all of them (`row_matching`). Where the layer puts out logits, fewer records
+than classes follow from its gradient (`softmax_decoding`).
 """
 
 from collections.abc import Sequence
