@@ -103,8 +103,8 @@ def rank_test(pool: Pool, *, seed: int) -> RankTest:
 def _of_records(pool: Pool, private_scores: Tensor) -> Tensor:
     """(private records,): the fraction of held-out records that score as well, the record itself included.
 
-    Ranks are within the class where enough of it was held out for a list of a tenth of the records, or of five. Where
-    not, they are among all held-out records, weighted to the classes of the private ones (Tibshirani et al. 2019),
+    Ranks are within the class where enough of it was held out for a list of a tenth of the records, of five, or of all
+    where they are fewer. Where not, they are among all held-out records, weighted to the classes of the private ones (Tibshirani et al. 2019),
     which keeps the level on average over the classes; and no smaller than the fraction of the own class that scores as
     well, which keeps it within each as far as its few records can.
     """
@@ -114,7 +114,7 @@ def _of_records(pool: Pool, private_scores: Tensor) -> Tensor:
     ours, theirs = (torch.bincount(part, minlength=int(index.max()) + 1).double() for part in (index[:n], index[n:]))
     of_class = ours / theirs.clamp_min(1)
     weight = of_class[index[n:]]
-    fine = _needed(n, theirs) <= max(5, n / 10)
+    fine = _needed(n, theirs) <= min(n, max(5, n / 10))
     p = torch.ones(n, dtype=torch.double)
     for release in pool.release.unique():
         for label in index[:n][pool.release == release].unique():
