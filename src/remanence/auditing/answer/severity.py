@@ -29,6 +29,7 @@ FPR: Final = 0.01  # at which single members are identified
 SIGN: Final = 0.05  # p, times the number of tests: signs of membership that do not reach the level of an audit
 _COARSE: Final = 0.1  # of the records that must leak before any can be listed
 _AUC: Final = ": AUC"
+_COMPETE: Final = "as the best score over several attacks is larger by chance too"
 
 
 def severity(
@@ -160,7 +161,7 @@ def _of_attacks(ran: Sequence[AttackRow], together: AuditTest | None, step: Seve
         if alone:
             who, more = f" by {alone} by itself, one of {tried}", f"; all together list {together.found or 'none'}"
         elif (best.found or 0) > found.found:
-            who, more = f" by the {tried}, all together", f"; {best.name} by itself lists {best.found}"
+            who, more = f" by the {tried}, all together", f"; {best.name} by itself lists {best.found}, {_COMPETE}"
         elif len(ran) > 1:
             who = f", {best.found} by {best.name}, the strongest of {tried}"
         return (
