@@ -46,7 +46,8 @@ RATE = replace(AUC, name="span: tpr@1%", value=0.01, chance=0.01, p=None)
         ((RAN,), ALL, (replace(AUC, p=1e-6),), "membership"),
         ((RAN,), ALL, (replace(AUC, p=9e-4),), "none-found"),  # one of two tests
         ((RAN,), ALL, (replace(AUC, p=1e-6, group="labels"),), "none-found"),
-        ((RAN,), replace(ALL, records=5, p=1e-4), (), "none-found"),  # too few for ranks
+        ((RAN,), replace(ALL, records=4, p=1e-4), (), "membership"),  # few records among many held-out ones
+        ((RAN,), replace(ALL, records=1, p=0.002, smallest_p=0.002), (), "none-found"),  # no p is smaller
         ((RAN,), replace(ALL, found=9, p=1e-4), (), "some-records"),
         ((RAN,), replace(ALL, found=10, p=1e-4), (), "many-records"),
         ((RAN,), replace(ALL, found=1, copies=1), (), "some-records"),
@@ -172,9 +173,9 @@ def test_where_the_attacks_searched_in_vain_nothing_found_says_nothing(name: str
 
 
 def test_signs_that_are_short_of_the_level_are_no_chance() -> None:
-    few = replace(ALL, records=4, p=4e-4)
+    few = replace(ALL, records=1, p=0.002, smallest_p=0.002)
     said = verdict([RAN], [AUC], "none-found", few)
-    assert "distinguished from held-out ones by the attacks (p 0.0004), but not at the level of this audit" in said
+    assert "distinguished from held-out ones by the attacks (p 0.002), but not at the level of this audit" in said
     assert "beyond chance" not in said
     assert "by span (p 0.004)" in verdict([RAN], [replace(AUC, p=0.004)], "none-found", ALL)
     assert "not distinguished from held-out ones beyond chance" in verdict([RAN], [AUC], "none-found", ALL)

@@ -5,7 +5,7 @@ together:
 
 - *many-records*, *some-records*: an attack returned exact copies; or records are listed at a false-discovery rate of
   5 %, and the p-value of all records is at most one in a thousand. Many are 10 % of the records. With fewer than 10
-  records no test reaches one in a thousand, and one in a hundred has to do.
+  records few tests reach one in a thousand, and one in a hundred has to do.
 - *membership*: private records are distinguished from held-out ones of their class, by a membership test, the span, the
   ranks of reconstructions, or the tokens of a batch of text.
 - *none-found*: attacks ran that could have found something, and none of it.
@@ -20,8 +20,9 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from remanence.auditing.answer.report import AttackRow, AuditTest, Check, Evidence, Severity
-from remanence.auditing.answer.undecided import FEW, LEVEL, level_of, ran_on_release, undecided
+from remanence.auditing.answer.undecided import LEVEL, level_of, ran_on_release, undecided
 from remanence.experiments.words import by_chance, number, percent, score
+from remanence.metrics.power import reaches
 
 MANY: Final = 0.1  # fraction of the records
 MEMBERSHIP: Final = ("membership", "span", "tokens")  # groups of evidence whose p-values are tests of membership
@@ -51,12 +52,13 @@ def severity(
 def _tests(
     attacks: Sequence[AttackRow], together: AuditTest | None, evidence: Sequence[Evidence]
 ) -> list[tuple[AuditTest | AttackRow | Evidence, float]]:
-    """The tests of membership and their p-values: of evidence, and of the ranks of enough reconstructed records, by all
-    attacks together and, where there are several, by the best of them, times their number."""
+    """The tests of membership and their p-values: of evidence, and of the ranks of reconstructed records, where so many
+    private and held-out ones can reach the level, by all attacks together and, where there are several, by the best of
+    them, times their number."""
     tests: list[tuple[AuditTest | AttackRow | Evidence, float]] = [
         (row, row.p) for row in evidence if row.p is not None and row.group in MEMBERSHIP
     ]
-    if together is not None and together.records >= FEW:
+    if together is not None and reaches(together.smallest_p, LEVEL):
         tests.append((together, together.p))
         ranked = [(row, row.p) for row in ran_on_release(attacks) if row.p is not None]
         if len(ranked) > 1:
@@ -137,7 +139,7 @@ def _of_signs(
 ) -> list[str]:
     """What the tests of membership say of an audit that reached no step; signs short of its level are named."""
     signs = [("the attacks" if isinstance(each, AuditTest) else each.name.removesuffix(_AUC), p) for each, p in tests]
-    if together is not None and together.records < FEW:
+    if together is not None and not reaches(together.smallest_p, LEVEL):
         signs.append(("the attacks", together.p))
     by, p = min(signs, key=lambda each: each[1], default=("", 1.0))
     if p * len(signs) <= SIGN:

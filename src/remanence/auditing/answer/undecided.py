@@ -14,7 +14,7 @@ from remanence.auditing.answer.words import count
 from remanence.metrics.power import reaches
 
 LEVEL: Final = 0.001  # of a whole audit, for each step of the scale
-FEW: Final = 10  # records: with fewer no test of an audit reaches that level, and 1 % has to do
+FEW: Final = 10  # records: with fewer few tests of an audit reach that level, and 1 % has to do
 ASSUMED: Final = ("normalize", "outputs", "accuracy", "update", "rounding")  # checks of what attacks search with
 _NAMED = 5  # classes at most
 
