@@ -12,7 +12,7 @@ from typing import Final
 from remanence.auditing.answer.report import Countermeasure, Evidence
 from remanence.auditing.answer.severity import leaks
 from remanence.auditing.answer.undecided import too_few
-from remanence.experiments.words import percent
+from remanence.experiments.words import number, percent
 
 CHANCE: Final = 0.01  # p above which scores are those of chance
 _KINDS: Final[dict[str, Callable[[Countermeasure], Evidence | None]]] = {
@@ -57,7 +57,7 @@ def what_would_help(rows: Sequence[Countermeasure], *, noun: str = "records") ->
             *_no_time(hiding),
         ]
     else:
-        found = ", ".join(f"{_count(row)} with {row.setting}" for row in strongest)
+        found = ", ".join(f"{_count(row)} with {row.setting}{_traces(row)}" for row in strongest)
         clauses = [
             f"no setting of the sweep that could be tested hides the {noun} ({_count(first)} found without, {found})"
             if untested
@@ -159,6 +159,11 @@ def _no_time(rows: Sequence[Countermeasure]) -> list[str]:
 def _count(row: Countermeasure) -> str:
     assert row.together is not None
     return f"{row.together.found} of {row.together.records}"
+
+
+def _traces(row: Countermeasure) -> str:
+    """The p-value of a setting where records are not found, and score better than held-out ones all the same."""
+    return "" if row.together is None or row.together.found else f", p {number(row.together.p)}"
 
 
 def _listed(rows: Sequence[Countermeasure]) -> str:
