@@ -128,6 +128,15 @@ def test_what_cannot_be_inspected_is_refused() -> None:
         inspect_model(None, {"a.weight": torch.full((3, 3), torch.nan)})
 
 
+def test_a_shape_that_no_layer_takes_is_refused() -> None:
+    images, rows, steps = torch.randn(8, 3, 5, 5), torch.randn(16, 784), torch.randn(8, 12)
+    for weight, shape in ((images, (3, 32, 32)), (images, (6, 32, 32)), (rows, (1, 28, 28)), (steps, (7, 12))):
+        inspect_model(None, {"a.weight": weight, "b.weight": torch.randn(4, 16)}, shape)
+    for weight, shape in ((images, (1, 32, 32)), (rows, (1, 32, 32)), (rows, (1, 1, 784, 2)), (steps, (12, 7))):
+        with refused("shape-mismatch", "shape"):
+            inspect_model(None, {"a.weight": weight, "b.weight": torch.randn(4, 16)}, shape)
+
+
 def test_a_file_is_inspected_by_its_model(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     torch.save(net.state_dict(), tmp_path / "sent.pt")

@@ -61,6 +61,9 @@ TOGETHER = AuditTest(
     p=1e-4,
     held_out=500,
     smallest_list=2,
+    smallest_p=5e-5,
+    needed=0,
+    lacking=(),
     untested=(),
     subjects=False,
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from browsing import started
-from made_report import FAILED, RAN, REFUSED, SKIPPED, TPR, made_answer, null_answer, real_report
+from made_report import FAILED, RAN, REFUSED, SKIPPED, TOGETHER, TPR, made_answer, null_answer, real_report
 from playwright.sync_api import Browser, Page
 
 from remanence.auditing import Report
@@ -114,6 +114,15 @@ def test_ladder_shows_the_strongest_of_each_rung_and_names_those_not_tested() ->
     ]
     assert all("not tested" in text for kind, _, text in rungs if kind == "unasked")
     assert "20 of 32</strong> FirstLayer" in rungs[-1][2]
+    versions = Report(answer=made_answer(attacks=(RAN, replace(REFUSED, name="NewtonStep", knowledge="two versions"))))
+    assert "not tested: NewtonStep did not run" in versions.to_html()
+
+
+def test_the_page_says_where_no_list_was_possible() -> None:
+    few = replace(TOGETHER, found=0, copies=0, p=0.4, held_out=40, smallest_list=33, needed=24)
+    html = Report(answer=null_answer(together=few, severity="inconclusive")).to_html()
+    assert "too few were held out for any list" in html
+    assert "none stands out" not in html
 
 
 def test_inconclusive_evidence_and_no_evidence_are_words_of_their_own() -> None:

@@ -74,6 +74,15 @@ def test_a_client_may_send_its_head_alone(suffix: str, tmp_path: Path) -> None:
         load_release_weights(path, other, before=other.state_dict())
 
 
+def test_notes_on_a_gradient_say_what_was_not_sent(tmp_path: Path) -> None:
+    torch.save({"3.weight": torch.ones(2, 4).half()}, tmp_path / "gradient.pt")
+    zeros = {name: torch.zeros_like(p) for name, p in STATE.items()}
+    notes = load_release_weights(tmp_path / "gradient.pt", NET, before=zeros, gradient=True).notes
+    assert any("tensors, whose gradient was not sent" in note for note in notes)
+    assert any("a gradient in float16" in note for note in notes)
+    assert not any("weights" in note for note in notes)
+
+
 def test_what_is_not_of_the_model_is_refused_by_name(tmp_path: Path) -> None:
     with refused("shape-mismatch", "path") as caught:
         read(tmp_path, *LIST[:-2])

@@ -32,7 +32,7 @@ def test_an_audit_of_a_model_that_never_saw_the_records_finds_nothing(
         shown = {"model": model, "final": final, "shape": parts.fixed.shape, "num_classes": 10}
         release = WeightsOnly(**shown) if kind == "weights" else FineTuned(**shown, initial=initial, training=training)
     report = audit(release, truth=private, held_out=parts.test, budget=3, attacks=attacks)
-    assert report.severity == "none-found"
     ran = [row for row in report.attacks if row.status == "ran" and row.subject == "release"]
+    assert report.severity == ("none-found" if ran else "inconclusive")
     assert ran or kind != "gradient"  # searches may be skipped on a machine that is busy
     assert not any(row.found for row in ran)

@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 import jsonschema
 import pytest
-from made_report import RAN, REFUSED, made_answer, null_answer
+from made_report import RAN, REFUSED, TOGETHER, made_answer, null_answer
 
 from remanence.auditing import Report
 from remanence.auditing.answer.documentation import REFERENCES
@@ -71,6 +71,18 @@ def test_junit_of_a_quiet_audit_fails_nowhere_and_holds_no_control_characters() 
     skipped = suite.find("testcase/skipped")
     assert skipped is not None
     assert (skipped.get("message") or "").endswith("bad  <>&\"'")
+
+
+def test_an_attack_that_could_have_found_nothing_does_not_pass_in_junit() -> None:
+    few = replace(TOGETHER, found=0, copies=0, p=0.4, held_out=40, smallest_list=33, needed=24)
+    answer = null_answer(together=few, severity="inconclusive", verdict="Inconclusive: 40 are too few.")
+    [case, _] = ET.fromstring(to_junit(answer)).iter("testcase")
+    skipped = case.find("skipped")
+    assert skipped is not None
+    assert "hold out 24 or more" in (skipped.get("message") or "")
+    [result] = json.loads(to_sarif(answer))["runs"][0]["results"]
+    assert (result["ruleId"], result["level"]) == ("remanence/inconclusive", "warning")
+    assert result["message"]["text"] == answer.verdict
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made_report import AUC, RAN, REFUSED, TOGETHER, TPR, made_answer, null_answer
@@ -9,6 +10,7 @@ from refusals import refused
 
 from remanence.auditing import Report
 from remanence.auditing.answer.gate import compare, failures
+from remanence.auditing.answer.report import Check
 
 LEAKY, QUIET = Report(answer=made_answer()), Report(answer=null_answer())
 
@@ -64,6 +66,37 @@ def test_one_attack_that_leaks_by_itself_fails_a_release() -> None:
 @pytest.mark.parametrize("condition", ["found>0", "GLM.found>0", "membership.tpr@1%>0.05", "span.members>0"])
 def test_what_was_not_measured_cannot_pass(condition: str) -> None:
     assert failures(Report(answer=null_answer(attacks=(REFUSED,), together=None, evidence=())), [condition])
+
+
+FEW = replace(TOGETHER, found=0, copies=0, p=0.4, held_out=40, smallest_list=33, needed=24)
+WARNED = replace(made_answer().preflight, checks=(Check(name="update", status="warning", text="it does not fit"),))
+
+
+@pytest.mark.parametrize("severity", ["inconclusive", "membership"])
+@pytest.mark.parametrize("changes", [{"together": FEW}, {"preflight": WARNED}], ids=["few", "warned"])
+def test_counts_of_an_audit_that_could_have_found_nothing_do_not_pass(severity: str, changes: dict[str, Any]) -> None:
+    report = Report(answer=null_answer(**changes, severity=severity))
+    why = "24 or more" if "together" in changes else "`update`"
+    for condition in ("found>0", "exact>0", "FirstLayer.found>0", "found>=50%"):
+        [said] = failures(report, [condition])
+        assert said.startswith(f"{condition}: ")
+        assert why in said
+
+
+@pytest.mark.parametrize("condition", ["severity>=membership", "severity>=none-found", "severity==many-records"])
+def test_an_inconclusive_severity_excludes_no_step(condition: str) -> None:
+    report = Report(answer=null_answer(together=FEW, severity="inconclusive"))
+    [said] = failures(report, [condition])
+    assert said.startswith(f"{condition}: the severity is inconclusive: 40 held-out records are too few")
+
+
+def test_one_attack_of_many_needs_more_held_out_records() -> None:
+    rows = tuple(replace(RAN, name=name, found=0, exact=0, p=0.4) for name in ("FirstLayer", "Stein", "SPEAR"))
+    few = replace(TOGETHER, records=1, found=0, copies=0, p=0.4, held_out=300, smallest_p=1 / 301)
+    report = Report(answer=null_answer(attacks=rows, together=few))
+    assert failures(report, ["found>0"]) == []
+    [said] = failures(report, ["Stein.found>0"])
+    assert "run it alone" in said
 
 
 def test_attacks_on_a_stand_in_do_not_fail_the_release() -> None:
@@ -124,6 +157,11 @@ def test_what_is_not_measured_any_more_is_named() -> None:
 def test_a_severity_that_only_becomes_sayable_is_not_worse() -> None:
     none = Report(answer=null_answer(attacks=(), evidence=(), severity="inconclusive"))
     assert compare(none, QUIET) == []
+
+
+def test_an_audit_that_became_inconclusive_is_worse() -> None:
+    answer = null_answer(together=FEW, severity="inconclusive")
+    assert compare(QUIET, Report(answer=answer)) == ["severity: inconclusive now, none-found before"]
 
 
 def test_folders_and_files_are_compared_too(tmp_path: Path) -> None:

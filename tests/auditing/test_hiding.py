@@ -31,6 +31,11 @@ def row(name: str, value: float | None, count: int, *, p: float | None = None, *
     return replace(made, **changes)
 
 
+def unlistable(made: Countermeasure) -> Countermeasure:
+    """The row where too few records are held out for any list."""
+    return replace(made, together=made.together and replace(made.together, held_out=12, smallest_list=9, needed=24))
+
+
 FIRST = row("baseline", None, 8)
 
 
@@ -63,18 +68,38 @@ def test_several_axes_are_one_sentence_and_those_that_do_not_hide_are_named() ->
 
 
 def test_traces_without_a_list_do_not_count_as_hidden() -> None:
-    assert "no setting of the sweep hides" in (what_would_help([FIRST, row("noise", 1, 0, p=0.005)]) or "").lower()
+    said = what_would_help([FIRST, row("noise", 1, 0, p=0.005)]) or ""
+    assert said.startswith(
+        "No setting of the sweep hides the records (8 of 8 found without, 0 of 8 with noise of 1, p 0.0"
+    )
     assert "would hide" in (what_would_help([FIRST, row("noise", 1, 0, p=0.02)]) or "")
     assert "noise of 1 would not" in (what_would_help([FIRST, row("clients", 5, 0), row("noise", 1, 0, p=0.005)]) or "")
 
 
 def test_a_few_held_out_records_do_not_tell_what_would_hide() -> None:
     rows = [row("baseline", None, 8), row("noise", 1, 0)]
-    few = [replace(each, together=each.together and replace(each.together, held_out=19)) for each in rows]
-    said = what_would_help(few) or ""
     assert "would hide the" in (what_would_help(rows) or "")
-    assert said.startswith("Too few records were held out to tell what would hide yours (19 besides")
-    assert "40 or more" in said
+    for few in ([unlistable(each) for each in rows], [rows[0], unlistable(rows[1])]):
+        said = what_would_help(few) or ""
+        assert said.startswith("No setting of the sweep could be tested")
+        assert "noise of 1 could not be tested" in said
+        assert "12 held-out records are too few for any list of the 8 private records" in said
+        assert "hold out 24 or more, besides those of other clients" in said
+    nothing = what_would_help([unlistable(row("baseline", None, 0)), rows[1]]) or ""
+    assert nothing.startswith("12 held-out records are too few for any list")
+
+
+def test_settings_that_were_not_tested_are_named_apart() -> None:
+    rows = [row("baseline", None, 8), row("clients", 25, 0, together=None), row("noise", 0.01, 8)]
+    said = what_would_help(rows) or ""
+    assert said.startswith("No setting of the sweep that could be tested hides the records (8 of 8 found without, 8 of")
+    assert "; sums of 25 clients could not be tested" in said
+    assert "not tested with" not in said
+    said = what_would_help([rows[0], row("clients", 5, 0), unlistable(row("clients", 25, 0)), rows[2]]) or ""
+    assert said.startswith("Sums of 5 clients would hide the records")
+    assert "noise of 0.01 would not; sums of 25 clients could not be tested; 12 held-out" in said
+    for changed in (row("clients", 25, 3), row("clients", 25, 8)):  # found all the same
+        assert "could not" not in (what_would_help([rows[0], unlistable(changed)]) or "")
 
 
 def test_where_nothing_hides_or_nothing_was_found_it_says_so() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from remanence.auditing.answer.report import PreflightSummary
 from remanence.auditing.attempts.settings import outputs
 from remanence.auditing.checks.preflight import preflight
+from remanence.auditing.checks.records import check_power
 from remanence.auditing.inputs.updates import update_release
 from remanence.data import Split, split
 from remanence.engine import train
@@ -299,3 +300,22 @@ def test_outputs_that_are_probabilities_are_warned_of(tuned: FineTuned, images: 
         model = Odd(tuned.model, change).eval()
         release = WeightsOnly(model=model, final=final, shape=(1, 8, 8), num_classes=10)
         assert status(preflight(release, images.private, images.test), "outputs") == expected
+
+
+@pytest.mark.parametrize(
+    ("private", "held_out", "status", "said"),
+    [
+        (4, 40, "warning", "40 held-out records are too few for any list of the 4 private records beyond chance"),
+        (4, 400, "note", "2 of the 4 private records must leak before any can be listed, as 400 are held out"),
+        (4, 1600, "", ""),
+        (1, 500, "warning", "hold out 266 or more of class 0."),
+    ],
+)
+def test_so_few_held_out_records_that_none_can_be_listed(private: int, held_out: int, status: str, said: str) -> None:
+    """Records of ten classes; of one record alone 50 of its class allow a list, and no p-value of the level."""
+    x, y = torch.rand(private + held_out, 1, 2, 2), torch.arange(private + held_out) % 10
+    y[private:] = torch.arange(held_out) % 10
+    data = Data(x=x, y=y, num_classes=10)
+    checks = check_power(data.take(slice(0, private)), data.take(slice(private, None)))
+    assert [check.status for check in checks] == ([status] if status else [])
+    assert all(check.name == "held-out" and said in check.text for check in checks)

@@ -104,6 +104,12 @@ def test_a_wrong_field_is_named(line: str, code: str, field: str) -> None:
         load_recipe(line)
 
 
+@pytest.mark.parametrize("line", ["sgd lr=0.1 'x", 'sgd lr=0.1 "', "sgd lr=0.1 \\"])
+def test_a_line_with_an_open_quotation_mark_is_refused(line: str) -> None:
+    with refused("wrong-type", "recipe"):
+        load_recipe(line)
+
+
 def test_files_that_are_no_recipes_are_refused(tmp_path: Path) -> None:
     with refused("missing-file", "recipe"):
         load_recipe(tmp_path / "none.toml")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from remanence.auditing.answer.advice import advice
-from remanence.auditing.answer.report import AttackRow, AuditTest, Evidence, Severity
+from remanence.auditing.answer.report import AttackRow, AuditTest, Check, Evidence, Severity
 from remanence.auditing.answer.severity import severity, verdict
 
 RAN = AttackRow(name="KKT", status="ran", records=100, found=0, chance=0.0, exact=0, fdr=0.05, p=0.5)
@@ -20,9 +20,13 @@ ALL = AuditTest(
     p=0.5,
     held_out=1000,
     smallest_list=2,
+    smallest_p=5e-5,
+    needed=0,
+    lacking=(),
     untested=(),
     subjects=False,
 )
+FEW = replace(ALL, held_out=40, smallest_list=101, needed=24, lacking=(3, 7))  # for any list
 AUC = Evidence(name="span: AUC", value=0.5, low=0.4, high=0.6, chance=0.5, meaning="by the span", p=0.5, group="span")
 RATE = replace(AUC, name="span: tpr@1%", value=0.01, chance=0.01, p=None)
 
@@ -32,7 +36,9 @@ RATE = replace(AUC, name="span: tpr@1%", value=0.01, chance=0.01, p=None)
     [
         ((), None, (), "inconclusive"),
         ((REFUSED,), None, (), "inconclusive"),
-        ((REFUSED,), None, (RATE, AUC), "none-found"),
+        ((REFUSED,), None, (RATE, AUC), "inconclusive"),  # nothing was attacked
+        ((REFUSED,), None, (RATE, replace(AUC, p=1e-6)), "membership"),
+        ((replace(RAN, subject="stand-in"),), None, (RATE, AUC), "inconclusive"),
         ((RAN,), ALL, (), "none-found"),
         ((RAN,), replace(ALL, found=1, false=0.05), (AUC,), "none-found"),
         ((RAN,), replace(ALL, found=30, false=1.5), (AUC,), "none-found"),  # but all together score like held-out ones
@@ -40,13 +46,17 @@ RATE = replace(AUC, name="span: tpr@1%", value=0.01, chance=0.01, p=None)
         ((RAN,), ALL, (replace(AUC, p=1e-6),), "membership"),
         ((RAN,), ALL, (replace(AUC, p=9e-4),), "none-found"),  # one of two tests
         ((RAN,), ALL, (replace(AUC, p=1e-6, group="labels"),), "none-found"),
-        ((RAN,), replace(ALL, records=5, p=1e-4), (), "none-found"),  # too few for ranks
+        ((RAN,), replace(ALL, records=4, p=1e-4), (), "membership"),  # few records among many held-out ones
+        ((RAN,), replace(ALL, records=1, p=0.002, smallest_p=0.002), (), "none-found"),  # no p is smaller
         ((RAN,), replace(ALL, found=9, p=1e-4), (), "some-records"),
         ((RAN,), replace(ALL, found=10, p=1e-4), (), "many-records"),
         ((RAN,), replace(ALL, found=1, copies=1), (), "some-records"),
         ((RAN,), replace(ALL, found=1, copies=1, records=1), (), "many-records"),
         ((RAN,), replace(ALL, found=3, records=4, p=0.009), (), "many-records"),  # of four records no p is smaller
-        ((RAN,), replace(ALL, untested=(3, 7), smallest_list=101), (), "inconclusive"),
+        ((RAN,), FEW, (), "inconclusive"),
+        ((RAN,), replace(FEW, untested=(3, 7)), (AUC,), "inconclusive"),
+        ((RAN,), replace(FEW, p=1e-4), (), "membership"),
+        ((RAN,), replace(FEW, found=1, copies=1), (), "some-records"),
     ],
 )
 def test_each_step_is_taken_by_what_it_needs(
@@ -110,7 +120,9 @@ def test_the_verdict_names_the_strongest_attack_and_test() -> None:
     assert fewer.startswith(
         "39 of 100 records were reconstructed beyond chance by the 2 attacks that ran, all together"
     )
-    assert fewer.endswith("; SimuDy by itself lists 40.")
+    assert fewer.endswith(
+        "; SimuDy by itself lists 40, as the best score over several attacks is larger by chance too."
+    )
     people = verdict((found,), (), "many-records", replace(together, subjects=True))
     assert "43 of 100 subjects were reconstructed beyond chance by SimuDy" in people
     rate, area = replace(RATE, value=0.98, low=0.9), replace(AUC, value=0.999, p=1e-20)
@@ -130,26 +142,64 @@ def test_a_verdict_does_not_deny_what_one_attack_lists() -> None:
     assert "lists 6 of 8" in said
 
 
-def test_with_few_held_out_records_nothing_found_says_nothing() -> None:
-    assert severity([RAN], [], ALL, held_out=200) == "none-found"
-    assert severity([RAN], [], ALL, held_out=5) == "inconclusive"
-    assert "held out" in verdict([RAN], [], "inconclusive", ALL)
-    lacking = replace(ALL, untested=(3, 7))
-    assert "no record of class 3, 7 was held out; add 20 or more" in verdict([RAN], [], "inconclusive", lacking)
+def test_with_few_held_out_records_the_verdict_says_how_many_it_takes() -> None:
+    said = verdict([RAN], [], "inconclusive", FEW)
+    assert said.startswith("Inconclusive: 40 held-out records are too few for any list of the 100 private records")
+    assert said.endswith("hold out 24 or more of class 3, 7.")
+    assert "No record was found" not in said
+    every, one = replace(FEW, lacking=tuple(range(9))), replace(FEW, records=1, lacking=(), subjects=True)
+    assert verdict([RAN], [], "inconclusive", every).endswith("24 or more of each class.")
+    assert "for any list of the private subject beyond" in verdict([RAN], [], "inconclusive", one)
+    members = verdict([RAN], [RATE, replace(AUC, p=1e-6)], "membership", FEW)
+    assert members.startswith("Whether records come back is undecided: 40 held-out records are too few for any list")
+    assert "Membership by the span" in members
+
+
+@pytest.mark.parametrize("name", ["update", "normalize", "outputs", "accuracy", "rounding"])
+def test_where_the_attacks_searched_in_vain_nothing_found_says_nothing(name: str) -> None:
+    warned = [Check(name=name, status="warning", text="it does not fit")]
+    assert severity([RAN], [], ALL, warned) == "inconclusive"
+    assert severity([RAN], [replace(AUC, p=1e-6)], ALL, warned) == "membership"
+    assert severity([RAN], [], replace(ALL, found=9, p=1e-4), warned) == "some-records"
+    assert severity([RAN], [], ALL, [replace(warned[0], status="note")]) == "none-found"
+    assert severity([RAN], [], ALL, [replace(warned[0], name="dropout")]) == "none-found"
+    said = verdict([RAN], [], "inconclusive", ALL, warned)
+    assert said.startswith(f"Inconclusive: what the attacks assume does not fit (see the warning on `{name}`)")
+    assert "No record was found by the 1 attack that ran" in said
+    assert advice("LocalUpdate", "inconclusive", [RAN], warned)[0].endswith("it does not fit")
+    both = verdict([RAN], [], "inconclusive", FEW, warned)
+    assert "hold out 24 or more" in both
+    assert f"`{name}`" in both
+
+
+def test_signs_that_are_short_of_the_level_are_no_chance() -> None:
+    few = replace(ALL, records=1, p=0.002, smallest_p=0.002)
+    said = verdict([RAN], [AUC], "none-found", few)
+    assert "distinguished from held-out ones by the attacks (p 0.002), but not at the level of this audit" in said
+    assert "beyond chance" not in said
+    assert "by span (p 0.004)" in verdict([RAN], [replace(AUC, p=0.004)], "none-found", ALL)
+    assert "not distinguished from held-out ones beyond chance" in verdict([RAN], [AUC], "none-found", ALL)
+
+
+def test_a_list_that_only_many_records_could_make_is_said_to_be_one() -> None:
+    said = verdict([RAN], [], "none-found", replace(ALL, smallest_list=40))
+    assert "(fewer than 40 of the 100 would not be listed)" in said
+    assert "listed" not in verdict([RAN], [], "none-found", replace(ALL, smallest_list=10))
 
 
 def test_attacks_that_had_no_time_are_said_to_have_had_none() -> None:
     skipped = replace(REFUSED, name="SimuDy", status="skipped", reason="it needs about 2 min")
-    said = verdict((REFUSED, skipped), (RATE, AUC), "none-found")
+    said = verdict((REFUSED, skipped), (RATE, AUC), "inconclusive")
+    assert said.startswith("Inconclusive: no attack ran, for lack of time")
     assert "SimuDy" in said
     assert "--budget" in said
     assert "could" not in said
-    assert "could run" in verdict((REFUSED,), (RATE, AUC), "none-found")
+    assert "could run" in verdict((REFUSED,), (RATE, AUC), "inconclusive")
 
 
 def test_where_no_attack_ran_the_advice_is_to_audit_again() -> None:
     skipped = replace(REFUSED, name="SimuDy", status="skipped", reason="it needs about 2 min")
-    assert "larger budget: SimuDy" in advice("LocalUpdate", "none-found", (REFUSED, skipped))[0]
+    assert "larger budget: SimuDy" in advice("LocalUpdate", "inconclusive", (REFUSED, skipped))[0]
     for attacks in ((REFUSED,), (REFUSED, skipped)):
-        assert not any("Keep this report" in each for each in advice("LocalUpdate", "none-found", attacks))
+        assert not any("Keep this report" in each for each in advice("LocalUpdate", "inconclusive", attacks))
     assert "Keep this report" in advice("LocalUpdate", "none-found", (RAN, skipped))[0]

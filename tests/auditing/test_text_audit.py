@@ -18,6 +18,7 @@ from remanence.auditing import Report, audit
 from remanence.auditing.answer.formats import to_sarif
 from remanence.auditing.answer.gate import failures
 from remanence.auditing.answer.sentences import text_verdict
+from remanence.auditing.checks.tokens import check_tokens
 from remanence.auditing.evidence.text_labels import text_labels
 from remanence.auditing.evidence.tokens import agreement, as_records, token_evidence
 from remanence.auditing.inputs.tokens import load_tokens, load_vocabulary
@@ -83,14 +84,16 @@ def test_an_update_of_other_sentences_finds_none() -> None:
     other = audit(released(truth=sampled(5, seed=7)), truth=TRUTH, held_out=HELD_OUT, budget=60)
     [row] = other.attacks
     assert (row.found, row.exact) == (0, 0)
-    assert other.severity == "none-found"
+    assert other.severity == "inconclusive"  # nothing could have been found by these
+    assert other.verdict.startswith("Inconclusive: what the attacks assume does not fit (see the warning on `update`)")
     read = next(each for each in other.evidence if each.p is not None)
     assert "which chance explains" in other.verdict
     assert read.p is not None
     assert read.p > 0.001
     assert other.answer.correction.startswith("1 attack ran. It lists")
     assert other.answer.caveats[0].code == "preflight-warning"
-    assert failures(other, ["found>0", "tokens.recall>0.9"]) == []
+    [said] = failures(other, ["found>0", "tokens.recall>0.9"])
+    assert said.startswith("found>0: what the attacks assume does not fit")
 
 
 def test_p_values_of_other_batches_are_not_small() -> None:
@@ -252,13 +255,23 @@ def test_an_encoder_needs_the_labels_of_its_sequences(tmp_path: Path) -> None:
     assert torch.equal(made.y, TRUTH.y)
 
 
-def test_a_vocabulary_is_a_list_ids_by_word_or_lines(tmp_path: Path) -> None:
+def test_an_update_with_its_ends_swapped_is_said_to_be_one() -> None:
+    sent = released()
+    swapped = replace(sent, gradient={name: -g for name, g in sent.gradient.items()})
+    [check] = check_tokens(swapped, TRUTH, HELD_OUT).checks
+    assert (check.name, check.status) == ("update", "warning")
+    assert "(cosine -1.00)" in check.text
+    assert "the weights before and after are swapped" in check.text
+
+
+def test_a_vocabulary_is_a_list_ids_by_word_or_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, path = decoder(300, length=LENGTH), tmp_path / "v.json"
     for text in (json.dumps(list(WORDS)), json.dumps({word: i for i, word in enumerate(WORDS)})):
         path.write_text(text)
         assert load_vocabulary(path, model) == ("w0", *WORDS[1:])
     (tmp_path / "v.txt").write_text("\n".join(WORDS[:200]))
     assert load_vocabulary(tmp_path / "v.txt", model)[199:201] == ("w199", "200")
+    assert "v.txt names 200 of 300 tokens; the others are shown as numbers" in capsys.readouterr().err
     for text, code in (("3", "wrong-type"), ('{"a": 1.5}', "wrong-type"), (json.dumps(["x"] * 301), "out-of-range")):
         path.write_text(text)
         with refused(code, "vocabulary"):

@@ -16,6 +16,7 @@ from remanence.auditing.answer.report import schema
 
 NET = """
 from own_gpt2 import GPT2
+from torch import nn
 
 def make():
     return GPT2(200, length=8, width=64, blocks=2, heads=4)
@@ -25,6 +26,18 @@ class Uncalled(GPT2):
         super().__init__(200, length=8, width=64, blocks=2, heads=4)
     def forward(self, ids):
         return super().forward(ids.flip(0, 1))
+
+class Unsaid(GPT2):
+    def __init__(self, heads=4):
+        super().__init__(200, length=8, width=64, blocks=2, heads=heads)
+        del self.config
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(200, 16), nn.Linear(16, 200)
+    def forward(self, ids):
+        return self.head(self.embed(ids))
 
 def without_positions():
     net = make()
@@ -123,6 +136,24 @@ def test_what_does_not_fit_is_one_sentence(call: Call, files: Path, changed: dic
     network = changed.get("model", "gpt_of_mine:make")
     said = call("audit", "update", network, *(word for pair in options.items() for word in pair))
     assert_refused(said, words)
+
+
+def test_the_number_of_heads_is_found_where_no_config_says_it(call: Call, files: Path) -> None:
+    """Four heads of 16, where the published width of a head is 64."""
+    unsaid = [each.replace(":make", ":Unsaid") for each in UPDATE]
+    said = call(*unsaid, "--gradient", "gradient.pt", *SOURCES, "--json")
+    assert [(row["found"], row["exact"]) for row in json.loads(said.out)["attacks"]] == [(4, 4)]
+
+
+@pytest.mark.parametrize("sent", [("--gradient", "gradient.pt"), ("--after", "after.safetensors")])
+@pytest.mark.parametrize("array", ["input_ids", "x"])
+def test_a_transformer_with_names_of_its_own_is_told_at_once_how_to_rename(
+    call: Call, files: Path, sent: tuple[str, ...], array: str
+) -> None:
+    ids = np.load(files / "private.npz")["input_ids"]
+    np.savez(files / "private.npz", **{array: ids, "y": np.zeros(len(ids), int)})
+    own = [each.replace(":make", ":Own") for each in UPDATE]
+    assert_refused(call(*own, *sent, *SOURCES), "`gpt_of_mine:Own` embeds tokens", "h.0.attn.c_attn", "decoder")
 
 
 def test_a_gradient_of_records_and_a_model_of_text_are_refused(call: Call, files: Path) -> None:

@@ -123,6 +123,15 @@ def test_the_smallest_list(held_out: int, classes: int, count: int) -> None:
         assert int(found.sum()) == (leaked if leaked == count <= 100 else 0)
 
 
+@pytest.mark.parametrize(("private", "fewest"), [(1, 19), (2, 10), (3, 7), (4, 5), (8, 3)])
+def test_more_held_out_records_never_make_a_list_impossible(private: int, fewest: int) -> None:
+    """Records of a class each, of which the ranks are among all first and among their own class later."""
+    for held_out in range(1, 60):
+        labels, others = torch.arange(private), torch.arange(private).repeat(held_out)
+        smallest = smallest_list(_pool(torch.zeros(private), torch.zeros(len(others)), labels, others), 0.05)
+        assert (smallest <= private) == (held_out >= fewest)
+
+
 def test_what_resembles_every_record_singles_none_out() -> None:
     scores = torch.tensor([[0.9, 0.2, 0.3], [0.8, 0.8, 0.1], [0.5, 0.4, 0.7]])
     expected = torch.tensor([[0.6, -0.7, -0.6], [0.0, 0.0, -0.7], [-0.2, -0.3, 0.2]])

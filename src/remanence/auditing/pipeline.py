@@ -141,7 +141,7 @@ def audit(
     rows = count_found(tried)
     findings = {row.name: one.finding for row, one in zip(rows, tried, strict=True) if one.finding is not None}
     evidence += column_evidence(release, private, others, findings, rows)
-    step = severity(rows, evidence, found, held_out=len(others))
+    step = severity(rows, evidence, found, ready.checks)
     estimates = tuple(Estimate(name=each.name, seconds=each.seconds) for each in asked if each.status != "refused")
     helps = (
         countermeasures_for(
@@ -167,7 +167,7 @@ def audit(
         attacks=tuple(rows),
         together=found,
         evidence=evidence,
-        verdict=verdict(rows, evidence, step, found),
+        verdict=verdict(rows, evidence, step, found, ready.checks),
         severity=step,
         not_tested=not_tested(release, rows),
         correction=correction(rows),

@@ -15,7 +15,7 @@ from remanence.auditing.inputs.models import load_model
 from remanence.auditing.inputs.recipe import load_recipe
 from remanence.auditing.inputs.records import as_data
 from remanence.auditing.inputs.sources import load_records, raw_units
-from remanence.auditing.inputs.transformers import token_network
+from remanence.auditing.inputs.transformers import embeds_tokens, token_network, unread_transformer
 from remanence.auditing.inputs.updates import update_release
 from remanence.auditing.inputs.weights import load_release_weights
 from remanence.auditing.pipeline import BUDGET, audit
@@ -85,10 +85,15 @@ def run_request(request: Request, *, command: str, store: Path | None = None) ->
         from remanence.auditing.text_request import run_text_request
 
         return run_text_request(request, network, command=command)
-    _check_records(request)
-    private, others, *known = load_records(
-        [source for source in (request.data, request.held_out, request.fixed) if source is not None], request.label
-    )
+    _check_records(request, module)
+    try:
+        private, others, *known = load_records(
+            [source for source in (request.data, request.held_out, request.fixed) if source is not None], request.label
+        )
+    except BadInput:
+        if embeds_tokens(module):  # whose records are tokens
+            raise unread_transformer(request.model) from None
+        raise
     release, caveats = _release(request, module, private, known[0] if known else None)
     return audit(
         release,
@@ -106,10 +111,12 @@ def run_request(request: Request, *, command: str, store: Path | None = None) ->
     )
 
 
-def _check_records(request: Request) -> None:
+def _check_records(request: Request, module: nn.Module) -> None:
     """Refuse what has a meaning for text alone, and a sweep of an update that cannot be made again."""
     for name in ("gradient", "vocabulary"):
         if getattr(request, name) is not None:
+            if embeds_tokens(module):
+                raise unread_transformer(request.model)
             message = (
                 f"`{name}` is for transformers, ours or with the names of GPT-2, and `{request.model}` is none: leave "
                 "it out, and give the weights after a step as `after`"

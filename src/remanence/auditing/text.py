@@ -13,6 +13,7 @@ from remanence.auditing.answer.hiding import what_would_help
 from remanence.auditing.answer.report import SCHEMA, Answer, Digests, Report
 from remanence.auditing.answer.sentences import sentences_of, text_verdict
 from remanence.auditing.answer.severity import severity
+from remanence.auditing.answer.undecided import undecided
 from remanence.auditing.answer.words import progress_line
 from remanence.auditing.attempts.tokens import TEXT_ATTACKS, attempt_tokens
 from remanence.auditing.checks.tokens import check_tokens
@@ -72,7 +73,8 @@ def audit_text(
     evidence = (*tried.evidence, *([labels] if labels else []))
     found = together([tried.test] if tried.test else [], seed=derive_seed(seed, "together"))
     best = tried.best
-    step = severity([tried.row], evidence, found, held_out=len(held_out))
+    step = severity([tried.row], evidence, found, ready.checks)
+    why = undecided([tried.row], found, ready.checks, noun="sentences")
     rows = (
         sweep_tokens(release, batch, held_out, sweep, budget=end - perf_counter(), seed=derive_seed(seed, "sweep"))
         if sweep is not None
@@ -89,7 +91,7 @@ def audit_text(
         attacks=(tried.row,),
         together=found,
         evidence=evidence,
-        verdict=text_verdict(tried.row, best and best.scores, best and best.recall, step),
+        verdict=text_verdict(tried.row, best and best.scores, best and best.recall, step, why),
         severity=step,
         not_tested=not_tested(release, [tried.row]),
         correction=correction([tried.row]),

@@ -37,13 +37,14 @@ def run_text_request(request: Request, network: TokenNetwork, *, command: str) -
     before = _weights(request.before, network, request.device)
     sent_file = request.gradient or request.after
     assert sent_file is not None
-    sent = _weights(sent_file, network, request.device, before=_absent(before, request))
+    gradient = request.gradient is not None
+    sent = _weights(sent_file, network, request.device, before=_absent(before, request), gradient=gradient)
     release = token_update(
         network,
         before,
         sent,
         truth,
-        gradient=request.gradient is not None,
+        gradient=gradient,
         lr=recipe.lr or 1.0,
         decay=recipe.weight_decay or 0.0 if recipe.optimizer == "sgd" else 0.0,
     )
@@ -72,8 +73,10 @@ def _absent(before: Params, request: Request) -> Params:
     return before if request.gradient is None else {name: torch.zeros_like(p) for name, p in before.items()}
 
 
-def _weights(path: str, network: TokenNetwork, device: str, *, before: Params | None = None) -> Params:
-    loaded = load_release_weights(Path(path), network.module, before=before)
+def _weights(
+    path: str, network: TokenNetwork, device: str, *, before: Params | None = None, gradient: bool = False
+) -> Params:
+    loaded = load_release_weights(Path(path), network.module, before=before, gradient=gradient)
     for note in loaded.notes:
         say(f"{path}: {note}")
     return {name: p.to(device) for name, p in loaded.params.items()}

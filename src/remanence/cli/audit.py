@@ -15,7 +15,6 @@ from remanence.cli.options import (
     Device,
     Force,
     Json,
-    Out,
     RayAddress,
     Redact,
     Seed,
@@ -57,6 +56,14 @@ Encode = Annotated[
 ]
 Attacks = Annotated[
     list[str] | None, typer.Option("--attack", metavar="ATTACK", help="Only this attack (may be repeated).")
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="FOLDER",
+        help="Folder of the audit.  [default: runs/audit-NAME, NAME being that of the audited file]",
+    ),
 ]
 Normalize = Annotated[
     str | None,

@@ -9,6 +9,7 @@ false-discovery rate (Bates et al. 2023), and a permutation within classes gives
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import comb
 from typing import final
 
 import torch
@@ -103,10 +104,10 @@ def rank_test(pool: Pool, *, seed: int) -> RankTest:
 def _of_records(pool: Pool, private_scores: Tensor) -> Tensor:
     """(private records,): the fraction of held-out records that score as well, the record itself included.
 
-    Ranks are within the class where enough of it was held out for a list of a tenth of the records, or of five. Where
-    not, they are among all held-out records, weighted to the classes of the private ones (Tibshirani et al. 2019),
-    which keeps the level on average over the classes; and no smaller than the fraction of the own class that scores as
-    well, which keeps it within each as far as its few records can.
+    Ranks are within the class where enough of it was held out for a list of a tenth of the records, of five, or of all
+    where they are fewer. Where not, they are among all held-out records, weighted to the classes of the private ones
+    (Tibshirani et al. 2019), which keeps the level on average over the classes; and no smaller than the fraction of the
+    own class that scores as well, which keeps it within each as far as its few records can.
     """
     n = pool.private
     scores = pool.scores[:, n:].double().cpu()
@@ -114,7 +115,7 @@ def _of_records(pool: Pool, private_scores: Tensor) -> Tensor:
     ours, theirs = (torch.bincount(part, minlength=int(index.max()) + 1).double() for part in (index[:n], index[n:]))
     of_class = ours / theirs.clamp_min(1)
     weight = of_class[index[n:]]
-    fine = _needed(n, theirs) <= max(5, n / 10)
+    fine = _needed(n, theirs) <= min(n, max(5, n / 10))
     p = torch.ones(n, dtype=torch.double)
     for release in pool.release.unique():
         for label in index[:n][pool.release == release].unique():
@@ -140,6 +141,16 @@ def smallest_list(pool: Pool, fdr: float) -> int:
     counts = torch.arange(1, len(p) + 1, dtype=torch.double)
     enough = (p <= fdr * counts / max(1, len(p)) * (1 + 1e-12)).nonzero()[:, 0]
     return int(enough[0]) + 1 if len(enough) else len(p) + 1
+
+
+def smallest_p(pool: Pool) -> float:
+    """The p-value of all records where each private one scores above every held-out one: no score makes it smaller."""
+    choices = 1
+    for surprise, rows in _strata(pool):
+        left = surprise.shape[1]
+        for count in rows.bincount().tolist():
+            choices, left = choices * comb(left, count), left - count
+    return max(1 / choices, 1 / (1 + _DRAWS))
 
 
 def _needed(records: int, held_out: Tensor) -> Tensor:

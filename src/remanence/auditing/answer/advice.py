@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from remanence.auditing.answer.report import AttackRow, Check, Severity
 from remanence.auditing.answer.threats import TEXT
+from remanence.auditing.answer.undecided import is_assumed
 
-_FITTING = ("normalize", "outputs", "accuracy", "update", "rounding")  # checks of what an attack searches with
 UPDATES = ("Gradient", "LocalUpdate", TEXT)
 
 
@@ -14,25 +14,29 @@ def advice(kind: str, step: Severity, attacks: Sequence[AttackRow], checks: Sequ
     not fit, and no record was reconstructed, putting that right comes first."""
     if step in ("some-records", "many-records"):
         return _against_reconstruction(kind, kind in UPDATES)
-    warned = [check.text for check in checks if check.status == "warning" and check.name in _FITTING]
-    first = (f"Attacks may have searched in vain: put this right, and audit again. {warned[0]}",) if warned else ()
-    return (*first, *_without_reconstruction(kind in UPDATES, step, attacks))
+    warned = [check for check in checks if check.status == "warning" and is_assumed(check)]
+    first = [
+        f"Attacks may have searched in vain: put this right, and audit again. {check.text}" for check in warned[:1]
+    ]
+    if any(check.name == "update" for check in warned):
+        first.append("Where a defense changed it, audit the update without it: `--sweep` says what the defense hides.")
+    few = [check.text for check in checks if check.status == "warning" and check.name == "held-out"]
+    return (*first, *_without_reconstruction(kind in UPDATES, step, attacks, few))
 
 
-def _without_reconstruction(update: bool, step: Severity, attacks: Sequence[AttackRow]) -> tuple[str, ...]:
+def _without_reconstruction(
+    update: bool, step: Severity, attacks: Sequence[AttackRow], few: Sequence[str]
+) -> tuple[str, ...]:
     if step == "membership":
         return _against_membership(update)
     late = [row.name for row in attacks if row.status == "skipped" or row.shortened]
     more = (f"Give a larger budget: {', '.join(late)} did not run in full, for lack of time.",) if late else ()
     if step == "inconclusive":
-        missing = (
-            "Do not take this for an answer: give what an attacker may have (the base model, the training recipe, the "
-            "other records) and more held-out records, and audit again.",
-        )
-        return (*missing, *more)
-    if not any(row.status == "ran" for row in attacks):
-        unread = "Do not take this for an answer: no attack ran; give what those that apply need, and audit again."
-        return more or (unread,)
+        if more and not any(row.status == "ran" for row in attacks):
+            return more
+        known = "the local training" if update else "the base model, the training recipe, the other records"
+        missing = few[0] if few else f"give what an attacker may have ({known}) and what the attacks need."
+        return (f"Do not take this for an answer, and audit again: {missing[0].lower()}{missing[1:]}", *more)
     return (
         "Keep this report with the release, and say in the model card what was tested and what was not.",
         *more,

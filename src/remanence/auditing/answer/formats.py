@@ -8,8 +8,9 @@ from typing import Any, Final, Protocol
 from xml.etree import ElementTree as ET
 
 from remanence.auditing.answer.report import Answer, AttackRow, Evidence
-from remanence.auditing.answer.severity import LEVEL, MEMBERSHIP, leaks_alone
+from remanence.auditing.answer.severity import MEMBERSHIP, leaks_alone
 from remanence.auditing.answer.threats import threats_not_asked
+from remanence.auditing.answer.undecided import LEVEL, undecided_answer
 from remanence.auditing.answer.words import SCALE, attack_words, count, evidence_words, interval_words, not_run, ranked
 from remanence.disk import write_text
 from remanence.experiments.words import between, number, score
@@ -25,11 +26,13 @@ _RULES: Final = {
 def to_junit(answer: Answer, conditions: Sequence[str] = (), failed: Sequence[str] = ()) -> str:
     """JUnit XML with a case for each attack and for each condition of the gate.
 
-    An attack fails where it reconstructed records beyond chance, is skipped where it was refused or the budget ended,
-    and is an error where it raised one. `failed` is what `failures` returned for `conditions`.
+    An attack fails where it reconstructed records beyond chance, is skipped where it was refused, the budget ended or
+    it could have found nothing whatever leaks, and is an error where it raised one. `failed` is what `failures`
+    returned for `conditions`.
     """
     leaking = _leaking(answer)
-    cases = [_attack_case(row, row in leaking) for row in answer.attacks]
+    why = undecided_answer(answer)
+    cases = [_attack_case(row, row in leaking, why) for row in answer.attacks]
     cases += [_gate_case(each, failed) for each in conditions]
     kinds = {kind: sum(case.find(kind) is not None for case in cases) for kind in ("failure", "skipped", "error")}
     suite = ET.Element(
@@ -52,7 +55,7 @@ def to_junit(answer: Answer, conditions: Sequence[str] = (), failed: Sequence[st
     return ET.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _attack_case(row: AttackRow, leaking: bool) -> ET.Element:
+def _attack_case(row: AttackRow, leaking: bool, undecided: str) -> ET.Element:
     case = ET.Element("testcase", classname="remanence.attacks", name=row.name, time=f"{row.seconds:.3f}")
     reason = _printable(row.reason or "")
     if row.status == "failed":
@@ -61,6 +64,8 @@ def _attack_case(row: AttackRow, leaking: bool) -> ET.Element:
         ET.SubElement(case, "skipped", message=f"{row.status}: {reason}")
     elif leaking:
         ET.SubElement(case, "failure", message=attack_words(row))
+    elif undecided and row.subject == "release":
+        ET.SubElement(case, "skipped", message=f"inconclusive: {_printable(undecided)}")
     else:
         ET.SubElement(case, "system-out").text = attack_words(row)
     return case
@@ -89,7 +94,7 @@ def to_sarif(answer: Answer, *, artifact: str = "model", failed: Sequence[str] =
         text = best[0] if best else "all records together score better than held-out ones"
         results.append(_result("membership", f"{text}.", answer, artifact, level="warning"))
     if answer.severity == "inconclusive":
-        results.append(_result("inconclusive", answer.verdict, answer, artifact, level="note"))
+        results.append(_result("inconclusive", answer.verdict, answer, artifact, level="warning"))
     results += [_result("gate", f"{sentence}.", answer, artifact) for sentence in failed]
     run = {
         "tool": {"driver": _driver(answer)},

@@ -12,7 +12,8 @@ A condition is `QUANTITY OPERATOR VALUE`:
 A count that chance explains counts as 0, by the test that the scale of severity uses; evidence is compared by the end
 of its 95 % interval nearest to chance. So a model that leaks nothing meets a condition on counts or the severity in
 fewer than one audit in a thousand, one on evidence at its chance level in fewer than one in forty for each row. What
-was not measured cannot pass: a condition on it fails.
+was not measured cannot pass: a condition on it fails, as does one on counts where nothing could have been found, and
+one on the severity of an audit that is inconclusive.
 """
 
 import operator
@@ -25,6 +26,7 @@ from remanence.attacks import ATTACKS, DAGER
 from remanence.auditing.answer.report import SEVERITIES, Answer, AttackRow, Evidence
 from remanence.auditing.answer.saved import load_answer
 from remanence.auditing.answer.severity import find_leak, leaks_alone
+from remanence.auditing.answer.undecided import could_show, undecided_answer
 from remanence.errors import BadInput, unknown_name
 
 _OPERATORS: Final[dict[str, Callable[[float, float], bool]]] = {
@@ -98,7 +100,10 @@ def _failure(answer: Answer, condition: Condition) -> str:
     sign = _OPERATORS[condition.operator]
     if condition.quantity == "severity":
         met = sign(SEVERITIES.index(answer.severity), condition.value)
-        return f"{condition.text}: the severity is {answer.severity}" if met else ""
+        said = f"{condition.text}: the severity is {answer.severity}"
+        if answer.severity == "inconclusive":  # which excludes no step
+            return f"{said}: {undecided_answer(answer)}"
+        return said if met else ""
     if condition.subject in _GROUPS:
         return _evidence_failure(answer.evidence, condition, sign)
     if not condition.subject:
@@ -111,7 +116,18 @@ def _failure(answer: Answer, condition: Condition) -> str:
     worst, value = max(counted, key=lambda pair: pair[1])
     count = getattr(worst, condition.quantity)
     said = f"{condition.text}: {worst.name} has {condition.quantity} {count} of {worst.records}"
+    if value == 0 and (why := undecided_answer(answer) or _alone_undecided(answer, ran)):
+        return f"{condition.text}: {why}"
     return said if sign(value, condition.value) else ""
+
+
+def _alone_undecided(answer: Answer, ran: int) -> str:
+    """That no one of so many attacks could show a leak by itself, among so few held-out records."""
+    test = answer.together
+    if test is None or could_show(test, tests=2 * ran if ran > 1 else 1):
+        return ""
+    few = f"{test.held_out:,} held out are too few to tell what one of {ran} attacks finds by itself"
+    return f"{few}; run it alone (`--attack`), or hold out more"
 
 
 def _audit_failure(answer: Answer, condition: Condition, sign: Callable[[float, float], bool]) -> str:
@@ -123,6 +139,8 @@ def _audit_failure(answer: Answer, condition: Condition, sign: Callable[[float, 
     value = 0.0 if leak is None else count / max(1, found.records) if condition.fraction else float(count)
     who = f"{leak.by} by itself has" if leak and leak.by else "all attacks together have"
     said = f"{condition.text}: {who} {condition.quantity} {count} of {found.records}"
+    if leak is None and (why := undecided_answer(answer)):
+        return f"{condition.text}: {why}"
     return said if sign(value, condition.value) else ""
 
 
@@ -161,7 +179,8 @@ def compare(old: Any, new: Any) -> list[str]:
 
     Worse is what chance does not explain: the lower end of the new 95 % interval lies above the upper end of the old
     one, as a fraction of the records; or the severity rose to membership, or to reconstructed records. An attack or
-    evidence that was measured before and is not any more is named too, as a release must not get better by not looking.
+    evidence that was measured before and is not any more is named too, and an audit that became inconclusive, as a
+    release must not get better by not looking.
     """
     before, after = load_answer(old), load_answer(new)
     later, worse = dict(_intervals(after)), []
@@ -170,7 +189,7 @@ def compare(old: Any, new: Any) -> list[str]:
             worse.append(f"{name}: measured before, and not any more")
         elif (low := later[name][0]) > high:
             worse.append(f"{name}: at least {low:.4g} now, at most {high:.4g} before")
-    if _grade(after) > max(1, _grade(before)):
+    if _grade(after) > max(1, _grade(before)) or (_grade(after) == 0 < _grade(before)):
         worse.append(f"severity: {after.severity} now, {before.severity} before")
     return worse
 

@@ -1,16 +1,18 @@
 """What would help against the leak of an update: the settings of a sweep that hide the records, in a sentence.
 
 A setting hides the records where the attacks that ran find none and score private records no better than held-out ones
-(p above 1 %), and every stronger setting of the axis does too. That speaks of these attacks and this budget alone; a
-setting that no attack could read was not tested.
+(p above 1 %), and every stronger setting of the axis that was tested does too. That speaks of these attacks and this
+budget alone; a setting that no attack could read was not tested, nor was one where nothing is found and too few records
+were held out for any list.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from remanence.auditing.answer.report import Countermeasure, Evidence
-from remanence.auditing.answer.severity import FEWEST_HELD_OUT, leaks
-from remanence.experiments.words import percent
+from remanence.auditing.answer.severity import leaks
+from remanence.auditing.answer.undecided import too_few
+from remanence.experiments.words import number, percent
 
 CHANCE: Final = 0.01  # p above which scores are those of chance
 _KINDS: Final[dict[str, Callable[[Countermeasure], Evidence | None]]] = {
@@ -29,34 +31,38 @@ def what_would_help(rows: Sequence[Countermeasure], *, noun: str = "records") ->
             axes.setdefault(row.name, []).append(row)
     if not axes:
         return f"No setting of the sweep could be made: {swept[0].reason}." if swept else None
-    first, strongest = rows[0], [axis[-1] for axis in axes.values()]
-    hiding = [weakest for axis in axes.values() if (weakest := _weakest_hiding(axis))]
+    first, tested = rows[0], [[row for row in axis if _is_tested(row)] for axis in axes.values()]
+    strongest = [axis[-1] for axis in tested if axis]
+    untested = [row for axis in axes.values() for row in axis if not _is_tested(row)]
+    hiding = [weakest for axis in tested if (weakest := _weakest_hiding(axis))]
     if not _leaks(first):
         clauses = [
             f"{_undefended(first, noun)}, so that the sweep does not say what would hide the {noun}",
             *_readable([first]),
         ]
-    elif first.together is not None and first.together.held_out < FEWEST_HELD_OUT:
+    elif not strongest:
         clauses = [
-            f"too few {noun} were held out to tell what would hide yours ({first.together.held_out} besides those of "
-            f"other clients): give {2 * FEWEST_HELD_OUT} or more"
+            f"no setting of the sweep could be tested, so that it does not say what would hide the {noun}",
+            *_untested(untested, noun),
         ]
     elif hiding:
-        failing = [row for row in strongest if row.together is not None and not hides(row)]
-        untested = [row for row in strongest if row.together is None]
+        failing = [row for row in strongest if not hides(row)]
         clauses = [
             f"{_listed(hiding)} would hide the {noun}: none is found by the attacks that ran at this budget, "
             f"{_count(first)} without",
             *([f"{_listed(failing)} would not"] if failing else []),
-            *([f"{_listed(untested)} could not be tested"] if untested else []),
+            *_untested(untested, noun),
             *_readable(hiding),
             *_accuracies(hiding, first),
             *_no_time(hiding),
         ]
     else:
-        found = ", ".join(f"{_count(row)} with {row.setting}" for row in strongest)
+        found = ", ".join(f"{_count(row)} with {row.setting}{_traces(row)}" for row in strongest)
         clauses = [
-            f"no setting of the sweep hides the {noun} ({_count(first)} found without, {found})",
+            f"no setting of the sweep that could be tested hides the {noun} ({_count(first)} found without, {found})"
+            if untested
+            else f"no setting of the sweep hides the {noun} ({_count(first)} found without, {found})",
+            *_untested(untested, noun),
             *_readable(strongest),
         ]
     sentence = "; ".join(clauses)
@@ -73,9 +79,24 @@ def _weakest_hiding(axis: Sequence[Countermeasure]) -> Countermeasure | None:
     return weakest
 
 
+def _is_tested(row: Countermeasure) -> bool:
+    """Whether attacks ran, and records were found or could have been among those held out."""
+    return row.together is not None and (row.together.found > 0 or not row.together.needed)
+
+
 def hides(row: Countermeasure) -> bool:
-    """Whether attacks ran, and none of them found anything beyond chance."""
-    return row.together is not None and not row.together.found and row.together.p > CHANCE
+    """Whether attacks ran that could find something, and none of them found anything beyond chance."""
+    return row.together is not None and _is_tested(row) and not row.together.found and row.together.p > CHANCE
+
+
+def _untested(rows: Sequence[Countermeasure], noun: str) -> list[str]:
+    """The settings that were not tested, and where that is for want of held-out records, how many it takes."""
+    few = [row.together for row in rows if row.together is not None]
+    clauses = [f"{_listed(rows)} could not be tested"] if rows else []
+    if few:
+        largest = max(few, key=lambda test: test.needed)
+        clauses.append(f"{too_few(largest, noun=noun)}, besides those of other clients")
+    return clauses
 
 
 def _leaks(row: Countermeasure) -> bool:
@@ -88,6 +109,8 @@ def _undefended(row: Countermeasure, noun: str) -> str:
             names = ", ".join(row.no_time)
             return f"there was no time to attack the update as the sweep makes it ({names}: give more with `--budget`)"
         return "no attack ran on the update as the sweep makes it"
+    if not _is_tested(row):
+        return too_few(row.together, noun=noun)
     return f"no {noun.removesuffix('s')} is found beyond chance in the update as it is, at this budget"
 
 
@@ -134,9 +157,13 @@ def _no_time(rows: Sequence[Countermeasure]) -> list[str]:
 
 
 def _count(row: Countermeasure) -> str:
-    if row.together is None:
-        return "not tested"
+    assert row.together is not None
     return f"{row.together.found} of {row.together.records}"
+
+
+def _traces(row: Countermeasure) -> str:
+    """The p-value of a setting where records are not found, and score better than held-out ones all the same."""
+    return "" if row.together is None or row.together.found else f", p {number(row.together.p)}"
 
 
 def _listed(rows: Sequence[Countermeasure]) -> str:

@@ -160,6 +160,7 @@ def _numbers(answer: Answer, worst: AttackRow | None) -> list[tuple[str, str, st
         return []
     who = f"{unit(answer)}s together, by {leak.by}" if leak and leak.by else f"{unit(answer)}s and attacks together"
     listed = f"of these {by_chance(found.false)}" if found.found else "none stands out"
+    listed = "too few were held out for any list" if found.needed and not found.found else listed
     copies = f"; {count(found.copies, 'exact copy')}".replace("copys", "copies") if found.copies else ""
     often = f"1 in {1 / max(found.p, 1e-9):,.0f}" if found.p < 0.5 else "in most audits"
     said = [
@@ -263,7 +264,8 @@ def _rung(answer: Answer, knowledge: str) -> Rung:
         values = (best.found, best.low, best.high, best.chance)
         svg = interval(*((value or 0) / (best.records or 1) for value in values))
         return Rung(knowledge=knowledge, row=best, interval=Markup(svg), reason="")
-    reason = f"not tested: none of {len(rows)} attacks ran" if asked and rows else "not tested: not released here"
+    names = ", ".join(row.name for row in rows)
+    reason = f"not tested: {names} did not run" if asked and rows else "not tested: not released here"
     return Rung(knowledge=knowledge, row=None, interval=Markup(""), reason=reason)
 
 

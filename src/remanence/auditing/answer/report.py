@@ -52,7 +52,9 @@ class AuditTest:
     """All attacks on the release together: how many of the records, or subjects, are found by one or more of them, of
     which about `false` by chance, and `p`, that held-out records score as well.
 
-    `copies` of those found are exact. Before `smallest_list` records leak, none can be listed.
+    `copies` of those found are exact. Before `smallest_list` records leak, none can be listed, and `p` is at least
+    `smallest_p`. Where the held-out records are too few for any list, or for a p of the level of an audit, it takes
+    `needed` of each class of the private ones, and `lacking` are the classes with fewer, where there are several.
     """
 
     records: int
@@ -63,6 +65,9 @@ class AuditTest:
     p: float
     held_out: int
     smallest_list: int
+    smallest_p: float
+    needed: int  # 0: there are enough
+    lacking: tuple[int, ...]
     untested: tuple[int, ...]  # classes of which no record was held out
     subjects: bool  # whether subjects are counted rather than records
 

@@ -9,7 +9,8 @@ from typing import Literal, TypeAlias, final
 from torch import Tensor
 
 from remanence.auditing.answer.report import AttackRow, Evidence, Severity
-from remanence.auditing.answer.severity import FEWEST_HELD_OUT, LEVEL, no_attack
+from remanence.auditing.answer.severity import SIGN, undecided_sentence
+from remanence.auditing.answer.undecided import LEVEL
 from remanence.auditing.answer.words import count
 from remanence.disk import read_text
 from remanence.errors import BadInput
@@ -98,10 +99,15 @@ def load_sentences(path: Path) -> tuple[Sentence, ...]:
     return stored.sentences
 
 
-def text_verdict(row: AttackRow, scores: TokenScores | None, recall: Evidence | None, step: Severity) -> str:
-    """The answer of an audit of text in a sentence or two, from the attack and the best reading of tokens."""
+def text_verdict(
+    row: AttackRow, scores: TokenScores | None, recall: Evidence | None, step: Severity, why: str = ""
+) -> str:
+    """The answer of an audit of text in a sentence or two, from the attack and the best reading of tokens; `why` is
+    what leaves undecided whether sentences come back."""
+    ran = row.status == "ran"
+    undecided = undecided_sentence(why, step, ran=ran, noun="sentences") if why else ""
     if scores is None or recall is None:
-        return no_attack([row.name] if row.status == "skipped" else [])
+        return undecided
     tokens = (
         f"{scores.right_tokens:,} of {count(scores.tokens, 'token')} of the batch "
         f"(a guess by frequency has {scores.guessed_tokens:,})"
@@ -112,13 +118,14 @@ def text_verdict(row: AttackRow, scores: TokenScores | None, recall: Evidence | 
             f"{row.found} of {count(row.records or 0, 'sentence')} {were} reconstructed by {row.name}, {row.exact} "
             f"token for token ({by_chance(row.chance)}, p {number(row.p)}), and {tokens}."
         )
-    ran = row.status == "ran"
     said = f"No sentence was reconstructed beyond chance by {row.name}" if ran else f"{row.name} did not run"
+    if step == "membership" and why and ran:
+        said = undecided.removesuffix(".")
     if step == "membership" and (recall.p or 0.0) <= LEVEL:
         return f"{said}; the update shows {tokens}."
     if step == "membership":
         nearer = "what it returned is nearer to private than to held-out sentences, all together"
         return f"{said}; {nearer} (p {number(row.p)})."
-    few = f" Too few sentences were held out to tell anything from chance: give {FEWEST_HELD_OUT} or more."
-    read = f"{tokens} were read, which chance explains; a stronger attack may find more"
-    return f"{said}, and {read}.{few if step == 'inconclusive' else ''}"
+    by_guess = (recall.p or 0.0) > SIGN
+    explained = "which chance explains" if by_guess else f"p {number(recall.p)}, not at the level of this audit"
+    return f"{undecided} {said}, and {tokens} were read, {explained}; a stronger attack may find more.".strip()

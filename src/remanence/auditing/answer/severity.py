@@ -5,11 +5,11 @@ together:
 
 - *many-records*, *some-records*: an attack returned exact copies; or records are listed at a false-discovery rate of
   5 %, and the p-value of all records is at most one in a thousand. Many are 10 % of the records. With fewer than 10
-  records no test reaches one in a thousand, and one in a hundred has to do.
+  records few tests reach one in a thousand, and one in a hundred has to do.
 - *membership*: private records are distinguished from held-out ones of their class, by a membership test, the span, the
   ranks of reconstructions, or the tokens of a batch of text.
-- *none-found*: something was tested, and none of it.
-- *inconclusive*: nothing could be tested: no attack ran and nothing was measured, or too few records were held out.
+- *none-found*: attacks ran that could have found something, and none of it.
+- *inconclusive*: none of it, and that says nothing (`undecided`).
 
 One attack that works may drown in the best score over several that do not, so that each is tested by itself too: half
 of the level is for all attacks together, the other half is divided among them. Attacks on a stand-in take no part.
@@ -19,52 +19,48 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from remanence.auditing.answer.report import AttackRow, AuditTest, Evidence, Severity
+from remanence.auditing.answer.report import AttackRow, AuditTest, Check, Evidence, Severity
+from remanence.auditing.answer.undecided import LEVEL, level_of, ran_on_release, undecided
 from remanence.experiments.words import by_chance, number, percent, score
+from remanence.metrics.power import reaches
 
-LEVEL: Final = 0.001  # of a whole audit, for each step of the scale
-FEWEST_HELD_OUT: Final = 20  # records: with fewer no test tells a leak from chance
-FEW: Final = 10  # records: with fewer no test of an audit reaches that level, and 1 % has to do
 MANY: Final = 0.1  # fraction of the records
 MEMBERSHIP: Final = ("membership", "span", "tokens")  # groups of evidence whose p-values are tests of membership
 FPR: Final = 0.01  # at which single members are identified
+SIGN: Final = 0.05  # p, times the number of tests: signs of membership that do not reach the level of an audit
+_COARSE: Final = 0.1  # of the records that must leak before any can be listed
 _AUC: Final = ": AUC"
+_COMPETE: Final = "as the best score over several attacks is larger by chance too"
 
 
 def severity(
     attacks: Sequence[AttackRow],
     evidence: Sequence[Evidence],
     together: AuditTest | None = None,
-    *,
-    held_out: int | None = None,
+    checks: Sequence[Check] = (),
 ) -> Severity:
-    """The highest step that the attacks together or any evidence reach; with few `held_out` records nothing found says
-    nothing."""
+    """The highest step that the attacks together or any evidence reach; where none is, and the attacks, the held-out
+    records or the `checks` of the preflight could not have shown one, nothing found says nothing."""
     if (leak := find_leak(attacks, together)) is not None:
         return "many-records" if leak.test.found >= MANY * leak.test.records else "some-records"
     tests = _tests(attacks, together, evidence)
     if any(p <= LEVEL / len(tests) for _, p in tests):
         return "membership"
-    tested = together is None or len(together.untested) == 0 or together.smallest_list <= together.records
-    powerful = (held_out is None or held_out >= FEWEST_HELD_OUT) and tested
-    return "none-found" if powerful and (_ran(attacks) or tests) else "inconclusive"
-
-
-def _ran(attacks: Sequence[AttackRow]) -> list[AttackRow]:
-    return [row for row in attacks if row.status == "ran" and row.subject == "release"]
+    return "inconclusive" if undecided(attacks, together, checks) else "none-found"
 
 
 def _tests(
     attacks: Sequence[AttackRow], together: AuditTest | None, evidence: Sequence[Evidence]
 ) -> list[tuple[AuditTest | AttackRow | Evidence, float]]:
-    """The tests of membership and their p-values: of evidence, and of the ranks of enough reconstructed records, by all
-    attacks together and, where there are several, by the best of them, times their number."""
+    """The tests of membership and their p-values: of evidence, and of the ranks of reconstructed records, where so many
+    private and held-out ones can reach the level, by all attacks together and, where there are several, by the best of
+    them, times their number."""
     tests: list[tuple[AuditTest | AttackRow | Evidence, float]] = [
         (row, row.p) for row in evidence if row.p is not None and row.group in MEMBERSHIP
     ]
-    if together is not None and together.records >= FEW:
+    if together is not None and reaches(together.smallest_p, LEVEL):
         tests.append((together, together.p))
-        ranked = [(row, row.p) for row in _ran(attacks) if row.p is not None]
+        ranked = [(row, row.p) for row in ran_on_release(attacks) if row.p is not None]
         if len(ranked) > 1:
             best, p = min(ranked, key=lambda each: each[1])
             tests.append((best, len(ranked) * p))
@@ -81,7 +77,7 @@ class Leak(NamedTuple):
 def find_leak(attacks: Sequence[AttackRow], together: AuditTest | None) -> Leak | None:
     """The test that shows a leak: of all attacks together, or where that does not, of the one of several that found
     most by itself; None where none does."""
-    ran = [row for row in _ran(attacks) if row.records]
+    ran = [row for row in ran_on_release(attacks) if row.records]
     if together is None or leaks(together, tests=2 if len(ran) > 1 else 1):
         return together and Leak(together, None)
     alone = [row for row in ran if len(ran) > 1 and leaks_alone(row, attacks=len(ran))]
@@ -104,51 +100,60 @@ def leaks(tested: AuditTest | AttackRow, *, tests: int = 1) -> bool:
     copies = tested.copies if isinstance(tested, AuditTest) else tested.exact
     if not tested.found or tested.records is None or tested.p is None:
         return False
-    level = LEVEL if tested.records >= FEW else 0.01
-    return bool(copies) or tested.p <= level / tests
+    return bool(copies) or tested.p <= level_of(tested.records, tests=tests)
 
 
 def verdict(
-    attacks: Sequence[AttackRow], evidence: Sequence[Evidence], step: Severity, together: AuditTest | None = None
+    attacks: Sequence[AttackRow],
+    evidence: Sequence[Evidence],
+    step: Severity,
+    together: AuditTest | None = None,
+    checks: Sequence[Check] = (),
 ) -> str:
     """The answer in a sentence or two; "safe" and "anonymous" are no words of it."""
-    ran = _ran(attacks)
-    skipped = [row.name for row in attacks if row.status == "skipped"]
-    sentences = [_of_attacks([row for row in ran if row.records], together, step, skipped)]
+    ran = ran_on_release(attacks)
+    why = "" if step in ("some-records", "many-records") else undecided(attacks, together, checks)
     tests = _tests(attacks, together, evidence)
-    if step not in ("none-found", "inconclusive") and tests:
-        strongest, p = min(tests, key=lambda each: each[1])
-        if p <= LEVEL / len(tests) and (step == "membership" or isinstance(strongest, Evidence)):
-            sentences.append(_of_membership(strongest, evidence))
-    if step == "inconclusive" and (ran or tests):
-        sentences.append(_too_few(together))
-    if step == "none-found" and tests:
-        sentences.append("Private records were not distinguished from held-out ones beyond chance.")
+    strongest, p = min(tests, key=lambda each: each[1]) if tests else (None, 1.0)
+    shown = strongest is not None and p <= LEVEL / len(tests)
+    sentences = [undecided_sentence(why, step, ran=bool(ran))] if why else []
+    searched = together is not None and ran and (together.found or not together.needed)
+    if not why or (step == "inconclusive" and searched):
+        sentences.append(_of_attacks([row for row in ran if row.records], together, step))
+    if strongest is not None and shown and (step == "membership" or isinstance(strongest, Evidence)):
+        sentences.append(_of_membership(strongest, evidence))
+    if step in ("none-found", "inconclusive"):
+        sentences += _of_signs(tests, together, found_nothing=step == "none-found")
     return " ".join(sentences)
 
 
-def _too_few(together: AuditTest | None) -> str:
-    if together is not None and together.untested:
-        classes = ", ".join(map(str, together.untested))
-        return f"Inconclusive: no record of class {classes} was held out; add {FEWEST_HELD_OUT} or more of each."
-    return f"Too few records were held out to tell anything from chance: give {FEWEST_HELD_OUT} or more."
+def undecided_sentence(why: str, step: Severity, *, ran: bool, noun: str = "records") -> str:
+    """The clause `why` nothing was decided about reconstruction as a sentence; `ran` says whether an attack did."""
+    if step == "inconclusive":
+        return f"Inconclusive: {why}."
+    return f"Whether {noun} come back is undecided: {why}." if ran else f"{why[0].upper()}{why[1:]}."
 
 
-def no_attack(skipped: Sequence[str] = ()) -> str:
-    """The answer where nothing was attacked, for want of time where attacks that apply were `skipped`."""
-    if skipped:
-        return (
-            f"No attack ran, for lack of time ({', '.join(skipped)}: give more with `--budget`), which is no proof "
-            "that nothing leaks."
-        )
-    return "No attack could run on this release, which is no proof that nothing leaks."
+def _of_signs(
+    tests: Sequence[tuple[AuditTest | AttackRow | Evidence, float]], together: AuditTest | None, *, found_nothing: bool
+) -> list[str]:
+    """What the tests of membership say of an audit that reached no step; signs short of its level are named."""
+    signs = [("the attacks" if isinstance(each, AuditTest) else each.name.removesuffix(_AUC), p) for each, p in tests]
+    if together is not None and not reaches(together.smallest_p, LEVEL):
+        signs.append(("the attacks", together.p))
+    by, p = min(signs, key=lambda each: each[1], default=("", 1.0))
+    if p * len(signs) <= SIGN:
+        return [
+            f"Private records were distinguished from held-out ones by {by} (p {number(p)}), but not at the level of "
+            "this audit."
+        ]
+    return (
+        ["Private records were not distinguished from held-out ones beyond chance."] if found_nothing and tests else []
+    )
 
 
-def _of_attacks(
-    ran: Sequence[AttackRow], together: AuditTest | None, step: Severity, skipped: Sequence[str] = ()
-) -> str:
-    if not ran or together is None:
-        return no_attack(skipped)
+def _of_attacks(ran: Sequence[AttackRow], together: AuditTest | None, step: Severity) -> str:
+    assert together is not None
     best = max(ran, key=lambda row: (row.found or 0, row.exact or 0))
     tried = f"{len(ran)} attack{'s' if len(ran) > 1 else ''} that ran{_shortened(ran)}"
     noun = "subjects" if together.subjects else "records"
@@ -158,7 +163,7 @@ def _of_attacks(
         if alone:
             who, more = f" by {alone} by itself, one of {tried}", f"; all together list {together.found or 'none'}"
         elif (best.found or 0) > found.found:
-            who, more = f" by the {tried}, all together", f"; {best.name} by itself lists {best.found}"
+            who, more = f" by the {tried}, all together", f"; {best.name} by itself lists {best.found}, {_COMPETE}"
         elif len(ran) > 1:
             who = f", {best.found} by {best.name}, the strongest of {tried}"
         return (
@@ -175,7 +180,13 @@ def _of_attacks(
             f"No record is listed by the {tried} taken together; {best.name} by itself lists {best.found} of "
             f"{best.records} (p {number(best.p or 1.0)})."
         )
-    return f"No record was found by the {tried}; a stronger or longer attack may find some."
+    few = together.smallest_list
+    unlisted = f" (fewer than {few} of the {together.records} would not be listed)" if _is_coarse(together) else ""
+    return f"No record was found by the {tried}{unlisted}; a stronger or longer attack may find some."
+
+
+def _is_coarse(together: AuditTest) -> bool:
+    return max(1, _COARSE * together.records) < together.smallest_list <= together.records
 
 
 def _shortened(ran: Sequence[AttackRow]) -> str:

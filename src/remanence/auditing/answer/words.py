@@ -55,16 +55,23 @@ def setting_cells(row: Countermeasure) -> tuple[str, ...]:
     if row.status != "ran":
         return row.setting, row.status, "", "", "", "", ""
     tested = row.together
-    exact = f", {tested.copies} exact" if tested and row.tokens else ""
     return (
         row.setting,
-        f"{tested.found} of {tested.records}{exact}" if tested else "not tested",
+        _found_cell(row),
         number(tested.p) if tested else "",
         _with_chance(row.tokens),
         _with_chance(row.labels),
         score(row.auc.value) if row.auc else DASH,
         percent(row.accuracy.value) if row.accuracy else DASH,
     )
+
+
+def _found_cell(row: Countermeasure) -> str:
+    if (tested := row.together) is None:
+        return "not tested"
+    if tested.needed and not tested.found:
+        return "too few held out"
+    return f"{tested.found} of {tested.records}" + (f", {tested.copies} exact" if row.tokens else "")
 
 
 def _with_chance(row: Evidence | None) -> str:

@@ -22,7 +22,8 @@ _MAX_CLASSES = 20  # targets of a squared error: with more it is a regression
 _LEVEL = 1e-4  # of a test that stops an audit
 _SWAPPED_AUC, _SWAPPED_LOSS = 0.35, 1.5
 _SUM = 1e-3  # of probabilities, from 1
-_EXPLAINED, _UNEXPLAINED, _OPPOSITE = 0.9, 0.5, -0.3  # cosine of an update with that of the records
+OPPOSITE = -0.3  # cosine of an update with that of the records
+_EXPLAINED, _UNEXPLAINED = 0.9, 0.5
 _LONGER = 3.0  # times its length: orders of mini-batches and dropout change it by less
 
 
@@ -172,7 +173,7 @@ def check_update(release: KnowsUpdate, private: Data, held_out: Data, numbers: d
             "two are swapped."
         )
         return [*checks, Check(name="held-out", status="stop", text=text)]
-    if ours < _OPPOSITE:
+    if ours < OPPOSITE:
         text = (
             f"The update points away from what the private records cause (cosine {ours:.2f}): the weights before and "
             "after it are swapped (`--before` is what the server sent, `--after` what came back), or it is one of "

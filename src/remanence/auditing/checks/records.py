@@ -6,11 +6,15 @@ from typing import Any, Literal
 import torch
 
 from remanence.auditing.answer.report import Check
+from remanence.auditing.answer.undecided import few_held_out, level_of
 from remanence.auditing.checks.outputs import released_loss
+from remanence.metrics.exchangeability import FDR
+from remanence.metrics.power import power_of, unscored
+from remanence.metrics.subjects import Subjects
 from remanence.training import SquaredError
 from remanence.types import Data
 
-FEWEST = 99  # held-out records, for a false-positive rate of 1 %
+_COARSE = 0.1  # of the records that must leak before any is listed
 _IN_BOTH = 0.05  # of the records of a set: more stop an audit
 
 
@@ -63,13 +67,30 @@ def check_disjoint(release: Any, private: Data, held_out: Data, numbers: dict[st
                 status = "stop" if shared >= _IN_BOTH * count else "warning"
                 text = f"{shared} of {count} records of `{name}` are among those that the attacker has: leave them out."
                 checks.append(Check(name=name, status=status, text=text))
-    if len(held_out) < FEWEST:
-        text = (
-            f"{len(held_out)} held-out records are few: with {FEWEST} or more, records can be found at a "
-            "false-positive rate of 1 %; with more the levels of chance are finer."
-        )
-        checks.append(Check(name="held-out", status="warning", text=text))
-    return checks
+    return [*checks, *check_power(private, held_out)]
+
+
+def check_power(private: Data, held_out: Data) -> list[Check]:
+    """A warning where too few records are held out for any list of the private ones, with the number that several
+    attacks need, and a note where many of them must leak before any is listed."""
+    private = distinct(private)
+    pool = unscored(torch.cat([private.y, held_out.y]).cpu(), private=len(private))
+    if (subjects := Subjects.from_groups(private, held_out)) is not None:
+        pool = subjects.pooled(pool, seed=0)
+    alone, several = (
+        power_of(pool, fdr=FDR, level=level_of(pool.private, tests=tests), subjects=subjects) for tests in (1, 2)
+    )
+    theirs, noun = len(pool.labels) - pool.private, "records" if subjects is None else "subjects"
+    if alone.needed:
+        text = few_held_out(pool.private, theirs, several.needed, several.lacking, noun=noun)
+        return [Check(name="held-out", status="warning", text=f"{text[0].upper()}{text[1:]}.")]
+    if alone.smallest_list <= max(1, _COARSE * alone.records):
+        return []
+    text = (
+        f"{alone.smallest_list} of the {alone.records} private {noun} must leak before any can be listed, as "
+        f"{theirs:,} are held out: hold out more, of each class, to see fewer."
+    )
+    return [Check(name="held-out", status="note", text=text)]
 
 
 def distinct(data: Data) -> Data:

@@ -5,6 +5,7 @@ from time import perf_counter
 import torch
 
 from remanence.auditing.answer.report import Check, PreflightSummary
+from remanence.auditing.checks.fit import OPPOSITE
 from remanence.auditing.checks.records import check_disjoint
 from remanence.auditing.evidence.tokens import as_records
 from remanence.data import Tokens
@@ -44,6 +45,13 @@ def _check_update(
             "the two are swapped."
         )
         return Check(name="held-out", status="stop", text=text)
+    if ours < OPPOSITE:
+        text = (
+            f"What was sent points away from what the private sequences cause (cosine {ours:.2f}): the weights before "
+            "and after are swapped (`--before` is what the server sent, `--after` what came back), the gradient has "
+            "the opposite sign, or it is one of other sequences."
+        )
+        return Check(name="update", status="warning", text=text)
     if ours < _EXPLAINED:
         text = (
             f"The gradient of the tokens has a cosine of {ours:.2f} with what was sent: they are not those of the "

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 import torch
 
 from remanence.auditing.answer.report import AuditTest
-from remanence.metrics.exchangeability import FDR, Pool, RankTest, discoveries, rank_test, smallest_list
+from remanence.auditing.answer.undecided import level_of
+from remanence.metrics.exchangeability import FDR, Pool, RankTest, discoveries, rank_test
 from remanence.metrics.leakage import LeakTest
+from remanence.metrics.power import power_of
 
 
 def together(tests: Sequence[LeakTest], *, seed: int) -> AuditTest | None:
@@ -25,6 +27,12 @@ def together(tests: Sequence[LeakTest], *, seed: int) -> AuditTest | None:
     listed = torch.stack([discoveries(each.records, FDR / len(ranks)) for each in ranks]).any(0)
     copied = torch.stack([test.units_copied for test in tests]).any(0)
     units, held_out = len(listed), min(test.held_out for test in tests)
+    level = level_of(units, tests=min(2, len(tests))) / len(ranks)
+    powers = [
+        power_of(group[0].pool, fdr=FDR / len(ranks), level=level, subjects=group[0].subjects)
+        for group in groups.values()
+    ]
+    best = min(powers, key=lambda each: (each.needed, each.smallest_list))
     return AuditTest(
         records=units,
         found=int((listed | copied).sum()),
@@ -33,7 +41,10 @@ def together(tests: Sequence[LeakTest], *, seed: int) -> AuditTest | None:
         fdr=FDR,
         p=min(1.0, len(ranks) * min(each.together for each in ranks)),
         held_out=held_out,
-        smallest_list=min(smallest_list(group[0].pool, FDR / len(ranks)) for group in groups.values()),
+        smallest_list=min(each.smallest_list for each in powers),
+        smallest_p=min(1.0, len(ranks) * min(each.smallest_p for each in powers)),
+        needed=best.needed,
+        lacking=best.lacking,
         untested=tuple(sorted({label for test in tests for label in test.untested})),
         subjects=any(test.subjects is not None for test in tests),
     )

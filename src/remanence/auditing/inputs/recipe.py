@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, final
 
 from remanence.disk import read_text
-from remanence.errors import BadInput, unknown_name
+from remanence.errors import MAX_NAME, BadInput, printable, unknown_name
 from remanence.training import SGD, Adam, AdamW, CrossEntropy, Logistic, Optimizer, RMSProp, SquaredError, Training
 from remanence.training.losses import Loss
 
@@ -125,7 +125,12 @@ def load_recipe(given: str | Path) -> Recipe:
 
 def _from_line(line: str) -> Recipe:
     table: dict[str, Any] = {}
-    for word in shlex.split(line.replace(",", " ") if ":" not in line else line):
+    try:
+        words = shlex.split(line.replace(",", " ") if ":" not in line else line)
+    except ValueError:
+        message = f"the recipe {printable(line, MAX_NAME)!r} has a quotation mark or backslash too many: leave it out"
+        raise BadInput(message, code="wrong-type", argument="recipe") from None
+    for word in words:
         name, equals, value = word.partition("=")
         if not equals:
             name, value = "optimizer", word

@@ -19,6 +19,7 @@ from remanence.data.npz import opened_npz, read_npy
 from remanence.disk import read_text
 from remanence.errors import MAX_NAME, BadInput, listed, printable
 from remanence.models.transformer import PADDING, Transformer
+from remanence.progress import say
 from remanence.releases.loading import load_checkpoint
 
 _IDS = ("input_ids", "ids", "tokens", "x")
@@ -65,6 +66,8 @@ def load_vocabulary(path: Path | None, model: Transformer) -> tuple[str, ...]:
     if (largest := max(i for _, i in named)) + shift >= size:
         message = f"{path} names ids up to {largest}, and the network has {size - shift}, 0..{size - shift - 1}"
         raise BadInput(message, code="out-of-range", argument="vocabulary")
+    if (count := len({i for _, i in named})) < size - shift:
+        say(f"note: {path} names {count:,} of {size - shift:,} tokens; the others are shown as numbers")
     words |= {i + shift: printable(word.replace(_BLANK, "") or word, MAX_NAME) for word, i in named}
     return tuple(words.values())
 

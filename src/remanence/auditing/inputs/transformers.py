@@ -7,6 +7,7 @@ are compared on the client's tokens.
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from math import sqrt
 from typing import Any, final
 
@@ -47,18 +48,24 @@ class TokenNetwork:
         ids = batch.ids[:1, : int((batch.ids[0] != PADDING).sum())]
         theirs = _logits(self.module, at, ids - OFFSET)
         if theirs is None:
-            say("note: the network cannot be called with token ids alone, and is taken for GPT-2 as it was published")
+            say(
+                "note: the network cannot be called with token ids alone, and is taken for GPT-2 as it was published, "
+                f"with {_heads(self.module, at)[0]} heads; it may say another number as `config.n_head`"
+            )
             return self
-        differences = list[float]()
-        for gelu in _APPROXIMATIONS:
-            model = gpt2(at, heads=_heads(self.module, at), gelu=gelu)
+        differences, numbers = list[float](), _heads(self.module, at)
+        for heads, gelu in product(numbers, _APPROXIMATIONS):
+            model = gpt2(at, heads=heads, gelu=gelu)
             ours = functional_call(model, self.renamed(at), (ids,))[..., OFFSET:]
             differences.append(float((ours - theirs).abs().max() / theirs.std()))
             if differences[-1] < _SAME:
                 return TokenNetwork(module=self.module, model=model, renamed=self.renamed)
+        tried = (
+            "whatever the number of heads" if len(numbers) > 1 else f"with the {numbers[0]} heads of `config.n_head`"
+        )
         message = (
             "the network has the names of GPT-2 and computes something else: logits of the first sequence differ by "
-            f"{min(differences):.2g} of their standard deviation; write it as `remanence.models.decoder` does"
+            f"{min(differences):.2g} of their standard deviation, {tried}; write it as `remanence.models.decoder` does"
         )
         raise BadInput(message, code="unsupported-model", argument="model")
 
@@ -70,7 +77,23 @@ def token_network(module: nn.Module) -> TokenNetwork | None:
     held = module.state_dict()
     if not is_gpt2(held):
         return None
-    return TokenNetwork(module=module, model=gpt2(held, heads=_heads(module, held)), renamed=from_gpt2)
+    return TokenNetwork(module=module, model=gpt2(held, heads=_heads(module, held)[0]), renamed=from_gpt2)
+
+
+def embeds_tokens(module: nn.Module) -> bool:
+    """Whether the network begins as those of text do, by embeddings."""
+    return any(isinstance(each, nn.Embedding) for each in module.modules())
+
+
+def unread_transformer(name: str) -> BadInput:
+    """The refusal of a network of text that attacks on text do not know."""
+    message = (
+        f"`{name}` embeds tokens, and text is read from the updates of two kinds of network alone: ours "
+        "(`remanence.models.decoder`, `encoder`), and those that compute what GPT-2 does under its names. Call yours "
+        "wte, wpe, h.0.ln_1, h.0.attn.c_attn (queries, keys and values as one matrix), h.0.attn.c_proj, h.0.ln_2, "
+        "h.0.mlp.c_fc, h.0.mlp.c_proj, h.1.…, ln_f, and rename the tensors of its files likewise"
+    )
+    return BadInput(message, code="unsupported-model", argument="model")
 
 
 def token_update(
@@ -126,11 +149,15 @@ def _exact(values: Tensor, kind: torch.dtype) -> bool:
     return torch.equal(values.to(kind).to(values.dtype), values)
 
 
-def _heads(module: nn.Module, held: Params) -> int:
-    """The number of heads of a GPT-2, which its weights do not show: that of its `config`, or by the usual width."""
+def _heads(module: nn.Module, held: Params) -> list[int]:
+    """The numbers of heads that a GPT-2 may have, which its weights do not show: that of its `config`; where it says
+    none all that divide the width, the one of the usual width first."""
     given = getattr(getattr(module, "config", None), "n_head", None)
+    if isinstance(given, int):
+        return [given]
     width = next(min(value.shape) for name, value in held.items() if name.endswith("c_attn.weight"))
-    return given if isinstance(given, int) else max(1, width // _HEAD)
+    divisors = [number for number in range(1, width + 1) if width % number == 0]
+    return sorted(divisors, key=lambda number: abs(number - width / _HEAD))
 
 
 def _logits(module: nn.Module, at: Params, ids: Tensor) -> Tensor | None:

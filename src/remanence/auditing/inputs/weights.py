@@ -42,12 +42,13 @@ class ReleaseWeights:
 
 
 def load_release_weights(
-    path: str | os.PathLike[str], model: nn.Module, *, before: Params | None = None
+    path: str | os.PathLike[str], model: nn.Module, *, before: Params | None = None, gradient: bool = False
 ) -> ReleaseWeights:
     """The weights in `path` for `model`: safetensors, a state dict of torch or a checkpoint that holds one, shards with
     their index, a folder with one of these, or the .npz of a federated client. Floats come in float32, or in float64
     where all are. What a client sends, given the weights `before`, may be a part of them, such as a head or adapters:
-    the others are those before; and its .npz may hold differences."""
+    the others are those before; and its .npz may hold differences. Of a `gradient` these are zeros, and notes say
+    so."""
     expected, notes, file = model.state_dict(), list[str](), _file_in(Path(path))
     if file.suffix == ".npz":
         params = load_dump(file, expected, notes, before=before)
@@ -57,11 +58,14 @@ def load_release_weights(
         params = _from_file(file, expected, notes, partial=before is not None)
     absent = [name for name in expected if name not in params and not name.endswith(_COUNTERS)]
     if before is not None and absent:
-        notes.append(f"The file lacks {len(absent)} tensors, which are taken to be those before: {listed(absent)}.")
+        taken = "whose gradient was not sent" if gradient else "which are taken to be those before"
+        notes.append(f"The file lacks {len(absent)} tensors, {taken}: {listed(absent)}.")
         params = before | params
     counters = {name: torch.zeros((), dtype=p.dtype) for name, p in expected.items() if name.endswith(_COUNTERS)}
     params = {name: (counters | params)[name] for name in expected}
-    return ReleaseWeights(params=_in_single_precision(params, notes), notes=tuple(notes), absent=tuple(absent))
+    return ReleaseWeights(
+        params=_in_single_precision(params, notes, gradient=gradient), notes=tuple(notes), absent=tuple(absent)
+    )
 
 
 def _file_in(path: Path) -> Path:
@@ -184,10 +188,11 @@ def _unusual(prefix: str) -> tuple[bool, int, str]:
     return bool(remaining), len(prefix), prefix
 
 
-def _in_single_precision(params: Params, notes: list[str]) -> Params:
+def _in_single_precision(params: Params, notes: list[str], *, gradient: bool) -> Params:
     kinds = {p.dtype for p in params.values() if p.is_floating_point()}
     if kinds <= {torch.float32} or kinds == {torch.float64}:
         return params
     names = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
-    notes.append(f"The file holds weights in {names}; they are audited in float32.")
+    held = "a gradient in {}; it is" if gradient else "weights in {}; they are"
+    notes.append(f"The file holds {held.format(names)} audited in float32.")
     return {name: p.float() if p.is_floating_point() else p for name, p in params.items()}

@@ -7,6 +7,7 @@ from typing import final
 
 from torch import Tensor, nn
 
+from remanence.errors import BadInput
 from remanence.types import Params
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)  # tables of vectors, of which no row is a neuron
@@ -50,10 +51,11 @@ def layers_of(model: nn.Module | None, weights: Params, shape: Sequence[int] | N
     """
     names = [name for name, w in weights.items() if name.endswith("weight") and w.ndim > 1 and w.is_floating_point()]
     names = [name for name in names if weights[name].numel() and not _is_embedding(model, name)]
+    if names and shape is not None:
+        _check_shape(names, weights, shape)
     features = prod(shape) if shape is not None else None
-    entered = [name for name in names if features is not None and prod(weights[name].shape[1:]) == features] or names[
-        :1
-    ]
+    entered = [name for name in names if features is not None and prod(weights[name].shape[1:]) == features]
+    entered = entered or names[:1]
     return [
         Layer(
             name=name.removesuffix("weight").rstrip("._") or name,
@@ -64,6 +66,26 @@ def layers_of(model: nn.Module | None, weights: Params, shape: Sequence[int] | N
         )
         for name in names
     ]
+
+
+def _check_shape(names: Sequence[str], weights: Params, shape: Sequence[int]) -> None:
+    """Refuse the shape of a record that no layer takes: a linear one all of its values, or of a sequence those of a
+    step, a convolution its channels."""
+    if any(_takes(weights[name], shape) for name in names):
+        return
+    first = weights[names[0]]
+    what = "channels" if first.ndim > 2 else "values"
+    message = (
+        f"`shape` must be that of one record, got {','.join(map(str, shape))}, {prod(shape):,} values: no layer takes "
+        f"them, `{names[0]}` has {first.shape[1]:,} {what}; give the right one, or leave it out"
+    )
+    raise BadInput(message, code="shape-mismatch", argument="shape")
+
+
+def _takes(weight: Tensor, shape: Sequence[int]) -> bool:
+    if weight.ndim > 2:
+        return shape[0] % weight.shape[1] == 0  # of grouped channels a part
+    return weight.shape[1] in (prod(shape), *(shape[-1:] if len(shape) == 2 else ()))
 
 
 def scales_of(weights: Params) -> list[Scale]:
