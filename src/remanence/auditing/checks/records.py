@@ -102,7 +102,7 @@ def distinct(data: Data) -> Data:
 
 
 def _keys(data: Data) -> list[bytes]:
-    return [row.tobytes() for row in data.x.detach().cpu().flatten(1).numpy()]
+    return [row.tobytes() for row in data.x.detach().cpu().flatten(1).contiguous().view(torch.uint8).numpy()]
 
 
 def _shared(keys: Sequence[bytes], others: Sequence[bytes]) -> int:
