@@ -11,6 +11,7 @@ from torch import Tensor
 
 Kind: TypeAlias = Literal["number", "category", "date"]
 _MAX_DECIMALS = 8
+_MAX_NAMED = 50  # columns in a message
 
 
 @final
@@ -32,6 +33,14 @@ class Column:
     def size(self) -> int:
         """The number of its features."""
         return len(self.categories) if self.kind == "category" else 1
+
+    @property
+    def features(self) -> str:
+        """Its name, and of categories how many features they are and in which order."""
+        if self.kind != "category":
+            return self.name
+        count = f"{self.size} features: " if self.size > 1 else "1 where it is "
+        return f"{self.name} ({count}{', '.join(self.categories)})"
 
     def raw(self, x: Tensor) -> Tensor:
         """(n,): the raw values of records `x` (n, features), rounded to the resolution; of categories their index, -1
@@ -63,6 +72,14 @@ class Columns:
     classes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # what was done to columns that are no numbers, in words
 
+    @property
+    def encoding(self) -> str:
+        """What was done to columns that are no numbers, and what each feature of a record is, in their order."""
+        features = sum(column.size for column in self.columns)
+        order = _first(", ", [column.features for column in self.columns])
+        done = f"{_first('; ', self.notes)}; " if self.notes else ""
+        return f"{done}records have {features:,} features, in this order: {order}"
+
     def fit(self, features: int) -> bool:
         """Whether each column has features among so many, and a step that values can be rounded to."""
         return all(
@@ -78,6 +95,11 @@ class Columns:
     def describe_label(self, y: int) -> str:
         """The name of class `y`."""
         return self.classes[y] if 0 <= y < len(self.classes) else str(y)
+
+
+def _first(separator: str, said: Sequence[str]) -> str:
+    more = [f"and {len(said) - _MAX_NAMED:,} more"] if len(said) > _MAX_NAMED else []
+    return separator.join([*said[:_MAX_NAMED], *more])
 
 
 def resolution_of(values: Sequence[float]) -> float | None:

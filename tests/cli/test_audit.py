@@ -275,7 +275,30 @@ def test_a_table_that_the_model_does_not_take_is_refused_with_its_features(call:
         (files / f"{name}.csv").write_text("\n".join(["number,age,city,outcome", *rows]) + "\n")
     tables = ("--data", "private.csv", "--held-out", "others.csv", "--label", "outcome")
     said = call("audit", "model", "nets_of_mine:Net", "--weights", "before.pt", *tables)
-    assert_refused(said, "age, city (3 features)", "number")  # the latter is left out
+    assert said.code == 2
+    assert not said.out
+    refusal = said.err.splitlines()[-1]
+    assert refusal.startswith("error: ")
+    assert "age, city (3 features: a, b, c)" in refusal
+    assert "`number` was left out" in refusal
+
+
+def test_how_a_table_was_encoded_is_said_before_it_is_audited(call: Call, files: Path) -> None:
+    for name, first in (("private", 0), ("others", 200)):
+        rows = [f"P{i},{i % 50 or ''},{'abc'[i % 3]},{'mf'[i // 3 % 2]},{i % 2}" for i in range(first + 1, first + 201)]
+        (files / f"{name}.csv").write_text("\n".join(["id,age,city,sex,outcome", *rows]) + "\n")
+    (files / "table_net.py").write_text("from torch import nn\n\n\ndef make():\n    return nn.Linear(6, 2)\n")
+    torch.save(nn.Linear(6, 2).state_dict(), files / "table.pt")
+    tables = ("--data", "private.csv", "--held-out", "others.csv", "--label", "outcome")
+    said = call("audit", "model", "table_net:make", "--weights", "table.pt", *tables, "--budget", "2s")
+    [note] = [line for line in said.err.splitlines() if line.startswith("note: in private.csv")]
+    for words in (
+        "`id` was left out",
+        "`age` had 8 missing values",
+        "`city` became 3 categories",
+        "6 features, in this order: age, age missing, city (3 features: a, b, c), sex (1 where it is m)",
+    ):
+        assert words in note
 
 
 def test_weights_that_are_swapped_are_warned_of(call: Call, files: Path) -> None:

@@ -186,13 +186,7 @@ def _outputs(release: WeightsOnly, private: Data) -> int:
     except BadInput as refusal:
         if private.columns is None or refusal.code != "shape-mismatch":
             raise
-        names = [
-            f"{each.name} ({each.size} features)" if each.size > 1 else each.name for each in private.columns.columns
-        ]
-        done = "".join(f" {note}." for note in private.columns.notes)
-        message = (
-            f"{refusal} Rows of the table have {private.shape[0]} features, in this order: {', '.join(names)}.{done}"
-        )
+        message = f"{refusal} As the table was read, {private.columns.encoding}"
         raise BadInput(message, code=refusal.code, argument=refusal.argument) from None
 
 

@@ -20,9 +20,12 @@ from remanence.types import Data
 
 def load_records(sources: Sequence[str], label: str | None) -> list[Data]:
     """The records of each source. Tables are scaled to [0, 1] together, and `Data.columns` has their raw values; where
-    a source says otherwise in what box its values lie (`bounds`), they all stay as they are."""
+    a source says otherwise in what box its values lie (`bounds`), they all stay as they are. How a CSV was encoded is
+    said."""
     if label is not None and all(source.endswith(".csv") for source in sources):
         found = from_csvs(sources, label, encode="auto")
+        if (columns := found[0].columns) is not None and columns.notes:
+            say(f"note: in {sources[0]} {columns.encoding}; the model must have been trained on these")
     else:
         found = _scaled_together([_loaded(source, label) for source in sources])
     classes = max(data.num_classes for data in found)
