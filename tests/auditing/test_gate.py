@@ -83,6 +83,17 @@ def test_counts_of_an_audit_that_could_have_found_nothing_do_not_pass(severity: 
         assert why in said
 
 
+@pytest.mark.parametrize("name", ["accuracy", "normalize"])
+def test_evidence_on_inputs_that_are_not_those_of_the_model_does_not_pass(name: str) -> None:
+    preflight = replace(WARNED, checks=(Check(name=name, status="warning", text="they do not fit"),))
+    [said] = failures(Report(answer=null_answer(preflight=preflight)), ["membership.tpr@1%>0.05"])
+    assert said.startswith("membership.tpr@1%>0.05: ")
+    assert f"`{name}`" in said
+    [said] = failures(Report(answer=made_answer(preflight=preflight)), ["membership.tpr@1%>0.05"])
+    assert "at least 0.08" in said
+    assert failures(Report(answer=null_answer(preflight=WARNED)), ["membership.tpr@1%>0.05"]) == []
+
+
 @pytest.mark.parametrize("condition", ["severity>=membership", "severity>=none-found", "severity==many-records"])
 def test_an_inconclusive_severity_excludes_no_step(condition: str) -> None:
     report = Report(answer=null_answer(together=FEW, severity="inconclusive"))

@@ -12,8 +12,8 @@ A condition is `QUANTITY OPERATOR VALUE`:
 A count that chance explains counts as 0, by the test that the scale of severity uses; evidence is compared by the end
 of its 95 % interval nearest to chance. So a model that leaks nothing meets a condition on counts or the severity in
 fewer than one audit in a thousand, one on evidence at its chance level in fewer than one in forty for each row. What
-was not measured cannot pass: a condition on it fails, as does one on counts where nothing could have been found, and
-one on the severity of an audit that is inconclusive.
+was not measured cannot pass: a condition on it fails, as does one on counts where nothing could have been found, one
+on the severity of an audit that is inconclusive, and one on evidence of records that do not fit the model.
 """
 
 import operator
@@ -36,6 +36,7 @@ _OPERATORS: Final[dict[str, Callable[[float, float], bool]]] = {
 }
 _GROUPS = ("membership", "span", "labels", "tokens", "other")
 _COUNTS = ("found", "exact")
+_INPUTS = ("accuracy", "normalize")  # checks that warn where a model does not know the records as they were given
 _CONDITION = re.compile(r"\s*([A-Za-z][\w.@%:+ -]*?)\s*(>=|>|==)\s*(\S+)\s*")
 
 
@@ -105,7 +106,7 @@ def _failure(answer: Answer, condition: Condition) -> str:
             return f"{said}: {undecided_answer(answer)}"
         return said if met else ""
     if condition.subject in _GROUPS:
-        return _evidence_failure(answer.evidence, condition, sign)
+        return _evidence_failure(answer, condition, sign)
     if not condition.subject:
         return _audit_failure(answer, condition, sign)
     rows = [row for row in answer.attacks if row.name == condition.subject]
@@ -154,15 +155,20 @@ def _count(row: AttackRow, condition: Condition, ran: int) -> float | None:
     return value / row.records if condition.fraction else float(value)
 
 
-def _evidence_failure(evidence: Sequence[Evidence], condition: Condition, sign: Callable[[float, float], bool]) -> str:
-    rows = [row for row in evidence if row.group == condition.subject and _is_named(row, condition.quantity)]
+def _evidence_failure(answer: Answer, condition: Condition, sign: Callable[[float, float], bool]) -> str:
+    rows = [row for row in answer.evidence if row.group == condition.subject and _is_named(row, condition.quantity)]
     measured = [(row, low) for row in rows if (low := row.low if row.low is not None else row.value) is not None]
     if not measured:
-        names = ", ".join(row.name for row in evidence if row.group == condition.subject) or "nothing"
+        names = ", ".join(row.name for row in answer.evidence if row.group == condition.subject) or "nothing"
         return f"{condition.text}: it was not measured (of {condition.subject} there is {names})"
     worst, low = max(measured, key=lambda pair: pair[1])
     said = f"{condition.text}: {worst.name} is {worst.value:.4g}, at least {low:.4g} (95 % interval)"
-    return said if sign(low, condition.value) else ""
+    if sign(low, condition.value):
+        return said
+    warned = [each.name for each in answer.preflight.checks if each.status == "warning" and each.name in _INPUTS]
+    if warned:
+        return f"{condition.text}: {worst.name} was measured on records that do not fit the model (`{warned[0]}` warns)"
+    return ""
 
 
 def _is_named(row: Evidence, quantity: str) -> bool:
