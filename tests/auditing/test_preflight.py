@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from remanence.auditing.answer.report import PreflightSummary
 from remanence.auditing.attempts.settings import outputs
+from remanence.auditing.checks.fit import check_fit
 from remanence.auditing.checks.preflight import preflight
 from remanence.auditing.checks.records import check_power
 from remanence.auditing.inputs.updates import update_release
@@ -319,3 +320,20 @@ def test_so_few_held_out_records_that_none_can_be_listed(private: int, held_out:
     checks = check_power(data.take(slice(0, private)), data.take(slice(private, None)))
     assert [check.status for check in checks] == ([status] if status else [])
     assert all(check.name == "held-out" and said in check.text for check in checks)
+
+
+@pytest.mark.parametrize(("right", "expected"), [(300, "ok"), (294, "ok"), (285, "warning"), (282, "warning")])
+def test_a_model_no_better_than_the_commonest_of_unbalanced_classes_is_warned_of(right: int, expected: str) -> None:
+    """Of 300 records 285 are of class 0; a model that is right on all of them fits, though it is 5 points better."""
+    x, y = torch.zeros(300, 2), torch.tensor([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]).repeat(15)
+    predicted = y.clone()
+    wrong = 300 - right
+    predicted[(y == 1).nonzero()[: min(wrong, 15), 0]] = 0
+    predicted[(y == 0).nonzero()[: max(wrong - 15, 0), 0]] = 1
+    x[torch.arange(300), predicted] = 1.0
+    release = WeightsOnly(
+        model=nn.Linear(2, 2, bias=False), final={"weight": 5 * torch.eye(2)}, shape=(2,), num_classes=2
+    )
+    data = Data(x=x, y=y, num_classes=2)
+    found = check_fit(release, None, release.final, data.take(slice(0, 100)), data.take(slice(100, None)), {})
+    assert [check.status for check in found] == [expected]

@@ -18,6 +18,7 @@ from remanence.training import SquaredError
 from remanence.types import Data, Params
 
 _MIN_RECORDS = 32  # with fewer an accuracy says little
+_BETTER = 0.05  # than the accuracy of naming the commonest class
 _MAX_CLASSES = 20  # targets of a squared error: with more it is a regression
 _LEVEL = 1e-4  # of a test that stops an audit
 _SWAPPED_AUC, _SWAPPED_LOSS = 0.35, 1.5
@@ -62,7 +63,8 @@ def check_fit(
     if isinstance(loss, SquaredError) and len(loss.values) > _MAX_CLASSES:
         text = f"Squared error{where}: private records {mean[0]:.3g}, held-out ones {mean[1]:.3g}."
         return [Check(name="accuracy", status="ok", text=text)]
-    if after is not None and max(accuracy) <= chance + 0.05 and len(private) + len(held_out) >= _MIN_RECORDS:
+    better = min(_BETTER, (1 - chance) / 2)  # where one class is nearly all, half of the errors are fewer points
+    if after is not None and max(accuracy) <= chance + better and len(private) + len(held_out) >= _MIN_RECORDS:
         text = f"The model is hardly better than naming the commonest class ({said}; commonest class {chance:.0%}): "
         if isinstance(release, KnowsUpdate):  # whose records are compared with what was sent
             return [Check(name="accuracy", status="note", text=f"{text}an update of the first rounds.")]
