@@ -303,6 +303,24 @@ def test_outputs_that_are_probabilities_are_warned_of(tuned: FineTuned, images: 
         assert status(preflight(release, images.private, images.test), "outputs") == expected
 
 
+def test_probabilities_of_a_model_that_fits_cause_no_other_warning(images: Split) -> None:
+    """An accuracy of 0.5 is a logit of 0: the reference is that of the model without its sigmoid."""
+    two = [replace(data, y=(data.y > 4).long(), num_classes=2) for data in (images.private, images.test)]
+    binary = fitted(seeded(lambda: small_mlp(classes=2)), two[0], epochs=30)
+    weight, bias = (weights(binary)[f"3.{name}"].diff(dim=0)[0] for name in ("weight", "bias"))
+    one = small_mlp(classes=1)
+    params = weights(binary) | {"3.weight": weight[None], "3.bias": bias[None]}
+    found = {}
+    for name, last in (("logit", nn.Identity()), ("sigmoid", nn.Sigmoid())):
+        model = nn.Sequential(*one, last).eval()
+        found[name] = preflight(WeightsOnly(model=model, final=params, shape=(1, 8, 8), num_classes=2), *two)
+    assert [check.name for check in found["sigmoid"].checks if check.status == "warning"] == ["outputs"]
+    assert status(found["sigmoid"], "accuracy") == "ok"
+    assert status(found["sigmoid"], "normalize") is None
+    for name in ("private_accuracy", "held_out_accuracy", "private_loss", "held_out_loss"):
+        assert found["sigmoid"].numbers[name] == pytest.approx(found["logit"].numbers[name], rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("private", "held_out", "status", "said"),
     [

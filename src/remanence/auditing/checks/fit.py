@@ -7,7 +7,15 @@ import torch
 from torch import Tensor
 
 from remanence.auditing.answer.report import Check
-from remanence.auditing.checks.outputs import endpoints, is_correct, logits_of, losses_of, released_loss
+from remanence.auditing.checks.outputs import (
+    activation_of,
+    before_activation,
+    endpoints,
+    is_correct,
+    logits_of,
+    losses_of,
+    released_loss,
+)
 from remanence.auditing.checks.records import evenly
 from remanence.errors import BadInput
 from remanence.metrics.exchangeability import rank_sum_test
@@ -22,7 +30,6 @@ _BETTER = 0.05  # than the accuracy of naming the commonest class
 _MAX_CLASSES = 20  # targets of a squared error: with more it is a regression
 _LEVEL = 1e-4  # of a test that stops an audit
 _SWAPPED_AUC, _SWAPPED_LOSS = 0.35, 1.5
-_SUM = 1e-3  # of probabilities, from 1
 OPPOSITE = -0.3  # cosine of an update with that of the records
 _EXPLAINED, _UNEXPLAINED = 0.9, 0.5
 _LONGER = 3.0  # times its length: orders of mini-batches and dropout change it by less
@@ -40,7 +47,9 @@ def check_fit(
     params = after if after is not None else before
     assert params is not None
     loss = released_loss(release)
-    logits = [logits_of(release.model, params, data.x) for data in (private, held_out)]
+    outputs = [logits_of(release.model, params, data.x) for data in (private, held_out)]
+    activation = activation_of(torch.cat(outputs), loss)
+    logits = [before_activation(z, activation) for z in outputs]
     right = [is_correct(z, data.y, loss) for z, data in zip(logits, (private, held_out), strict=True)]
     each = [losses_of(z, data.y, loss) for z, data in zip(logits, (private, held_out), strict=True)]
     accuracy = [float(r.double().mean()) for r in right]
@@ -55,8 +64,9 @@ def check_fit(
     }
     where = "" if after is not None else " at the weights before the update"
     said = f"private records {accuracy[0]:.0%}, loss {mean[0]:.3g}; held-out ones {accuracy[1]:.0%}, {mean[1]:.3g}"
-    warned = [] if isinstance(loss, SquaredError) else _probabilities(torch.cat(logits))
-    if after is not None and (stop := _swapped(release, before, private, held_out, each)):
+    warned = [] if activation is None else [_probabilities(activation)]
+    given = [losses_of(z, data.y, loss) for z, data in zip(outputs, (private, held_out), strict=True)]  # as of a base
+    if after is not None and (stop := _swapped(release, before, private, held_out, given)):
         return [stop]
     if shifted := _from_one(logits, private, held_out, right):
         return [shifted]
@@ -96,17 +106,14 @@ def check_descent(release: Any, before: Params, after: Params, private: Data) ->
     return [Check(name="base", status="warning", text=text)]
 
 
-def _probabilities(outputs: Tensor) -> list[Check]:
-    """A warning where the outputs are probabilities: losses and gradients are computed from logits."""
-    inside = bool((outputs >= 0).all() and (outputs <= 1).all())
-    if not inside or (outputs.shape[1] > 1 and bool(((outputs.sum(1) - 1).abs() > _SUM).any())):
-        return []
-    last = "softmax" if outputs.shape[1] > 1 else "sigmoid"
+def _probabilities(activation: str) -> Check:
+    """The warning of outputs that are probabilities: attacks compute losses and gradients from logits."""
     text = (
-        f"The model puts out probabilities: attacks take outputs for logits, and with a {last} at the end they search "
-        f"for the wrong thing and find less than an attacker would. Name a function that returns it without the {last}."
+        f"The model puts out probabilities: attacks take outputs for logits, and with a {activation} at the end they "
+        "search for the wrong thing and find less than an attacker would. Name a function that returns it without the "
+        f"{activation}."
     )
-    return [Check(name="outputs", status="warning", text=text)]
+    return Check(name="outputs", status="warning", text=text)
 
 
 def _swapped(

@@ -1,6 +1,6 @@
 """What a model says of records: logits, the loss of each record, whether it is classified correctly."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from remanence.training import SquaredError
 from remanence.types import Data, Params
 
 _BATCH = 256
+_SUM = 1e-3  # of probabilities, from 1
 
 
 def checked_logits(model: Any, params: Params, x: Tensor) -> Tensor:
@@ -48,6 +49,24 @@ def logits_of(model: Any, params: Params, x: Tensor) -> Tensor:
     """(records, outputs): the logits of records `x`, without gradients."""
     with torch.no_grad():
         return torch.cat([apply(model, params, some) for some in x.split(_BATCH)])
+
+
+def activation_of(outputs: Tensor, loss: Any = None) -> Literal["softmax", "sigmoid"] | None:
+    """What made these (records, outputs) probabilities; None where they are not, as those of a regression."""
+    inside = bool((outputs >= 0).all() and (outputs <= 1).all())
+    if isinstance(loss, SquaredError) or not inside:
+        return None
+    if outputs.shape[1] == 1:
+        return "sigmoid"
+    return None if bool(((outputs.sum(1) - 1).abs() > _SUM).any()) else "softmax"
+
+
+def before_activation(outputs: Tensor, activation: Literal["softmax", "sigmoid"] | None) -> Tensor:
+    """(records, outputs): the logits of which the `activation` makes the outputs, of a softmax up to their sum."""
+    if activation is None:
+        return outputs
+    eps = torch.finfo(outputs.dtype).eps
+    return outputs.logit(eps) if activation == "sigmoid" else outputs.clamp_min(eps).log()
 
 
 def losses(model: Any, params: Params, data: Data, loss: Any = None) -> Tensor:
