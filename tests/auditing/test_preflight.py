@@ -1,12 +1,17 @@
 """The preflight of an audit: what stops it, what it warns of, and the numbers that it takes."""
 
+import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from auditing.nets import SmallCNN, as_images, fitted, published, seeded, small_mlp, weights
 from refusals import refused
+from sklearn.datasets import load_breast_cancer
 from torch import Tensor, nn
 
 from remanence.auditing.answer.report import PreflightSummary
@@ -14,9 +19,11 @@ from remanence.auditing.attempts.settings import outputs
 from remanence.auditing.checks.fit import check_fit
 from remanence.auditing.checks.preflight import preflight
 from remanence.auditing.checks.records import check_power
+from remanence.auditing.inputs.sources import load_records, raw_units
 from remanence.auditing.inputs.updates import update_release
 from remanence.data import Split, split
 from remanence.engine import train
+from remanence.models import normalized
 from remanence.releases import FineTuned, WeightsOnly, gradient_at_initial, train_victim
 from remanence.training import SGD, Training
 from remanence.types import Data
@@ -97,6 +104,48 @@ def test_a_normalisation_that_the_model_holds_is_the_stated_one(images: Split) -
     wrong = preflight(published(Wrapped(raw).eval(), images.private), images.private, images.test)
     assert status(wrong, "normalize") == "warning"
     assert any("--normalize 0,1" in check.text for check in wrong.checks)
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_the_scaler_of_a_table_is_named_in_the_units_of_its_columns(batch_norm: bool, tmp_path: Path) -> None:
+    """A network that was trained on standardised columns; with the option of the advice nothing is warned of."""
+    x, y = load_breast_cancer(return_X_y=True)
+    table = np.column_stack([x[:, :8], y])[np.random.default_rng(0).permutation(len(y))]
+    for name, rows in (("private", table[:200]), ("others", table[200:])):
+        lines = [",".join([*(f"{value:.8g}" for value in row[:-1]), f"{row[-1]:.0f}"]) for row in rows]
+        (tmp_path / f"{name}.csv").write_text("\n".join([",".join([*"abcdefgh", "label"]), *lines]) + "\n")
+    private, others = load_records([str(tmp_path / f"{name}.csv") for name in ("private", "others")], "label")
+    units = raw_units(private)
+    assert units is not None
+    raw = replace(private, x=(private.x - units[0]) / units[1], bounds=(-math.inf, math.inf))
+    mean, std = raw.x.mean(0), raw.x.std(0)
+    first = [nn.BatchNorm1d(8)] if batch_norm else []
+    net = seeded(lambda: CustomSequential(*first, nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 2)))
+    fitted(net, replace(raw, x=(raw.x - mean) / std), epochs=40)
+
+    def audited(model: nn.Module) -> PreflightSummary:
+        return preflight(published(normalized(model, *units), private), private, others)
+
+    [advice] = [check.text for check in audited(net).checks if check.name == "normalize" and check.status == "warning"]
+    option = re.search(r"`--normalize ([-\d.e+,]+)`", advice)
+    assert option is not None
+    numbers = torch.tensor([float(value) for value in option[1].split(",")])
+    assert torch.allclose(numbers, torch.cat([raw.x.mean(0), raw.x.std(0)]), rtol=0.2)
+    assert status(audited(normalized(net, numbers[:8], numbers[8:])), "normalize") == "ok"
+    assert status(audited(normalized(net, mean, std)), "normalize") == "ok"
+
+
+class CustomSequential(nn.Module):
+    """Layers in a class of the user's own."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
 
 
 def test_sets_that_are_swapped_stop(images: Split) -> None:

@@ -10,7 +10,7 @@ from remanence.models.cnns import Residual, cnn, lenet, resnet, resnet18, vgg
 from remanence.models.decoders import Doubling, Image, deconv, mirror, patchgan, transposed_cnn
 from remanence.models.functional import activations, apply, apply_operations, replace_relu
 from remanence.models.init import initial_params, initial_stack, server_params, server_rows, torch_params
-from remanence.models.layers import Centre, Normalize, Standardise, normalized, normalized_params
+from remanence.models.layers import Centre, Normalize, Standardise, normalisation_of, normalized, normalized_params
 from remanence.models.lora import LoRALinear, adapter_names
 from remanence.models.mlps import centred_mlp, mlp
 from remanence.models.normalisation import InputNormalisation
@@ -52,6 +52,7 @@ __all__ = [
     "lenet",
     "mirror",
     "mlp",
+    "normalisation_of",
     "normalized",
     "normalized_params",
     "parse",

@@ -98,13 +98,19 @@ def normalized(model: nn.Module, mean: Constants, std: Constants) -> nn.Sequenti
     The parameters of `model` have their names after the prefix ``model.``: see `normalized_params`. Of a network that
     this function made, the two normalisations become one.
     """
-    first, inner = Normalize(mean, std), model
-    if isinstance(model, nn.Sequential) and [name for name, _ in model.named_children()] == [_NORMALIZE, _MODEL]:
-        second = model.get_submodule(_NORMALIZE)
-        if isinstance(second, Normalize) and _alike(first, second):
-            first = Normalize(first.mean + first.std * second.mean, first.std * second.std)
-            inner = model.get_submodule(_MODEL)
+    first, second, inner = Normalize(mean, std), normalisation_of(model), model
+    if second is not None and _alike(first, second):
+        first = Normalize(first.mean + first.std * second.mean, first.std * second.std)
+        inner = model.get_submodule(_MODEL)
     return nn.Sequential(OrderedDict([(_NORMALIZE, first), (_MODEL, inner)])).train(model.training)
+
+
+def normalisation_of(model: nn.Module) -> Normalize | None:
+    """The normalisation that `normalized` put before a network; None where it made none."""
+    if not isinstance(model, nn.Sequential) or [name for name, _ in model.named_children()] != [_NORMALIZE, _MODEL]:
+        return None
+    first = model.get_submodule(_NORMALIZE)
+    return first if isinstance(first, Normalize) else None
 
 
 def _alike(one: Normalize, other: Normalize) -> bool:

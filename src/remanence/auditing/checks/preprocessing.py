@@ -15,9 +15,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from remanence.auditing.answer.report import Check
 from remanence.auditing.checks.outputs import is_correct, logits_of, losses_of, released_loss
-from remanence.models import MLP, Unsupported, parse
+from remanence.auditing.inputs.sources import raw_units
+from remanence.models import MLP, Unsupported, normalisation_of, parse
+from remanence.models.layers import broadcast_shape
 from remanence.models.operations import Normalisation
-from remanence.types import Data, Params, concat
+from remanence.types import Data, Params, concat, float_like
 
 _PUBLISHED = {  # mean and standard deviation of each channel
     "by MNIST's mean and standard deviation": ((0.1307,), (0.3081,)),
@@ -26,6 +28,8 @@ _PUBLISHED = {  # mean and standard deviation of each channel
     "by CIFAR-10's means and standard deviations": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "by ImageNet's means and standard deviations": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
+_STANDARD = "by their own mean and standard deviation"
+_MAX_SHOWN = 12  # features of a table whose numbers are named
 _RECORDS = 200  # of each set
 _MORE_CORRECT, _LEVEL = 0.08, 1e-4
 _ABOUT = 0.01  # of the accuracy
@@ -44,11 +48,18 @@ class Normalising:
     mean: Tensor
     std: Tensor
 
-    @property
-    def option(self) -> str:
-        """The option of the command line that states it."""
-        means, stds = (",".join(f"{v:.4g}" for v in values.flatten().tolist()) for values in (self.mean, self.std))
-        return f"--normalize {means},{stds}"
+    def option(self, data: Data) -> str:
+        """The option of the command line that states it, which for a table is in the units of its columns."""
+        mean, std = self.mean, self.std
+        if (units := raw_units(data)) is not None:
+            mean, std = (mean.cpu() - units[0]) / units[1], std.cpu() / units[1]
+        if mean.numel() > _MAX_SHOWN:
+            return "`--normalize` with what training subtracted from each feature, then what it divided it by"
+        means, stds = (",".join(f"{v:.4g}" for v in values.flatten().tolist()) for values in (mean, std))
+        better = (
+            ", or better the numbers of the scaler in training" if self.name == _STANDARD and not data.is_image else ""
+        )
+        return f"`--normalize {means},{stds}`{better}"
 
 
 @final
@@ -91,12 +102,10 @@ def check_preprocessing(
     for better, status in tests:
         if chosen := [each for each in fits if better(each[1], fit)]:
             best, found = min(chosen, key=lambda each: each[1].rank)
-            how = f"`{best.option}`" if private.is_image else "the model with its scaler (a Pipeline)"
             text = (
                 f"The preprocessing {'does not seem to' if status == 'warning' else 'may not'} fit: with inputs "
-                f"normalised {best.name} the model is right on {found.accuracy:.0%} of the records (loss "
-                f"{found.loss:.2g}), as stated on {fit.accuracy:.0%} ({fit.loss:.2g}). Attacks that search for inputs "
-                f"of the wrong scale find nothing: if so, give {how}."
+                f"normalised {best.name} {_compared(found, fit)}. Attacks that search for inputs of the wrong scale "
+                f"find nothing: if so, give {best.option(private)}."
             )
             return [Check(name="normalize", status=status, text=text)], numbers
     if fit.shift is not None and fit.shift > _SHIFTED:
@@ -109,16 +118,30 @@ def check_preprocessing(
     return [Check(name="normalize", status="ok", text=text)], numbers
 
 
+def _compared(found: _Fit, stated: _Fit) -> str:
+    """By what another preprocessing fits better than the stated one, in words."""
+    if found.shift is not None and stated.shift is not None and found.accuracy < stated.accuracy + _MORE_CORRECT:
+        return (
+            f"the records cause statistics that lie {found.shift:.2g} standard deviations from those that the first "
+            f"BatchNorm kept, as stated {stated.shift:.2g}"
+        )
+    return (
+        f"the model is right on {found.accuracy:.0%} of the records (loss {found.loss:.2g}), as stated on "
+        f"{stated.accuracy:.0%} ({stated.loss:.2g})"
+    )
+
+
 def hypotheses(data: Data) -> Iterator[Normalising]:
     """Usual preprocessings: none, by their own statistics, and of images in [0, 1] by published constants."""
     shape = (-1, 1, 1) if data.is_image else (-1,)
     columns = data.x.transpose(0, 1).flatten(1) if data.is_image else data.x.T
     std, mean = torch.std_mean(columns, dim=1, correction=0)
     one = data.x.new_ones(1)
-    yield Normalising(name="not at all", mean=0 * one.view(shape), std=one.view(shape))
+    unscaled = "not at all" if data.columns is None else "to [0, 1] by the extremes of each column"
+    yield Normalising(name=unscaled, mean=0 * one.view(shape), std=one.view(shape))
     if len(data) > 1:
         floor = torch.where(std > 0, std, torch.ones_like(std))
-        yield Normalising(name="by their own mean and standard deviation", mean=mean.view(shape), std=floor.view(shape))
+        yield Normalising(name=_STANDARD, mean=mean.view(shape), std=floor.view(shape))
     if not data.is_image or not data.is_unit:
         return
     for name, (means, stds) in _PUBLISHED.items():
@@ -136,6 +159,10 @@ def _stated(release: Any, params: Params) -> tuple[Tensor | float, Tensor | floa
         norm = structure.record_norm or structure.flat_norm
     elif not isinstance(structure, Unsupported):
         norm = structure.norm
+    elif (given := normalisation_of(release.model)) is not None:
+        shape = broadcast_shape(given.mean.shape, release.shape), broadcast_shape(given.std.shape, release.shape)
+        like = float_like(params)
+        return given.mean.to(like).reshape(shape[0]), given.std.to(like).reshape(shape[1])
     if norm is None:
         return 0.0, 1.0
     mean = 0.0 if norm.mean is None else norm.mean.value(params)
