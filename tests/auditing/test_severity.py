@@ -155,6 +155,24 @@ def test_with_few_held_out_records_the_verdict_says_how_many_it_takes() -> None:
     assert "Membership by the span" in members
 
 
+@pytest.mark.parametrize(
+    ("found", "copies", "p", "said"),
+    [
+        (1, 1, 0.09, "It is an exact copy, which chance does not make."),
+        (1, 1, 5e-5, "It is an exact copy."),
+        (7, 7, 5e-5, "All of them are exact copies."),
+        (7, 1, 5e-5, "1 of them is an exact copy."),
+        (7, 3, 0.4, "3 of them are exact copies, which chance does not make."),
+        (7, 0, 5e-5, ""),
+    ],
+)
+def test_exact_copies_are_said_to_be_such(found: int, copies: int, p: float, said: str) -> None:
+    row = replace(RAN, found=found, exact=copies, p=p)
+    sentence = verdict((row,), (), "some-records", replace(ALL, found=found, copies=copies, p=p))
+    assert sentence.endswith(said)
+    assert ("exact cop" in sentence) == bool(said)
+
+
 @pytest.mark.parametrize("name", ["update", "normalize", "outputs", "accuracy", "rounding"])
 def test_where_the_attacks_searched_in_vain_nothing_found_says_nothing(name: str) -> None:
     warned = [Check(name=name, status="warning", text="it does not fit")]

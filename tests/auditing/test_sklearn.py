@@ -80,6 +80,15 @@ def test_the_unknown_record_of_a_regression_comes_back(estimator: Any) -> None:
     assert torch.allclose(found.x, as_data((x[100], y[100]), release, "truth").x, atol=1e-6)
 
 
+@pytest.mark.parametrize("estimator", [Ridge(), LinearRegression()], ids=repr)
+def test_a_regression_needs_the_other_records(estimator: Any) -> None:
+    """Labels are the nearest of the known targets, of which the weights alone tell none."""
+    x, y = load_diabetes(return_X_y=True)
+    with refused("not-enough-knowledge", "fixed") as caught:
+        from_sklearn(fitted(make_pipeline(StandardScaler(), estimator), x, y), like=x)
+    assert "fixed=(X, y)" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "estimator",
     [

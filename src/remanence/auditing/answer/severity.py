@@ -168,7 +168,7 @@ def _of_attacks(ran: Sequence[AttackRow], together: AuditTest | None, step: Seve
             who = f", {best.found} by {best.name}, the strongest of {tried}"
         return (
             f"{found.found} of {found.records} {noun} {'was' if found.found == 1 else 'were'} reconstructed beyond "
-            f"chance{who} ({by_chance(found.false)}, p {number(found.p)}){more}."
+            f"chance{who} ({by_chance(found.false)}, p {number(found.p)}){more}.{_of_copies(found)}"
         )
     if together.found:
         return (
@@ -183,6 +183,15 @@ def _of_attacks(ran: Sequence[AttackRow], together: AuditTest | None, step: Seve
     few = together.smallest_list
     unlisted = f" (fewer than {few} of the {together.records} would not be listed)" if _is_coarse(together) else ""
     return f"No record was found by the {tried}{unlisted}; a stronger or longer attack may find some."
+
+
+def _of_copies(found: AuditTest) -> str:
+    """How many of the records that were found are exact copies, which are a leak whatever the p-value."""
+    if not found.copies:
+        return ""
+    who = f"{found.copies} of them" if found.copies < found.found else "It" if found.found == 1 else "All of them"
+    what = "is an exact copy" if found.copies == 1 else "are exact copies"
+    return f" {who} {what}{'' if found.p <= level_of(found.records) else ', which chance does not make'}."
 
 
 def _is_coarse(together: AuditTest) -> bool:

@@ -35,7 +35,7 @@ class Encoder:
 
     @property
     def num_classes(self) -> int:
-        return len(self.classes) if self.targets is None else max(1, len(self.targets))
+        return len(self.classes) if self.targets is None else len(self.targets)
 
     def encode(self, x: Any, y: Any, argument: str) -> Data:
         """The rows `x`, an array or a data frame, with labels `y` as the estimator knows them; one row may be flat."""
@@ -93,7 +93,7 @@ class Encoder:
     def _labels(self, y: Any, argument: str) -> NDArray[np.int64]:
         given = np.atleast_1d(np.asarray(y))
         if self.targets is not None:
-            distance = np.abs(given.astype(float).reshape(-1, 1) - (self.targets if len(self.targets) else [[0.0]]))
+            distance = np.abs(given.astype(float).reshape(-1, 1) - self.targets)
             return np.array(distance.argmin(axis=1), dtype=np.int64)
         index = {label: i for i, label in enumerate(self.classes)}
         unknown = [label for label in given.ravel().tolist() if label not in index]

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from remanence.auditing.inputs.encoding import Encoder, Floats, encoder_for
-from remanence.errors import BadInput
+from remanence.errors import BadInput, NotEnoughKnowledge
 from remanence.models import Normalize, apply
 from remanence.releases import AllButOneUnknownInit, WeightsOnly
 from remanence.training import SGD, Adam, CrossEntropy, Logistic, Optimizer, SquaredError, Training
@@ -36,7 +36,7 @@ _EPOCHS = 1000  # of gradient descent for what scikit-learn fits by other means:
 
 def from_sklearn(estimator: Any, fixed: Any = None, *, like: Any = None) -> WeightsOnly | AllButOneUnknownInit:
     """A fitted estimator, or a Pipeline that ends with one, as a release: its weights alone, or with `fixed`, a pair
-    (X, y) of raw rows and labels, all training records but one.
+    (X, y) of raw rows and labels, all training records but one, which a regression needs.
 
     Known are LogisticRegression, SGDClassifier with log_loss, MLPClassifier, Ridge and LinearRegression behind scalers,
     OneHotEncoder, SimpleImputer and ColumnTransformer. `like` are raw rows whose ranges are those of the records; by
@@ -49,8 +49,8 @@ def from_sklearn(estimator: Any, fixed: Any = None, *, like: Any = None) -> Weig
     transformer, last = (estimator[:-1], estimator[-1]) if isinstance(estimator, Pipeline) else (None, estimator)
     transformer = transformer if transformer is not None and len(transformer) else None
     rows = [x for x in (None if fixed is None else _pair(fixed)[0], like) if x is not None]
-    encoder = encoder_for(last, transformer, rows, _targets(last, fixed))
     weights, activation = _weights(last)
+    encoder = encoder_for(last, transformer, rows, _targets(last, fixed))
     model = TableModel(encoder, [len(weights[0][0][0]), *(len(w) for w, _ in weights)], activation, _intercepts(last))
     span, final = encoder.high - encoder.low, _ranges(encoder)
     for index, (weight, bias) in enumerate(weights):
@@ -126,7 +126,13 @@ def _targets(estimator: Any, fixed: Any) -> Floats | None:
     """The known targets of a regression, in order; None for a classifier."""
     if hasattr(estimator, "classes_"):
         return None
-    return np.zeros(0) if fixed is None else np.unique(np.asarray(_pair(fixed)[1], dtype=np.float64))
+    if fixed is None:
+        message = (
+            f"{type(estimator).__name__} is a regression, which needs `fixed`: attacks on weights alone search records "
+            "of classes. Give fixed=(X, y), all training records but one"
+        )
+        raise NotEnoughKnowledge(message, argument="fixed")
+    return np.unique(np.asarray(_pair(fixed)[1], dtype=np.float64))
 
 
 def _intercepts(estimator: Any) -> bool:
