@@ -14,6 +14,7 @@ from remanence.models.layers import Centre, Normalize, Standardise, normalized, 
 from remanence.models.lora import LoRALinear, adapter_names
 from remanence.models.mlps import centred_mlp, mlp
 from remanence.models.normalisation import InputNormalisation
+from remanence.models.replaced import layer_of, replaced_layers
 from remanence.models.splitting import split_at_first_linear
 from remanence.models.structure import CNN, MLP, FirstLinear, Unsupported, first_linear, input_normalisation, parse
 from remanence.models.transformer import Transformer, decoder, encoder, transformer_params
@@ -49,6 +50,7 @@ __all__ = [
     "initial_params",
     "initial_stack",
     "input_normalisation",
+    "layer_of",
     "lenet",
     "mirror",
     "mlp",
@@ -57,6 +59,7 @@ __all__ = [
     "parse",
     "patchgan",
     "replace_relu",
+    "replaced_layers",
     "resnet",
     "resnet18",
     "running_statistics",

@@ -9,7 +9,7 @@ from torch.func import functional_call, grad
 
 from remanence.auditing.answer.report import Check
 from remanence.auditing.checks.outputs import losses_of, released_loss
-from remanence.models import Unsupported, first_linear
+from remanence.models import Unsupported, first_linear, layer_of
 from remanence.models.functional import in_rows
 from remanence.models.operations import Flatten, Normalisation
 from remanence.types import Data, Params, concat
@@ -113,7 +113,7 @@ def _unknowns(
     """How many released numbers there are for each value of the unknown records."""
     names = [name for name, _ in release.model.named_parameters()]
     if updated:
-        names = [name for name in names if (name.rpartition(".")[0] or name) in updated]
+        names = [name for name in names if layer_of(name) in updated]
     count = sum(params[name].numel() for name in names)
     ratio = count / (records * prod(shape))
     text = f"{count:,} parameters were trained, {ratio:.2g} for each value of the private records"

@@ -20,7 +20,7 @@ from remanence.auditing.checks.records import check_disjoint, check_labels, even
 from remanence.diagnostics.forecasting import forecast
 from remanence.errors import BadInput
 from remanence.models import Unsupported, parse
-from remanence.releases import KnowsFinal, KnowsUpdate
+from remanence.releases import KnowsFinal, KnowsInitial, KnowsUpdate
 from remanence.types import Data, Params
 
 SECONDS = 10.0
@@ -64,9 +64,10 @@ def _looked_at(
         more, found = check_preprocessing(release, after, private, held_out)
         checks, numbers = checks + more, numbers | found
     layers: tuple[str, ...] = ()
-    if isinstance(release, KnowsFinal) and before is not None:
-        more, found, layers = check_base(release, before, release.final)
-        checks, numbers = checks + check_descent(release, before, release.final, private) + more, numbers | found
+    if isinstance(release, KnowsInitial):
+        more, found, layers = check_base(release, release.initial, release.final)
+        descent = [] if before is None else check_descent(release, before, release.final, private)
+        checks, numbers = checks + descent + more, numbers | found
     if isinstance(release, KnowsUpdate):
         checks += check_update(release, private, held_out, numbers)
     checks += _check_modules(release)
