@@ -8,7 +8,7 @@ from remanence.models.backbones import Backbone, alexnet, embedded, without_head
 from remanence.models.batch_norm import apply_to_batch, running_statistics
 from remanence.models.cnns import Residual, cnn, lenet, resnet, resnet18, vgg
 from remanence.models.decoders import Doubling, Image, deconv, mirror, patchgan, transposed_cnn
-from remanence.models.functional import activations, apply, apply_operations, replace_relu
+from remanence.models.functional import activations, apply, apply_operations, replace_relu, tied_names
 from remanence.models.init import initial_params, initial_stack, server_params, server_rows, torch_params
 from remanence.models.layers import Centre, Normalize, Standardise, normalized, normalized_params
 from remanence.models.lora import LoRALinear, adapter_names
@@ -66,6 +66,7 @@ __all__ = [
     "server_params",
     "server_rows",
     "split_at_first_linear",
+    "tied_names",
     "torch_params",
     "transformer_params",
     "transposed_cnn",

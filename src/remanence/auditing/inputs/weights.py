@@ -7,17 +7,18 @@ of wrapped models, shards with an index; and the .npz of federated clients (`dum
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar, final
+from typing import Any, Literal, TypeAlias, TypeVar, final
 
 import torch
 from torch import Tensor, nn
 
 from remanence.auditing.inputs.dumps import load_dump, sent_of
 from remanence.errors import BadModelFile, listed
-from remanence.models import layer_of, replaced_layers
+from remanence.models import layer_of, replaced_layers, tied_names
 from remanence.releases._views import View
 from remanence.releases.loading import check_same_tensors, descriptions, load_checkpoint
 from remanence.types import Params
@@ -61,10 +62,9 @@ def load_release_weights(
     may_lack: MayLack = "last layers" if base else "nothing" if before is None else "anything"
     if file.suffix == ".npz":
         params = load_dump(file, expected, notes, before=before)
-    elif file.name.endswith(".index.json"):
-        params = _from_shards(file, expected, notes, may_lack)
     else:
-        params = _from_file(file, expected, notes, may_lack)
+        choose = partial(_chosen, expected=expected, tied=tied_names(model), notes=notes, may_lack=may_lack)
+        params = (_from_shards if file.name.endswith(".index.json") else _from_file)(file, choose)
     absent = [name for name in expected if name not in params and not name.endswith(_COUNTERS)]
     if before is not None and absent:
         taken = "whose gradient was not sent" if gradient else "which are taken to be those before"
@@ -92,9 +92,9 @@ def _file_in(path: Path) -> Path:
     raise BadModelFile(message, code="missing-file", argument="path")
 
 
-def _from_file(file: Path, expected: Mapping[str, Tensor], notes: list[str], may_lack: MayLack) -> Params:
+def _from_file(file: Path, choose: Callable[[Dicts[Any]], dict[str, Any]]) -> Params:
     try:
-        return load_checkpoint(file, choose=lambda dicts: _chosen(dicts, expected, notes, may_lack))
+        return load_checkpoint(file, choose=choose)
     except BadModelFile as error:
         if error.code != "shape-mismatch" or not (part := re.search(r"-0*(\d+)-of-0*(\d+)\.", file.name)):
             raise
@@ -104,7 +104,7 @@ def _from_file(file: Path, expected: Mapping[str, Tensor], notes: list[str], may
         raise BadModelFile(message, code="shape-mismatch", argument="path") from None
 
 
-def _from_shards(index: Path, expected: Mapping[str, Tensor], notes: list[str], may_lack: MayLack) -> Params:
+def _from_shards(index: Path, choose: Callable[[Dicts[Any]], dict[str, Any]]) -> Params:
     """The tensors of all files that an index names, which must be beside it."""
     found: Params = {}
     for name in _shards(index):
@@ -114,7 +114,7 @@ def _from_shards(index: Path, expected: Mapping[str, Tensor], notes: list[str], 
             raise BadModelFile(message, code="damaged-file", argument="path")
         found |= shard
     try:
-        return _chosen({"": found}, expected, notes, may_lack)
+        return choose({"": found})
     except BadModelFile as error:
         raise BadModelFile(f"cannot use {str(index)!r}: {error}", code=error.code, argument="path") from None
 
@@ -136,7 +136,14 @@ def _shards(index: Path) -> list[str]:
     return sorted(names)
 
 
-def _chosen(dicts: Dicts[T], expected: Mapping[str, Tensor], notes: list[str], may_lack: MayLack) -> dict[str, T]:
+def _chosen(
+    dicts: Dicts[T],
+    *,
+    expected: Mapping[str, Tensor],
+    tied: Mapping[str, str],
+    notes: list[str],
+    may_lack: MayLack,
+) -> dict[str, T]:
     """The tensors of the dict that has those of the model, less what it `may_lack`, under the model's names; `notes`
     gets what was left out.
 
@@ -153,7 +160,7 @@ def _chosen(dicts: Dicts[T], expected: Mapping[str, Tensor], notes: list[str], m
     tensors = dicts[keys]
     chosen = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
     chosen = {name: value for name, value in chosen.items() if not name.endswith(_COUNTERS)}
-    chosen |= {name: chosen[first] for name, first in _tied(expected).items() if first in chosen and name not in chosen}
+    chosen |= {name: chosen[first] for name, first in tied.items() if first in chosen and name not in chosen}
     held = {name: p for name, p in expected.items() if not name.endswith(_COUNTERS)}
     replaced = replaced_layers(_shapes(chosen), _shapes(held)) if may_lack == "last layers" else ()
     if replaced:
@@ -176,14 +183,6 @@ def _chosen(dicts: Dicts[T], expected: Mapping[str, Tensor], notes: list[str], m
 
 def _shapes(tensors: Mapping[str, T]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(each.shape) for name, each in tensors.items()}
-
-
-def _tied(expected: Mapping[str, Tensor]) -> dict[str, str]:
-    """The names of tensors that are another one, such as a head that is the embeddings, with its first name: files may
-    leave them out."""
-    first = dict[int, str]()
-    held = {name: p.data_ptr() for name, p in expected.items() if p.device.type != "meta" and p.numel()}
-    return {name: first[at] for name, at in held.items() if first.setdefault(at, name) != name}
 
 
 def _options(dicts: Mapping[str, Iterable[str]], needed: list[str], others: Iterable[str]) -> Iterator[tuple[str, str]]:
