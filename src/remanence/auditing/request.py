@@ -137,7 +137,8 @@ def _release(request: Request, module: nn.Module, private: Data, fixed: Data | N
     model = _with_preprocessing(module, request, private)
 
     def params(path: str, *, before: str | None = None, base: bool = False) -> Params:
-        sent = None if before is None else load_release_weights(Path(before), module).params
+        of_model = request.kind == "model"
+        sent = None if before is None else load_release_weights(Path(before), module, base=of_model).params
         loaded = load_release_weights(Path(path), module, before=sent, base=base)
         for note in loaded.notes:
             say(f"{path}: {note}")
@@ -167,15 +168,15 @@ def _release(request: Request, module: nn.Module, private: Data, fixed: Data | N
         weaker = f"Attacks may be weaker than possible: {made.weaker}."
         return made.release, (Caveat(code="update-as-gradient", text=weaker),) if made.weaker else ()
     assert request.weights is not None
+    initial = None if request.base is None else params(request.base, base=True)
     published = WeightsOnly(
         model=model,
-        final=params(request.weights),
+        final=(initial or {}) | params(request.weights, before=request.base),
         shape=private.shape,
         bounds=private.bounds,
         num_classes=private.num_classes,
     )
     published = replace(published, num_classes=max(2, _outputs(published, private)))
-    initial = None if request.base is None else params(request.base, base=True)
     return _with_knowledge(request, published, initial, fixed), ()
 
 

@@ -82,7 +82,8 @@ def _related(
     release: Any, initial: Params, final: Params, trained: list[str], numbers: dict[str, float | None]
 ) -> list[Check]:
     """Whether layers still resemble the base: unrelated weights have correlations of about 1/sqrt(weights)."""
-    large = [name for name in trained if name in final and final[name].ndim > 1 and final[name].numel() >= _ENOUGH]
+    matrices = [name for name in trained if name in final and final[name].ndim > 1 and final[name].numel() >= _ENOUGH]
+    large = [name for name in matrices if initial[name].min() < initial[name].max()]  # not zeros, as one half of LoRA
     unrelated = [
         name
         for name in large

@@ -54,10 +54,12 @@ def load_release_weights(
 ) -> ReleaseWeights:
     """The weights in `path` for `model`: safetensors, a state dict of torch or a checkpoint that holds one, shards with
     their index, a folder with one of these, or the .npz of a federated client. Floats come in float32, or in float64
-    where all are. What a client sends, given the weights `before`, may be a part of them, such as a head or adapters:
-    the others are those before; and its .npz may hold differences. Of a `gradient` these are zeros, and notes say
-    so. Of a `base` that the model was tuned from, the model's last layers are left out where the file lacks them or has
-    others of another shape: they were re-initialised."""
+    where all are.
+
+    Given the weights `before`, what a client sends or a tuned model publishes may be a part of them, such as a head or
+    adapters: the others are those before; and an .npz may hold differences. Of a `gradient` these are zeros, and notes
+    say so. Of a `base` that the model was tuned from, the model's last layers are left out where the file lacks them or
+    has others of another shape: they were re-initialised."""
     expected, notes, file = model.state_dict(), list[str](), _file_in(Path(path))
     may_lack: MayLack = "last layers" if base else "nothing" if before is None else "anything"
     if file.suffix == ".npz":
