@@ -158,7 +158,8 @@ def _chosen(
         return sum(f"{prefix}{name}" not in dicts[keys] for name in needed)
 
     others = _PREFIXES if may_lack == "anything" else ()
-    keys, prefix = min(_options(dicts, needed, others), key=lacking)  # the first of those that lack least
+    options = list(_options(dicts, needed, others))
+    keys, prefix = min(options, key=lacking)  # the first of those that lack least
     tensors = dicts[keys]
     chosen = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
     chosen = {name: value for name, value in chosen.items() if not name.endswith(_COUNTERS)}
@@ -178,6 +179,12 @@ def _chosen(
         notes.append(f"The weights are those under `{keys}` in the file.")
     if prefix:
         notes.append(f"The prefix `{prefix}` of their names was left out.")
+    if also := [".".join(option).strip(".") for option in options if option != (keys, prefix) and not lacking(option)]:
+        where = listed([f"`{each}`" if each else "no key" for each in dict.fromkeys(also)])
+        notes.append(
+            f"It holds weights of the whole model under {where} too, which are not looked at: if these are what you "
+            "publish, as averages (EMA) often are, save them as a file of their own."
+        )
     if ignored := [name for name in tensors if not name.startswith(prefix)]:
         notes.append(f"{len(ignored)} tensors beside the model were ignored, such as `{ignored[0]}`.")
     return chosen
