@@ -96,6 +96,42 @@ def test_checkpoints_of_every_protocol_are_read(case: str, protocol: int, tmp_pa
     assert_read(tmp_path / "net.pt", words)
 
 
+OTHER: dict[str, tuple[Callable[[], Any], str, tuple[str, ...]]] = {
+    "averages beside the model": (
+        lambda: beside("model") | {"ema": averaged(), "best": averaged()},
+        "model",
+        ("ema", "best"),
+    ),
+    "averages in a wrapper": (
+        lambda: {"model": STATE, "ema": {"decay": 0.9, "module": averaged()}},
+        "model",
+        ("ema.module",),
+    ),
+    "averages by a prefix": (
+        lambda: {"state_dict": prefixed("net.") | {f"ema.{name}": p for name, p in averaged().items()}},
+        "state_dict",
+        ("state_dict.ema",),
+    ),
+}
+
+
+def averaged() -> dict[str, Tensor]:
+    return {name: p / 2 if p.is_floating_point() else p for name, p in STATE.items()}
+
+
+@pytest.mark.parametrize("case", OTHER)
+def test_other_weights_in_the_file_are_named(case: str, tmp_path: Path) -> None:
+    make, keys, others = OTHER[case]
+    torch.save(make(), tmp_path / "net.pt")
+    assert_read(tmp_path / "net.pt", [f"under `{keys}`", *(f"`{other}`" for other in others), "file of their own"])
+
+
+@pytest.mark.parametrize("case", READ)
+def test_what_is_no_other_weights_is_not_named(case: str, tmp_path: Path) -> None:
+    torch.save(READ[case][0](), tmp_path / "net.pt")
+    assert not [note for note in load_release_weights(tmp_path / "net.pt", NET).notes if "file of their own" in note]
+
+
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_plain_state_dicts_of_every_protocol_are_loaded(protocol: int, tmp_path: Path) -> None:
     torch.save(STATE, tmp_path / "net.pt", pickle_protocol=protocol)

@@ -11,7 +11,8 @@ from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.decomposition import PCA
 from sklearn.impute import SimpleImputer
-from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge, SGDClassifier
+from sklearn.linear_model import LinearRegression, LogisticRegression, LogisticRegressionCV, Ridge, SGDClassifier
+from sklearn.model_selection import GridSearchCV
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, StandardScaler
@@ -198,6 +199,12 @@ def test_what_cannot_be_read_is_refused() -> None:
             from_sklearn(fitted(make_pipeline(StandardScaler(), estimator), x, y))
     with refused("unsupported-model", "estimator"):
         from_sklearn(fitted(make_pipeline(PCA(3), LogisticRegression()), x, y))
+    search = fitted(GridSearchCV(LogisticRegression(max_iter=5000), {"C": [0.1, 1.0]}, cv=2), x, y)
+    with refused("unsupported-model", "estimator") as caught:
+        from_sklearn(search)
+    assert "`best_estimator_`" in str(caught.value)
+    chosen = fitted(LogisticRegressionCV(Cs=[0.1, 1.0], cv=2, max_iter=5000), x, y)
+    assert all(isinstance(from_sklearn(each), WeightsOnly) for each in (search.best_estimator_, chosen))
     scaled = fitted(make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced")), x, y)
     with refused("unsupported-training", "fixed"):
         from_sklearn(scaled, fixed=(x, y))

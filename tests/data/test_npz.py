@@ -86,3 +86,11 @@ def test_the_box_of_one_source_is_that_of_all(tmp_path: Path) -> None:
     assert raw_units(scaled[0]) is not None
     with refused("out-of-range", "x"):
         load_records([save(tmp_path / "d.npz", np.abs(ROWS), bounds=[0.0, inf]), others], None)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_several_labels_of_a_record_are_said_not_to_be_supported(dtype: Any, tmp_path: Path) -> None:
+    np.savez(tmp_path / "several.npz", x=np.zeros((4, 3), np.float32), y=np.eye(4, 5, dtype=dtype))
+    with refused("shape-mismatch", "y") as refusal:
+        from_npz(tmp_path / "several.npz")
+    assert "several labels" in str(refusal.value)

@@ -1,6 +1,5 @@
 """A request for an audit as files and names, from the command line or an `audit.toml`, and how it is carried out."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final
@@ -137,9 +136,10 @@ def _release(request: Request, module: nn.Module, private: Data, fixed: Data | N
     """The release that the files make, and what was simplified."""
     model = _with_preprocessing(module, request, private)
 
-    def params(path: str, *, before: str | None = None) -> Params:
-        sent = None if before is None else load_release_weights(Path(before), module).params
-        loaded = load_release_weights(Path(path), module, before=sent)
+    def params(path: str, *, before: str | None = None, base: bool = False) -> Params:
+        of_model = request.kind == "model"
+        sent = None if before is None else load_release_weights(Path(before), module, base=of_model).params
+        loaded = load_release_weights(Path(path), module, before=sent, base=base)
         for note in loaded.notes:
             say(f"{path}: {note}")
         named = {name: p for name, p in loaded.params.items() if name not in loaded.absent}
@@ -168,15 +168,16 @@ def _release(request: Request, module: nn.Module, private: Data, fixed: Data | N
         weaker = f"Attacks may be weaker than possible: {made.weaker}."
         return made.release, (Caveat(code="update-as-gradient", text=weaker),) if made.weaker else ()
     assert request.weights is not None
+    initial = None if request.base is None else params(request.base, base=True)
     published = WeightsOnly(
         model=model,
-        final=params(request.weights),
+        final=(initial or {}) | params(request.weights, before=request.base),
         shape=private.shape,
         bounds=private.bounds,
         num_classes=private.num_classes,
     )
     published = replace(published, num_classes=max(2, _outputs(published, private)))
-    return _with_knowledge(request, published, params, fixed), ()
+    return _with_knowledge(request, published, initial, fixed), ()
 
 
 def _outputs(release: WeightsOnly, private: Data) -> int:
@@ -210,19 +211,16 @@ def _wrappers(model: nn.Module, module: nn.Module) -> list[nn.Sequential]:
     return found[::-1]
 
 
-def _with_knowledge(
-    request: Request, published: WeightsOnly, params: Callable[[str], Params], fixed: Data | None
-) -> Any:
+def _with_knowledge(request: Request, published: WeightsOnly, initial: Params | None, fixed: Data | None) -> Any:
     """The release with the base, the recipe and the other records, as far as they are given."""
     shown = {field.name: getattr(published, field.name) for field in fields(published)}
     training = _training(request.recipe, outputs(published))
-    initial = None if request.base is None else params(request.base)
     if fixed is not None:
         if training is None:
             message = "`fixed`, all records but one, needs the training recipe: give `recipe`"
             raise BadInput(message, code="not-enough-knowledge", argument="recipe")
         fixed = replace(as_data(fixed, published, "fixed"), num_classes=published.num_classes)
-        if initial is None:
+        if initial is None or not published.final.keys() <= initial.keys():
             return AllButOneUnknownInit(**shown, training=training, fixed=fixed)
         return AllButOne(**shown, training=training, fixed=fixed, initial=initial)
     if initial is None:

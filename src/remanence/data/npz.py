@@ -59,12 +59,15 @@ def from_npz(path: Path | str, *, part: Part = "all") -> Data:
         found = file.load([y for _, y in pairs["all"]] + [x for x, _ in pairs[part]] + names)
         images = _joined([_channels_first(path, found[x]) for x, _ in pairs[part]])
         every, y = (_joined([found[y] for _, y in pairs[name]]) for name in ("all", part))
+    if every.ndim != 1:
+        message = (
+            f"the labels of {path} must be one number for each record, got the shape {every.shape}: of one-hot rows give "
+            "`y.argmax(1)`; records of several labels at once are not supported"
+        )
+        raise BadInput(message, code="shape-mismatch", argument="y")
     if every.dtype.kind not in "iu":
         message = f"the labels of {path} must be integers, got {every.dtype}: number the classes from 0"
         raise BadInput(message, code="wrong-type", argument="y")
-    if every.ndim != 1:
-        message = f"the labels of {path} must be one number for each record, got the shape {every.shape}"
-        raise BadInput(message, code="shape-mismatch", argument="y")
     num_classes = count_classes(every.tolist(), str(path))
     bounds = _bounds(path, found["bounds"]) if "bounds" in names else None
     # where the box is given, whole numbers are what they say; otherwise bytes are pixels

@@ -15,7 +15,7 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from remanence.errors import BadInput
-from remanence.models.functional import in_rows
+from remanence.models.functional import in_rows, tied_names, untied
 from remanence.types import Params
 
 
@@ -29,10 +29,11 @@ def apply_to_batch(model: nn.Module, params: Params, x: Tensor) -> tuple[Tensor,
     for path, layer in norms.items():
         parent, _, name = path.rpartition(".")
         setattr(copy.get_submodule(parent), name, by_batch[id(layer)])
-    state = dict(params)  # of which `functional_call` exchanges what the forward pass assigned
-    logits = in_rows(functional_call(copy, state, (x,)), len(x))
+    state = dict(untied(copy, params))  # of which `functional_call` exchanges what the forward pass assigned
+    logits = in_rows(functional_call(copy, state, (x,), tie_weights=False), len(x))
     buffers = {f"{path}.{name}" for path, layer in norms.items() for name, _ in layer.named_buffers()}
-    return logits, {name: value for name, value in state.items() if name in buffers}
+    tied = tied_names(copy)
+    return logits, {name: state[tied.get(name, name)] for name in params if name in buffers}
 
 
 def running_statistics(model: nn.Module) -> list[str]:

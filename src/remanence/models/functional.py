@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
+from itertools import chain
 from typing import Any
 
 import torch
@@ -29,7 +30,31 @@ def apply(model: nn.Module, params: Params, x: Tensor) -> Tensor:
                 "`batch_norm='training'`)"
             )
             raise BadInput(message, code="unsupported-model", argument="model")
-    return in_rows(functional_call(model, params, (x,)), len(x))
+    return in_rows(functional_call(model, untied(model, params), (x,), tie_weights=False), len(x))
+
+
+def tied_names(model: nn.Module) -> dict[str, str]:
+    """The names of tensors that a model holds under several, such as a head that is its embeddings, each with its first
+    name: that of `named_parameters()`."""
+    first = dict[int, str]()
+    every = chain(model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
+    return {name: first[id(tensor)] for name, tensor in every if first.setdefault(id(tensor), name) != name}
+
+
+def untied(model: nn.Module, params: Params) -> Params:
+    """The weights for a call without `tie_weights`: each tensor of each layer once, tied ones by their first names.
+
+    With it `functional_call` refuses copies of tied weights, and leaves those of a call in a layer with two names."""
+    if not (tied := tied_names(model)):
+        return params
+    held = {
+        f"{path}.{name}" if path else name
+        for path, layer in model.named_modules()
+        for name in chain(layer._parameters, layer._buffers)
+    }
+    first_names = {name: p for name, p in params.items() if name not in tied}
+    again = {name: params[first] for name, first in tied.items() if name in held and first in params}
+    return first_names | again
 
 
 def in_rows(logits: Any, records: int) -> Tensor:

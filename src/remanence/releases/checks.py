@@ -41,7 +41,7 @@ def _check_weights(release: KnowsTraining, trained: list[str]) -> None:
     if names := _differing(release, lambda p: tuple(p.shape)):
         raise BadInput(
             f"`initial` and `final` must hold weights of one net, and differ in {', '.join(names)}: is one of them "
-            "another model's?",
+            "another model's, or are initial weights of layers that were re-initialised left out?",
             code="shape-mismatch",
             argument="initial",
         )

@@ -36,7 +36,8 @@ class WeightsOnly:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FineTuned:
-    """A fine-tuned model together with the public one it was initialised from."""
+    """A fine-tuned model together with the public one it was initialised from; `initial` lacks layers at the end that
+    were re-initialised, such as a new head, where their initial weights are not public."""
 
     withholds: ClassVar[str] = "every training record"
     model: nn.Module

@@ -42,7 +42,7 @@ def objective(model: nn.Module, final: Params, x: Tensor, top: Tensor) -> Tensor
     names = [name for name, _ in model.named_parameters()]
     params = {name: final[name].detach().requires_grad_() for name in names}
     total = (apply(model, final | params, x) * top).sum()
-    explained = torch.autograd.grad(total, list(params.values()), create_graph=True)
+    explained = torch.autograd.grad(total, list(params.values()), create_graph=True, materialize_grads=True)
     return torch.stack([(final[name] - g).square().sum() for name, g in zip(names, explained, strict=True)]).sum()
 
 

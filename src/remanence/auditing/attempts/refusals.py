@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from remanence.auditing.checks.outputs import unknown_layers
 from remanence.errors import BadInput
 from remanence.models.structure import CNN, MLP, Unsupported, parse
 from remanence.releases import KnowsFinal, KnowsUpdate
@@ -41,7 +42,15 @@ _NETWORKS = {
 def missing_knowledge(release: Any, needs: type) -> str | None:
     """What `release` would have to show for an attack that `needs` a protocol; None where it shows it all."""
     names = {name for cls in needs.__mro__ for name, member in vars(cls).items() if isinstance(member, property)}
-    return next((words for name, words in _MISSING.items() if name in names and not hasattr(release, name)), None)
+    for name, words in _MISSING.items():
+        if name in names and not hasattr(release, name):
+            return words
+    if "initial" in names and (layers := unknown_layers(release)):
+        listed = ", ".join(f"`{layer}`" for layer in layers)
+        return (
+            f"needs the initial weights of {listed} too, which the base does not hold: --base with those it began with"
+        )
+    return None
 
 
 def refusal_words(attack: str, refusal: BadInput, release: Any) -> str:

@@ -19,7 +19,7 @@ from remanence.auditing.answer.words import count
 from remanence.auditing.attempts.applicability import WEIGHTS, Applicability, applicable
 from remanence.auditing.attempts.resuming import Steps
 from remanence.auditing.attempts.running import Attempt, attempt
-from remanence.auditing.checks.outputs import endpoints, logits_of, losses, released_loss
+from remanence.auditing.checks.outputs import endpoints, logits_of, losses, released_loss, unknown_layers
 from remanence.engine import loss_gradient, train
 from remanence.errors import BadInput
 from remanence.progress import OutOfTime, say, time_limit
@@ -85,9 +85,11 @@ def stand_ins(release: Any, private: Data, *, seed: int) -> Iterator[StandIn]:
         return
     generator = torch.Generator().manual_seed(derive_seed(seed, "records of a stand-in"))
     truth = private.take(torch.randperm(len(private), generator=generator)[:RECORDS])
-    base = endpoints(release)[0]
-    initial = new_weights(release, seed=derive_seed(seed, "weights of a stand-in")) if base is None else base
-    begins = "new initial weights" if base is None else "the base"
+    initial, begins = endpoints(release)[0], "the base"
+    if initial is None:
+        known, layers = getattr(release, "initial", {}), unknown_layers(release)
+        initial = new_weights(release, seed=derive_seed(seed, "weights of a stand-in")) | known
+        begins = f"the base, with a new `{'`, `'.join(layers)}`" if layers else "new initial weights"
     loss = released_loss(release) or _usual_loss(release, initial, truth)
     yield StandIn(
         label=f"gradient of {count(len(truth), 'record')}",

@@ -1,5 +1,6 @@
 """Whether the base is what the model was tuned from: which layers changed, and whether any still resembles it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from remanence.auditing.answer.report import Check
+from remanence.models import layer_of, replaced_layers
 from remanence.types import Params
 
 _ENOUGH = 64  # weights of a layer whose correlation with the base means anything
@@ -17,25 +19,29 @@ def check_base(
     release: Any, initial: Params, final: Params
 ) -> tuple[list[Check], dict[str, float | None], tuple[str, ...]]:
     """The checks of a base `initial` beside the weights `final`, their numbers, and the layers that were updated."""
-    missing = sorted(set(final) ^ set(initial))
+    reset = replaced_layers(*({name: p.shape for name, p in params.items()} for params in (initial, final)))
+    known = {name: p for name, p in final.items() if layer_of(name) not in reset}
+    missing = sorted((set(known) - set(initial)) | (set(initial) - set(final)))
     shapes = sorted(name for name in set(final) & set(initial) if final[name].shape != initial[name].shape)
     if missing or shapes:
         text = (
             f"The base has another architecture than the weights: `{(missing + shapes)[0]}` "
             f"{'is only in one of them' if missing else 'has another shape'}. Give the weights that the training began "
-            "with."
+            "with, without layers at the end that were re-initialised."
         )
         return [Check(name="base", status="stop", text=text)], {}, ()
-    changed = [name for name, p in final.items() if not torch.equal(p, initial[name])]
+    changed = [name for name, p in final.items() if name not in known or not torch.equal(p, initial[name])]
     statistics = _statistics(release, final)
     trained = [name for name in changed if name not in statistics]
-    layers = tuple(dict.fromkeys(name.rpartition(".")[0] or name for name in trained))
+    layers = tuple(dict.fromkeys(layer_of(name) for name in trained))
     if not changed:
         text = "The base and the weights are the same: nothing was trained. Give the weights from before the training."
         return [Check(name="base", status="stop", text=text)], {"base_distance": 0.0}, ()
-    numbers = _numbers(initial, final, trained)
-    checks = [*_related(release, initial, final, trained, numbers), _updated(release, layers, final, trained)]
-    if any(name in statistics for name in changed):
+    numbers = _numbers(initial, known, [name for name in trained if name in known])
+    checks = [*_related(release, initial, known, trained, numbers), _updated(release, layers, final, trained)]
+    if reset:
+        checks.append(_reset(reset))
+    if any(name in statistics and name in known for name in changed):
         text = (
             "The statistics of BatchNorm changed with the training: mini-batches went through it in training mode, "
             "which attacks that simulate the training leave out."
@@ -76,7 +82,8 @@ def _related(
     release: Any, initial: Params, final: Params, trained: list[str], numbers: dict[str, float | None]
 ) -> list[Check]:
     """Whether layers still resemble the base: unrelated weights have correlations of about 1/sqrt(weights)."""
-    large = [name for name in trained if final[name].ndim > 1 and final[name].numel() >= _ENOUGH]
+    matrices = [name for name in trained if name in final and final[name].ndim > 1 and final[name].numel() >= _ENOUGH]
+    large = [name for name in matrices if initial[name].min() < initial[name].max()]  # not zeros, as one half of LoRA
     unrelated = [
         name
         for name in large
@@ -105,6 +112,15 @@ def _related(
         "the head of a tuned model often is. Attacks that simulate the training need those initial weights."
     )
     return [Check(name="base", status="warning", text=text)]
+
+
+def _reset(layers: Sequence[str]) -> Check:
+    names = ", ".join(f"`{layer}`" for layer in layers)
+    text = (
+        f"The base does not hold {names}: re-initialised before the tuning, from weights that the attacker does not "
+        "know either. Attacks that simulate the training need them and do not run; the rest of the base is used."
+    )
+    return Check(name="base", status="note", text=text)
 
 
 def _updated(release: Any, layers: tuple[str, ...], final: Params, trained: list[str]) -> Check:

@@ -5,12 +5,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad
+from torch.func import grad
 
 from remanence.auditing.answer.report import Check
 from remanence.auditing.checks.outputs import losses_of, released_loss
-from remanence.models import Unsupported, first_linear
-from remanence.models.functional import in_rows
+from remanence.models import Unsupported, apply, first_linear, layer_of
 from remanence.models.operations import Flatten, Normalisation
 from remanence.types import Data, Params, concat
 
@@ -52,7 +51,7 @@ def _gradient(release: Any, params: Params, data: Data) -> Params:
     others = {name: p for name, p in params.items() if name not in trained}
 
     def total(some: Params, x: Tensor, y: Tensor) -> Tensor:
-        return losses_of(in_rows(functional_call(release.model, some | others, (x,)), len(x)), y, loss).sum()
+        return losses_of(apply(release.model, some | others, x), y, loss).sum()
 
     parts = [grad(total)(trained, x, y) for x, y in zip(data.x.split(128), data.y.split(128), strict=True)]
     return {name: torch.stack([part[name] for part in parts]).sum(0) / len(data) for name in trained}
@@ -113,7 +112,7 @@ def _unknowns(
     """How many released numbers there are for each value of the unknown records."""
     names = [name for name, _ in release.model.named_parameters()]
     if updated:
-        names = [name for name in names if (name.rpartition(".")[0] or name) in updated]
+        names = [name for name in names if layer_of(name) in updated]
     count = sum(params[name].numel() for name in names)
     ratio = count / (records * prod(shape))
     text = f"{count:,} parameters were trained, {ratio:.2g} for each value of the private records"

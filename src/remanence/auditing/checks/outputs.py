@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, softplus
 
 from remanence.errors import BadInput
-from remanence.models import apply
+from remanence.models import apply, layer_of
 from remanence.releases import KnowsFinal
 from remanence.training import SquaredError
 from remanence.types import Data, Params
@@ -100,10 +100,19 @@ def released_loss(release: Any) -> Any:
 
 
 def endpoints(release: Any) -> tuple[Params | None, Params | None]:
-    """The weights before and after training, each None where the release does not show it; a gradient has no end."""
+    """The weights before and after training, each None where the release does not show it, or not all of it; a gradient
+    has no end."""
     if isinstance(release, KnowsFinal):
-        return getattr(release, "initial", None), release.final
+        return None if unknown_layers(release) else getattr(release, "initial", None), release.final
     before, update = release.at, getattr(release, "update", None)
     if update is None:
         return before, None
     return before, before | {name: before[name] + u for name, u in update.items()} | (release.statistics or {})
+
+
+def unknown_layers(release: Any) -> tuple[str, ...]:
+    """The layers of which a release shows no initial weights, though it shows those of others: re-initialised ones."""
+    initial = getattr(release, "initial", None)
+    if initial is None:
+        return ()
+    return tuple(dict.fromkeys(layer_of(name) for name, _ in release.model.named_parameters() if name not in initial))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
+import torch
 from torch.nn.modules.dropout import _DropoutNd
 
 from remanence.auditing.answer.report import Check, PreflightSummary
@@ -19,8 +20,8 @@ from remanence.auditing.checks.preprocessing import check_preprocessing
 from remanence.auditing.checks.records import check_disjoint, check_labels, evenly
 from remanence.diagnostics.forecasting import forecast
 from remanence.errors import BadInput
-from remanence.models import Unsupported, parse
-from remanence.releases import KnowsFinal, KnowsUpdate
+from remanence.models import Unsupported, parse, tied_names
+from remanence.releases import KnowsFinal, KnowsInitial, KnowsUpdate
 from remanence.types import Data, Params
 
 SECONDS = 10.0
@@ -65,9 +66,10 @@ def _looked_at(
         more, found = check_preprocessing(release, after, private, held_out)
         checks, numbers = checks + more, numbers | found
     layers: tuple[str, ...] = ()
-    if isinstance(release, KnowsFinal) and before is not None:
-        more, found, layers = check_base(release, before, release.final)
-        checks, numbers = checks + check_descent(release, before, release.final, private) + more, numbers | found
+    if isinstance(release, KnowsInitial):
+        more, found, layers = check_base(release, release.initial, release.final)
+        descent = [] if before is None else check_descent(release, before, release.final, private)
+        checks, numbers = checks + descent + more, numbers | found
     if isinstance(release, KnowsUpdate):
         checks += check_update(release, private, held_out, numbers)
     checks += _check_modules(release)
@@ -94,7 +96,24 @@ def _check_weights(release: Any, params: Params) -> list[Check]:
         got, expected = (tuple(each[other[0]].shape) for each in (params, held))
         text = f"`{other[0]}` is {got} in the weights, {expected} in the model: give the file of this model."
         return [Check(name="weights", status="stop", text=text)]
-    return []
+    return _check_tied(release)
+
+
+def _check_tied(release: Any) -> list[Check]:
+    """A note on weights that the model holds under several names, and a stop where these differ."""
+    tied = tied_names(release.model)
+    for params in filter(None, (getattr(release, name, None) for name in ("initial", "at", "final"))):
+        pairs = ((name, first) for name, first in tied.items() if name in params and first in params)
+        if other := next((pair for pair in pairs if not torch.equal(params[pair[0]], params[pair[1]])), None):
+            text = (
+                f"`{other[0]}` is `{other[1]}` in the model, which ties them, and another tensor in the weights: give "
+                "the weights of this architecture, or a model that does not tie them."
+            )
+            return [Check(name="weights", status="stop", text=text)]
+    if not tied:
+        return []
+    text = f"The model ties {', '.join(f'`{name}` to `{first}`' for name, first in tied.items())}: one tensor each."
+    return [Check(name="tied", status="note", text=text)]
 
 
 def _probed(release: Any, params: Params, private: Data) -> tuple[int, float, Check | None]:

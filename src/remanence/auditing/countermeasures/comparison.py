@@ -21,7 +21,7 @@ from remanence.auditing.attempts.applicability import Applicability, applicable
 from remanence.auditing.attempts.reasons import named, simplified, why
 from remanence.auditing.attempts.resuming import Steps
 from remanence.auditing.attempts.running import Attempt, attempt_test, count_found, strength
-from remanence.auditing.checks.outputs import is_correct, logits_of
+from remanence.auditing.checks.outputs import endpoints, is_correct, logits_of
 from remanence.auditing.countermeasures.axes import DEFAULT, Sweep
 from remanence.auditing.countermeasures.membership import strongest_membership
 from remanence.auditing.countermeasures.retraining import (
@@ -110,7 +110,8 @@ def countermeasures_for(
         return (Countermeasure(name="baseline", setting="the update as it is", status="refused", reason=needed),)
     model = deepcopy(release.model)
     model.load_state_dict(release.final, strict=False, assign=True)
-    training, initial, fixed = (getattr(release, name, None) for name in ("training", "initial", "fixed"))
+    training, fixed = (getattr(release, name, None) for name in ("training", "fixed"))
+    initial, _ = endpoints(release)
     rows, _ = countermeasures(
         model, training, truth, held_out, initial=initial, fixed=fixed, attacks=attacks, budget=budget, seed=seed
     )

@@ -14,7 +14,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from remanence.auditing.checks.outputs import logits_of, losses_of
+from remanence.auditing.checks.outputs import endpoints, logits_of, losses_of
 from remanence.engine import train
 from remanence.errors import BadInput, NotEnoughKnowledge
 from remanence.models import initial_params
@@ -92,10 +92,10 @@ def _trained(release: Any, training: Training, pool: Data, size: int, seed: int)
     for shadow in range(_MAX_SHADOWS):
         part = torch.randperm(len(pool), generator=generator)[:size]
         data = pool.take(part) if fixed is None else concat([fixed, pool.take(part)])
-        initial = getattr(release, "initial", None)
+        initial = endpoints(release)[0]
         if initial is None:
             sampled = initial_params(release.model, seed=derive_seed(seed, "initial weights", shadow))
-            initial = {name: p.to(pool.x) for name, p in sampled.items()}
+            initial = {name: p.to(pool.x) for name, p in sampled.items()} | getattr(release, "initial", {})
         yield train(training, release.model, initial, data, seed=derive_seed(seed, "shadow", shadow)), part
 
 

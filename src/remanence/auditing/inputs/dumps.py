@@ -50,6 +50,11 @@ def load_dump(path: Path, expected: Mapping[str, Tensor], notes: list[str], *, b
             f"{str(path)!r} holds differences ({_DIFFERENCE}): give it as `--after`, with the weights as `--before`"
         )
         raise BadModelFile(message, code="conflict", argument="path")
+    if unknown := [name for name in named if name not in before]:
+        message = (
+            f"{str(path)!r} holds differences, from weights of which `{unknown[0]}` is not known: give the weights"
+        )
+        raise BadModelFile(message, code="conflict", argument="path")
     notes.append("The file holds differences, which were added to the weights before.")
     missing = {name: torch.zeros_like(w) for name, w in before.items() if name not in named}
     return {name: before[name] + difference.to(before[name]) for name, difference in (missing | named).items()}

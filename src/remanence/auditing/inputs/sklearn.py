@@ -161,9 +161,11 @@ def _weights(estimator: Any) -> tuple[list[tuple[Floats, Floats]], type[nn.Modul
 
 
 def _unsupported(estimator: Any, how: str) -> BadInput:
+    inside = ": give its `best_estimator_`" if hasattr(estimator, "best_estimator_") else ""
+    got = f"{type(estimator).__name__} {how}".rstrip()
     message = (
-        f"`estimator` must be LogisticRegression, SGDClassifier with log_loss, MLPClassifier, Ridge or "
-        f"LinearRegression of one target, got {type(estimator).__name__} {how}".rstrip()
+        "`estimator` must be LogisticRegression, SGDClassifier with log_loss, MLPClassifier, Ridge or LinearRegression "
+        f"of one target, got {got}{inside}"
     )
     return BadInput(message, code="unsupported-model", argument="estimator")
 

@@ -7,21 +7,24 @@ of wrapped models, shards with an index; and the .npz of federated clients (`dum
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias, TypeVar, final
+from typing import Any, Literal, TypeAlias, TypeVar, final
 
 import torch
 from torch import Tensor, nn
 
 from remanence.auditing.inputs.dumps import load_dump, sent_of
 from remanence.errors import BadModelFile, listed
+from remanence.models import layer_of, replaced_layers, tied_names
 from remanence.releases._views import View
 from remanence.releases.loading import check_same_tensors, descriptions, load_checkpoint
 from remanence.types import Params
 
 T = TypeVar("T", View, Tensor)
+MayLack: TypeAlias = Literal["nothing", "anything", "last layers"]  # what of the model a file need not hold
 Dicts: TypeAlias = Mapping[str, Mapping[str, T]]  # of named tensors, by the keys that lead to each
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "network", "module", "weights", "params", "")
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.")
@@ -38,31 +41,39 @@ class ReleaseWeights:
 
     params: Params
     notes: tuple[str, ...]
-    absent: tuple[str, ...] = ()  # from the file of a client: those before
+    absent: tuple[str, ...] = ()  # from the file: of a client those before, of a base layers that were re-initialised
 
 
 def load_release_weights(
-    path: str | os.PathLike[str], model: nn.Module, *, before: Params | None = None, gradient: bool = False
+    path: str | os.PathLike[str],
+    model: nn.Module,
+    *,
+    before: Params | None = None,
+    gradient: bool = False,
+    base: bool = False,
 ) -> ReleaseWeights:
     """The weights in `path` for `model`: safetensors, a state dict of torch or a checkpoint that holds one, shards with
     their index, a folder with one of these, or the .npz of a federated client. Floats come in float32, or in float64
-    where all are. What a client sends, given the weights `before`, may be a part of them, such as a head or adapters:
-    the others are those before; and its .npz may hold differences. Of a `gradient` these are zeros, and notes say
-    so."""
+    where all are.
+
+    Given the weights `before`, what a client sends or a tuned model publishes may be a part of them, such as a head or
+    adapters: the others are those before; and an .npz may hold differences. Of a `gradient` these are zeros, and notes
+    say so. Of a `base` that the model was tuned from, the model's last layers are left out where the file lacks them or
+    has others of another shape: they were re-initialised."""
     expected, notes, file = model.state_dict(), list[str](), _file_in(Path(path))
+    may_lack: MayLack = "last layers" if base else "nothing" if before is None else "anything"
     if file.suffix == ".npz":
         params = load_dump(file, expected, notes, before=before)
-    elif file.name.endswith(".index.json"):
-        params = _from_shards(file, expected, notes)
     else:
-        params = _from_file(file, expected, notes, partial=before is not None)
+        choose = partial(_chosen, expected=expected, tied=tied_names(model), notes=notes, may_lack=may_lack)
+        params = (_from_shards if file.name.endswith(".index.json") else _from_file)(file, choose)
     absent = [name for name in expected if name not in params and not name.endswith(_COUNTERS)]
     if before is not None and absent:
         taken = "whose gradient was not sent" if gradient else "which are taken to be those before"
         notes.append(f"The file lacks {len(absent)} tensors, {taken}: {listed(absent)}.")
         params = before | params
     counters = {name: torch.zeros((), dtype=p.dtype) for name, p in expected.items() if name.endswith(_COUNTERS)}
-    params = {name: (counters | params)[name] for name in expected}
+    params = {name: (counters | params)[name] for name in expected if name in counters or name in params}
     return ReleaseWeights(
         params=_in_single_precision(params, notes, gradient=gradient), notes=tuple(notes), absent=tuple(absent)
     )
@@ -83,9 +94,9 @@ def _file_in(path: Path) -> Path:
     raise BadModelFile(message, code="missing-file", argument="path")
 
 
-def _from_file(file: Path, expected: Mapping[str, Tensor], notes: list[str], *, partial: bool) -> Params:
+def _from_file(file: Path, choose: Callable[[Dicts[Any]], dict[str, Any]]) -> Params:
     try:
-        return load_checkpoint(file, choose=lambda dicts: _chosen(dicts, expected, notes, partial=partial))
+        return load_checkpoint(file, choose=choose)
     except BadModelFile as error:
         if error.code != "shape-mismatch" or not (part := re.search(r"-0*(\d+)-of-0*(\d+)\.", file.name)):
             raise
@@ -95,7 +106,7 @@ def _from_file(file: Path, expected: Mapping[str, Tensor], notes: list[str], *, 
         raise BadModelFile(message, code="shape-mismatch", argument="path") from None
 
 
-def _from_shards(index: Path, expected: Mapping[str, Tensor], notes: list[str]) -> Params:
+def _from_shards(index: Path, choose: Callable[[Dicts[Any]], dict[str, Any]]) -> Params:
     """The tensors of all files that an index names, which must be beside it."""
     found: Params = {}
     for name in _shards(index):
@@ -105,7 +116,7 @@ def _from_shards(index: Path, expected: Mapping[str, Tensor], notes: list[str]) 
             raise BadModelFile(message, code="damaged-file", argument="path")
         found |= shard
     try:
-        return _chosen({"": found}, expected, notes)
+        return choose({"": found})
     except BadModelFile as error:
         raise BadModelFile(f"cannot use {str(index)!r}: {error}", code=error.code, argument="path") from None
 
@@ -128,10 +139,15 @@ def _shards(index: Path) -> list[str]:
 
 
 def _chosen(
-    dicts: Dicts[T], expected: Mapping[str, Tensor], notes: list[str], *, partial: bool = False
+    dicts: Dicts[T],
+    *,
+    expected: Mapping[str, Tensor],
+    tied: Mapping[str, str],
+    notes: list[str],
+    may_lack: MayLack,
 ) -> dict[str, T]:
-    """The tensors of the dict that has those of the model, or with `partial` some of them, under the model's names;
-    `notes` gets what was left out.
+    """The tensors of the dict that has those of the model, less what it `may_lack`, under the model's names; `notes`
+    gets what was left out.
 
     Where none has them all, the dict that comes nearest is refused with what is missing in it.
     """
@@ -141,29 +157,41 @@ def _chosen(
         keys, prefix = option
         return sum(f"{prefix}{name}" not in dicts[keys] for name in needed)
 
-    others = _PREFIXES if partial else ()
-    keys, prefix = min(_options(dicts, needed, others), key=lacking)  # the first of those that lack least
+    others = _PREFIXES if may_lack == "anything" else ()
+    options = list(_options(dicts, needed, others))
+    keys, prefix = min(options, key=lacking)  # the first of those that lack least
     tensors = dicts[keys]
     chosen = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
     chosen = {name: value for name, value in chosen.items() if not name.endswith(_COUNTERS)}
-    chosen |= {name: chosen[first] for name, first in _tied(expected).items() if first in chosen and name not in chosen}
+    chosen |= {name: chosen[first] for name, first in tied.items() if first in chosen and name not in chosen}
     held = {name: p for name, p in expected.items() if not name.endswith(_COUNTERS)}
-    check_same_tensors(descriptions(chosen), sent_of(held, chosen) if partial else held)
+    replaced = replaced_layers(_shapes(chosen), _shapes(held)) if may_lack == "last layers" else ()
+    if replaced:
+        held = {name: p for name, p in held.items() if layer_of(name) not in replaced}
+        chosen = {name: value for name, value in chosen.items() if name in held}
+        layers = listed([f"`{layer}`" for layer in replaced])
+        notes.append(
+            f"It does not hold {layers}, the end of the model, or has another shape there: taken to be re-initialised, "
+            "from weights that nobody knows."
+        )
+    check_same_tensors(descriptions(chosen), sent_of(held, chosen) if may_lack == "anything" else held)
     if keys:
         notes.append(f"The weights are those under `{keys}` in the file.")
     if prefix:
         notes.append(f"The prefix `{prefix}` of their names was left out.")
+    if also := [".".join(option).strip(".") for option in options if option != (keys, prefix) and not lacking(option)]:
+        where = listed([f"`{each}`" if each else "no key" for each in dict.fromkeys(also)])
+        notes.append(
+            f"It holds weights of the whole model under {where} too, which are not looked at: if these are what you "
+            "publish, as averages (EMA) often are, save them as a file of their own."
+        )
     if ignored := [name for name in tensors if not name.startswith(prefix)]:
         notes.append(f"{len(ignored)} tensors beside the model were ignored, such as `{ignored[0]}`.")
     return chosen
 
 
-def _tied(expected: Mapping[str, Tensor]) -> dict[str, str]:
-    """The names of tensors that are another one, such as a head that is the embeddings, with its first name: files may
-    leave them out."""
-    first = dict[int, str]()
-    held = {name: p.data_ptr() for name, p in expected.items() if p.device.type != "meta" and p.numel()}
-    return {name: first[at] for name, at in held.items() if first.setdefault(at, name) != name}
+def _shapes(tensors: Mapping[str, T]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(each.shape) for name, each in tensors.items()}
 
 
 def _options(dicts: Mapping[str, Iterable[str]], needed: list[str], others: Iterable[str]) -> Iterator[tuple[str, str]]:
