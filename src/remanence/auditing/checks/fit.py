@@ -8,7 +8,7 @@ from torch import Tensor
 
 from remanence.auditing.answer.report import Check
 from remanence.auditing.checks.outputs import endpoints, is_correct, logits_of, losses_of, released_loss
-from remanence.auditing.checks.records import evenly
+from remanence.auditing.checks.records import distinct, evenly
 from remanence.errors import BadInput
 from remanence.metrics.exchangeability import rank_sum_test
 from remanence.metrics.statistics import auc
@@ -19,6 +19,7 @@ from remanence.types import Data, Params
 
 _MIN_RECORDS = 32  # with fewer an accuracy says little
 _MAX_CLASSES = 20  # targets of a squared error: with more it is a regression
+_BETTER = 0.05  # than the commonest class: an accuracy from which a model knows a set
 _LEVEL = 1e-4  # of a test that stops an audit
 _SWAPPED_AUC, _SWAPPED_LOSS = 0.35, 1.5
 _SUM = 1e-3  # of probabilities, from 1
@@ -38,6 +39,7 @@ def check_fit(
     """Accuracy and loss on both sets; whether they are swapped, the labels shifted, or the model knows neither."""
     params = after if after is not None else before
     assert params is not None
+    private, held_out = distinct(private), distinct(held_out)
     loss = released_loss(release)
     logits = [logits_of(release.model, params, data.x) for data in (private, held_out)]
     right = [is_correct(z, data.y, loss) for z, data in zip(logits, (private, held_out), strict=True)]
@@ -55,14 +57,16 @@ def check_fit(
     where = "" if after is not None else " at the weights before the update"
     said = f"private records {accuracy[0]:.0%}, loss {mean[0]:.3g}; held-out ones {accuracy[1]:.0%}, {mean[1]:.3g}"
     warned = [] if isinstance(loss, SquaredError) else _probabilities(torch.cat(logits))
-    if after is not None and (stop := _swapped(release, before, private, held_out, each)):
+    regression = isinstance(loss, SquaredError) and len(loss.values) > _MAX_CLASSES
+    knows_held_out = regression or accuracy[1] > chance + _BETTER
+    if after is not None and knows_held_out and (stop := _swapped(release, before, private, held_out, each)):
         return [stop]
     if shifted := _from_one(logits, private, held_out, right):
         return [shifted]
-    if isinstance(loss, SquaredError) and len(loss.values) > _MAX_CLASSES:
+    if regression:
         text = f"Squared error{where}: private records {mean[0]:.3g}, held-out ones {mean[1]:.3g}."
         return [Check(name="accuracy", status="ok", text=text)]
-    if after is not None and max(accuracy) <= chance + 0.05 and len(private) + len(held_out) >= _MIN_RECORDS:
+    if after is not None and max(accuracy) <= chance + _BETTER and len(private) + len(held_out) >= _MIN_RECORDS:
         text = f"The model is hardly better than naming the commonest class ({said}; commonest class {chance:.0%}): "
         if isinstance(release, KnowsUpdate):  # whose records are compared with what was sent
             return [Check(name="accuracy", status="note", text=f"{text}an update of the first rounds.")]
@@ -124,7 +128,8 @@ def _swapped(
         return None
     text = (
         f"The held-out records fit the model far better than the private ones (mean loss {float(theirs.mean()):.3g} "
-        f"and {float(ours.mean()):.3g}): the two are swapped. `--data` holds what was trained on, `--held-out` others."
+        f"and {float(ours.mean()):.3g}): the two are swapped, or the private labels are not those of the training. "
+        "`--data` holds what was trained on, with the labels it was trained with, `--held-out` others."
     )
     return Check(name="held-out", status="stop", text=text)
 
