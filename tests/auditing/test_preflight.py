@@ -154,6 +154,28 @@ def test_sets_that_are_swapped_stop(images: Split) -> None:
     assert not stops(preflight(release, images.private, images.test))
 
 
+def test_labels_that_are_not_those_of_the_training_are_not_called_swapped_sets(images: Split) -> None:
+    release = published(fitted(seeded(SmallCNN), images.private, epochs=30), images.private)
+    private, held_out = (replace(data, y=(data.y + 3) % 10) for data in (images.private, images.test))
+    found = preflight(release, private, held_out)
+    assert not stops(found)
+    assert status(found, "accuracy") == "warning"
+    found = preflight(release, private, images.test)
+    assert stops(found) == ["held-out"]
+    assert any("or the private labels are not those of the training" in check.text for check in found.checks)
+
+
+def test_copies_of_a_few_hard_records_do_not_make_sets_look_swapped(images: Split) -> None:
+    """Fifteen records that an unrelated model finds hard are too few to say anything, however often each is given."""
+    model = fitted(seeded(small_mlp), images.public)
+    losses = nn.functional.cross_entropy(model(images.private.x), images.private.y, reduction="none")
+    hard = images.private.take(losses.argsort(descending=True)[28:43])
+    many = hard.take(torch.arange(15).repeat(8))
+    once, often = (preflight(published(model, hard), data, images.test) for data in (hard, many))
+    assert not stops(often)
+    assert once.numbers["private_loss"] == pytest.approx(often.numbers["private_loss"])
+
+
 def test_weights_that_are_swapped_with_their_base_are_noticed(tuned: FineTuned, images: Split) -> None:
     exchanged = replace(tuned, initial=tuned.final, final=tuned.initial)
     found = [check for check in preflight(exchanged, images.private, images.test).checks if check.status == "warning"]

@@ -70,6 +70,22 @@ def test_each_step_is_taken_by_what_it_needs(
     assert ("reconstructed beyond chance" in said) == (step in ("some-records", "many-records"))
 
 
+def test_records_of_another_kind_leave_exact_copies_alone() -> None:
+    kind = Check(name="kind", status="warning", text="Private and held-out records are not of one kind: darker.")
+    assert severity((RAN,), (), ALL, (replace(kind, status="note"),)) == "none-found"
+    assert severity((RAN,), (), ALL, (kind,)) == "inconclusive"
+    said = verdict((RAN,), (), "inconclusive", ALL, (kind,))
+    assert said.startswith("Inconclusive: private and held-out records are not of one kind")
+    assert "No record was found" not in said
+    assert kind.text[1:] in advice("WeightsOnly", "inconclusive", (RAN,), (kind,))[0]
+    copied, test = replace(RAN, found=2, exact=2), replace(ALL, found=2, copies=2, p=1.0)
+    assert severity((copied,), (), test, (kind,)) == "some-records"
+    assert "exact copies alone were counted" in verdict((copied,), (), "some-records", test, (kind,))
+    near = replace(kind, name="near-copies")
+    assert severity((RAN,), (), ALL, (near,)) == "inconclusive"
+    assert severity((RAN,), (), replace(ALL, p=1e-4), (near,)) == "membership"
+
+
 LISTING = replace(RAN, name="SimuDy", found=7, chance=0.35, p=2e-4)
 
 

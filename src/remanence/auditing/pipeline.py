@@ -29,6 +29,7 @@ from remanence.auditing.answer.report import (
     Report,
 )
 from remanence.auditing.answer.severity import severity, verdict
+from remanence.auditing.answer.undecided import is_comparable
 from remanence.auditing.answer.words import progress_line
 from remanence.auditing.attempts.applicability import Applicability, applicable, in_evaluation_mode
 from remanence.auditing.attempts.resuming import Steps
@@ -39,6 +40,7 @@ from remanence.auditing.countermeasures.axes import DEFAULT, Sweep
 from remanence.auditing.countermeasures.comparison import countermeasures_for
 from remanence.auditing.countermeasures.sweep import check_sweep
 from remanence.auditing.evidence.columns import column_evidence, encoding_checks
+from remanence.auditing.evidence.comparable import copies_alone, undecided_evidence, without_ranks
 from remanence.auditing.evidence.membership import gather_evidence
 from remanence.auditing.evidence.together import together
 from remanence.auditing.inputs.digests import digest_data, digest_params
@@ -115,9 +117,12 @@ def audit(
     for check in ready.checks:
         if check.status == "warning":
             say(f"warning: {check.text}")
+    comparable = is_comparable(ready.checks)
     evidence, figures = gather_evidence(
         release, private, others, seed=derive_seed(seed, "evidence"), seconds=_EVIDENCE * budget
     )
+    if not comparable:
+        evidence, figures = undecided_evidence(evidence), ()
     asked = applicable(release, records=len(private), attacks=attacks, seed=seed)
     running = [
         each.name if each.seconds is None else f"{each.name} ({minutes(each.seconds)})"
@@ -130,7 +135,8 @@ def audit(
     waiting = sum(each.status != "refused" for each in asked) + (attacks is None and awaits_stand_ins(release, asked))
     for each in asked:
         allowed = (start + budget - perf_counter()) / max(1, waiting)
-        tried.append(attempt(each, private, others, allowed, steps, seed))
+        one = attempt(each, private, others, allowed, steps, seed)
+        tried.append(one if comparable else copies_alone(one))
         if each.status != "refused":
             waiting -= 1
             say(progress_line(tried[-1].row, perf_counter() - start))
@@ -138,7 +144,7 @@ def audit(
     found = together(tests, seed=derive_seed(seed, "together"))
     if attacks is None and not (found and found.found) and shows_weights_alone(release, tried):
         tried += attack_stand_ins(release, private, others, start + budget, steps, seed)
-    rows = count_found(tried)
+    rows = count_found(tried) if comparable else without_ranks(count_found(tried))
     findings = {row.name: one.finding for row, one in zip(rows, tried, strict=True) if one.finding is not None}
     evidence += column_evidence(release, private, others, findings, rows)
     step = severity(rows, evidence, found, ready.checks)
@@ -154,7 +160,7 @@ def audit(
             budget=start + total - perf_counter(),
             seed=derive_seed(seed, "countermeasures"),
         )
-        if defenses
+        if defenses and comparable
         else ()
     )
     answer = Answer(

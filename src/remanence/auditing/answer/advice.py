@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from remanence.auditing.answer.report import AttackRow, Check, Severity
 from remanence.auditing.answer.threats import TEXT
-from remanence.auditing.answer.undecided import is_assumed
+from remanence.auditing.answer.undecided import KIND, NEAR_COPIES, is_assumed
 
 UPDATES = ("Gradient", "LocalUpdate", TEXT)
 
@@ -20,7 +20,8 @@ def advice(kind: str, step: Severity, attacks: Sequence[AttackRow], checks: Sequ
     ]
     if any(check.name == "update" for check in warned):
         first.append("Where a defense changed it, audit the update without it: `--sweep` says what the defense hides.")
-    few = [check.text for check in checks if check.status == "warning" and check.name == "held-out"]
+    compared = (KIND, NEAR_COPIES, "held-out")
+    few = [check.text for name in compared for check in checks if check.status == "warning" and check.name == name]
     return (*first, *_without_reconstruction(kind in UPDATES, step, attacks, few))
 
 

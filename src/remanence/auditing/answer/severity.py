@@ -11,6 +11,8 @@ together:
 - *none-found*: attacks ran that could have found something, and none of it.
 - *inconclusive*: none of it, and that says nothing (`undecided`).
 
+Where the preflight finds private and held-out records to be of different kinds, exact copies alone count.
+
 One attack that works may drown in the best score over several that do not, so that each is tested by itself too: half
 of the level is for all attacks together, the other half is divided among them. Attacks on a stand-in take no part.
 """
@@ -20,7 +22,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from remanence.auditing.answer.report import AttackRow, AuditTest, Check, Evidence, Severity
-from remanence.auditing.answer.undecided import LEVEL, level_of, ran_on_release, undecided
+from remanence.auditing.answer.undecided import LEVEL, is_comparable, level_of, ran_on_release, undecided
 from remanence.experiments.words import by_chance, number, percent, score
 from remanence.metrics.power import reaches
 
@@ -117,11 +119,14 @@ def verdict(
     strongest, p = min(tests, key=lambda each: each[1]) if tests else (None, 1.0)
     shown = strongest is not None and p <= LEVEL / len(tests)
     sentences = [undecided_sentence(why, step, ran=bool(ran))] if why else []
-    searched = together is not None and ran and (together.found or not together.needed)
+    comparable = is_comparable(checks)
+    searched = together is not None and ran and (together.found or not together.needed) and comparable
     if not why or (step == "inconclusive" and searched):
         sentences.append(_of_attacks([row for row in ran if row.records], together, step))
     if strongest is not None and shown and (step == "membership" or isinstance(strongest, Evidence)):
         sentences.append(_of_membership(strongest, evidence))
+    if not comparable and not why:
+        sentences.append("Private and held-out records are not of one kind, so that exact copies alone were counted.")
     if step in ("none-found", "inconclusive"):
         sentences += _of_signs(tests, together, found_nothing=step == "none-found")
     return " ".join(sentences)

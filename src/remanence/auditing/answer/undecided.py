@@ -1,8 +1,9 @@
 """Whether an audit that found nothing says anything, or could have found nothing whatever leaks.
 
 It says nothing where no attack ran on the release; where the preflight warns that what the attacks assume does not fit
-it, so that they searched in vain; or where so few records were held out that no list of the private ones is possible,
-or no p-value of them all reaches the level of an audit (`remanence.metrics.power`).
+it, so that they searched in vain; where so few records were held out that no list of the private ones is possible,
+or no p-value of them all reaches the level of an audit (`remanence.metrics.power`); or where the held-out records are
+of another kind than the private ones, or near copies of them, so that ranks among them are no measure of chance.
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,16 @@ from remanence.metrics.power import reaches
 LEVEL: Final = 0.001  # of a whole audit, for each step of the scale
 FEW: Final = 10  # records: with fewer few tests of an audit reach that level, and 1 % has to do
 ASSUMED: Final = ("normalize", "outputs", "accuracy", "update", "rounding")  # checks of what attacks search with
+KIND: Final = "kind"  # the check of whether private and held-out records are of one kind
+NEAR_COPIES: Final = "near-copies"  # the check of whether held-out records are near copies of private ones
+_OF_ANOTHER_KIND: Final = (
+    "private and held-out records are not of one kind, and differ for other reasons than what the model was trained on "
+    "(see the warning on `kind`), hold out records of the same kind and audit again"
+)
+_NEAR_COPIES: Final = (
+    "held-out records are near copies of private ones, which hide what leaks of these (see the warning on "
+    "`near-copies`), leave them out and audit again"
+)
 _NAMED = 5  # classes at most
 
 
@@ -35,7 +46,10 @@ def undecided(
     something."""
     if together is None or not ran_on_release(attacks):
         return no_attack([row.name for row in attacks if row.status == "skipped"])
-    reasons = [too_few(together, noun=noun)] if together.needed else []
+    reasons = [] if is_comparable(checks) else [_OF_ANOTHER_KIND]
+    if any(check.name == NEAR_COPIES and check.status == "warning" for check in checks):
+        reasons.append(_NEAR_COPIES)
+    reasons += [too_few(together, noun=noun)] if together.needed else []
     if names := list(dict.fromkeys(check.name for check in checks if check.status == "warning" and is_assumed(check))):
         listed = " and ".join(f"`{name}`" for name in names)
         warnings = f"warning{'s' if len(names) > 1 else ''} on {listed}"
@@ -53,6 +67,11 @@ def undecided_answer(answer: Answer) -> str:
 
 def ran_on_release(attacks: Sequence[AttackRow]) -> list[AttackRow]:
     return [row for row in attacks if row.status == "ran" and row.subject == "release"]
+
+
+def is_comparable(checks: Sequence[Check]) -> bool:
+    """Whether ranks among the held-out records measure chance, as far as the preflight can tell."""
+    return not any(check.name == KIND and check.status == "warning" for check in checks)
 
 
 def is_assumed(check: Check) -> bool:

@@ -16,7 +16,7 @@ from remanence.auditing.checks.outputs import (
     losses_of,
     released_loss,
 )
-from remanence.auditing.checks.records import evenly
+from remanence.auditing.checks.records import distinct, evenly
 from remanence.errors import BadInput
 from remanence.metrics.exchangeability import rank_sum_test
 from remanence.metrics.statistics import auc
@@ -26,7 +26,7 @@ from remanence.training import SquaredError
 from remanence.types import Data, Params
 
 _MIN_RECORDS = 32  # with fewer an accuracy says little
-_BETTER = 0.05  # than the accuracy of naming the commonest class
+_BETTER = 0.05  # than the accuracy of naming the commonest class: from it on a model knows a set
 _MAX_CLASSES = 20  # targets of a squared error: with more it is a regression
 _LEVEL = 1e-4  # of a test that stops an audit
 _SWAPPED_AUC, _SWAPPED_LOSS = 0.35, 1.5
@@ -46,6 +46,7 @@ def check_fit(
     """Accuracy and loss on both sets; whether they are swapped, the labels shifted, or the model knows neither."""
     params = after if after is not None else before
     assert params is not None
+    private, held_out = distinct(private), distinct(held_out)
     loss = released_loss(release)
     outputs = [logits_of(release.model, params, data.x) for data in (private, held_out)]
     activation = activation_of(torch.cat(outputs), loss)
@@ -66,14 +67,16 @@ def check_fit(
     said = f"private records {accuracy[0]:.0%}, loss {mean[0]:.3g}; held-out ones {accuracy[1]:.0%}, {mean[1]:.3g}"
     warned = [] if activation is None else [_probabilities(activation)]
     given = [losses_of(z, data.y, loss) for z, data in zip(outputs, (private, held_out), strict=True)]  # as of a base
-    if after is not None and (stop := _swapped(release, before, private, held_out, given)):
+    regression = isinstance(loss, SquaredError) and len(loss.values) > _MAX_CLASSES
+    better = min(_BETTER, (1 - chance) / 2)  # where one class is nearly all, half of the errors are fewer points
+    knows_held_out = regression or accuracy[1] > chance + better
+    if after is not None and knows_held_out and (stop := _swapped(release, before, private, held_out, given)):
         return [stop]
     if shifted := _from_one(logits, private, held_out, right):
         return [shifted]
-    if isinstance(loss, SquaredError) and len(loss.values) > _MAX_CLASSES:
+    if regression:
         text = f"Squared error{where}: private records {mean[0]:.3g}, held-out ones {mean[1]:.3g}."
         return [Check(name="accuracy", status="ok", text=text)]
-    better = min(_BETTER, (1 - chance) / 2)  # where one class is nearly all, half of the errors are fewer points
     if after is not None and max(accuracy) <= chance + better and len(private) + len(held_out) >= _MIN_RECORDS:
         text = f"The model is hardly better than naming the commonest class ({said}; commonest class {chance:.0%}): "
         if isinstance(release, KnowsUpdate):  # whose records are compared with what was sent
@@ -133,7 +136,8 @@ def _swapped(
         return None
     text = (
         f"The held-out records fit the model far better than the private ones (mean loss {float(theirs.mean()):.3g} "
-        f"and {float(ours.mean()):.3g}): the two are swapped. `--data` holds what was trained on, `--held-out` others."
+        f"and {float(ours.mean()):.3g}): the two are swapped, or the private labels are not those of the training. "
+        "`--data` holds what was trained on, with the labels it was trained with, `--held-out` others."
     )
     return Check(name="held-out", status="stop", text=text)
 

@@ -15,6 +15,7 @@ from remanence.auditing.answer.report import Check, PreflightSummary
 from remanence.auditing.checks.base import check_base
 from remanence.auditing.checks.dynamics import check_dynamics
 from remanence.auditing.checks.fit import check_descent, check_fit, check_update
+from remanence.auditing.checks.kinds import check_kind, check_near_copies
 from remanence.auditing.checks.outputs import checked_logits, endpoints
 from remanence.auditing.checks.preprocessing import check_preprocessing
 from remanence.auditing.checks.records import check_disjoint, check_labels, evenly
@@ -57,6 +58,8 @@ def _looked_at(
     if _stops(checks):
         return checks, numbers, ()
     checks += check_disjoint(release, private, held_out, numbers)
+    if not _stops(checks):
+        checks += [*check_kind(private, held_out), *check_near_copies(private, held_out, numbers)]
     limit = int(max(_MIN_RECORDS, min(_MAX_RECORDS, seconds / _PASSES / max(per_record, 1e-9))))
     records = len(private)
     private, held_out = (evenly(data, limit) for data in (private, held_out))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from remanence.auditing.answer.report import Check
 from remanence.auditing.answer.undecided import few_held_out, level_of
@@ -15,7 +16,7 @@ from remanence.training import SquaredError
 from remanence.types import Data
 
 _COARSE = 0.1  # of the records that must leak before any is listed
-_IN_BOTH = 0.05  # of the records of a set: more stop an audit
+IN_BOTH = 0.05  # of the records of a set: more stop an audit
 
 
 def check_labels(private: Data, held_out: Data, outputs: int, release: Any) -> list[Check]:
@@ -50,7 +51,7 @@ def check_disjoint(release: Any, private: Data, held_out: Data, numbers: dict[st
     both = _shared(ours, theirs)
     numbers["records_in_both_sets"] = both
     if both:
-        status: Literal["warning", "stop"] = "stop" if both >= _IN_BOTH * len(private) else "warning"
+        status: Literal["warning", "stop"] = "stop" if both >= IN_BOTH * len(private) else "warning"
         text = (
             f"{both} of {len(private)} private records are among the held-out ones too, which must never have been "
             "trained on: leave them out of one of the two."
@@ -64,7 +65,7 @@ def check_disjoint(release: Any, private: Data, held_out: Data, numbers: dict[st
         known = _keys(fixed.to(private.x.device, private.x.dtype))
         for name, keys, count in (("data", ours, len(private)), ("held-out", theirs, len(held_out))):
             if shared := _shared(keys, known):
-                status = "stop" if shared >= _IN_BOTH * count else "warning"
+                status = "stop" if shared >= IN_BOTH * count else "warning"
                 text = f"{shared} of {count} records of `{name}` are among those that the attacker has: leave them out."
                 checks.append(Check(name=name, status=status, text=text))
     return [*checks, *check_power(private, held_out)]
@@ -95,10 +96,16 @@ def check_power(private: Data, held_out: Data) -> list[Check]:
 
 def distinct(data: Data) -> Data:
     """Each record once, the first of its copies: copies are no further evidence, and would count as such."""
+    first = distinct_positions(data)
+    return data if len(first) == len(data) else data.take(first.to(data.x.device))
+
+
+def distinct_positions(data: Data) -> Tensor:
+    """(distinct records,): the position of the first of its copies, in order."""
     first = {
         each: position for position, each in reversed(list(enumerate(zip(_keys(data), data.y.tolist(), strict=True))))
     }
-    return data if len(first) == len(data) else data.take(torch.tensor(sorted(first.values()), device=data.x.device))
+    return torch.tensor(sorted(first.values()), dtype=torch.int64)
 
 
 def _keys(data: Data) -> list[bytes]:
