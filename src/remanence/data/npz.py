@@ -61,8 +61,8 @@ def from_npz(path: Path | str, *, part: Part = "all") -> Data:
         every, y = (_joined([found[y] for _, y in pairs[name]]) for name in ("all", part))
     if every.ndim != 1:
         message = (
-            f"the labels of {path} must be one number for each record, got the shape {every.shape}: of one-hot rows give "
-            "`y.argmax(1)`; records of several labels at once are not supported"
+            f"the labels of {path} must be one number for each record, got the shape {every.shape}: of one-hot rows "
+            "give `y.argmax(1)`; records of several labels at once are not supported"
         )
         raise BadInput(message, code="shape-mismatch", argument="y")
     if every.dtype.kind not in "iu":
