@@ -123,7 +123,8 @@ def test_a_cnn_of_ones_own_gets_a_row_for_each_attack_and_its_membership(example
 def test_the_members_of_a_fine_tuned_network_are_identified_by_the_span(example: Examples) -> None:
     *_, audited = example("fine_tuned")
     answer = audited.answer("tuned-audit")
-    assert (audited.code, answer["severity"], answer["records"]) == (0, "membership", 100)
+    assert (audited.code, answer["records"]) == (0, 100)
+    assert answer["severity"] in ("membership", "some-records", "many-records")  # by how much its searches had time for
     assert by_name(answer["evidence"])["span: tpr@1%"]["value"] >= 0.95
 
 
