@@ -1,9 +1,10 @@
-"""Small models as users bring them, trained by a plain loop of torch."""
+"""Small models as users bring them, trained by a plain loop of torch, and what the preflight says of one."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from remanence.auditing.answer.report import PreflightSummary
 from remanence.releases import WeightsOnly
 from remanence.types import Data, Params
 
@@ -67,3 +68,9 @@ def weights(model: nn.Module) -> Params:
 
 def published(model: nn.Module, data: Data) -> WeightsOnly:
     return WeightsOnly(model=model, final=weights(model), shape=data.shape, num_classes=data.num_classes)
+
+
+def status(summary: PreflightSummary, name: str) -> str | None:
+    """The worst status of the checks of this name."""
+    found = [check.status for check in summary.checks if check.name == name]
+    return max(found, key=["ok", "note", "warning", "stop"].index) if found else None

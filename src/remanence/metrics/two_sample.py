@@ -1,6 +1,6 @@
 """Two-sample tests within classes: are private and held-out records of one kind, whatever a model says of them?
 
-Where one set is darker, noisier, shifted or of other people, its records are told apart without any leak, and a test
+Where one set is darker, noisier, shifted or of other people, its records are distinguished without any leak, and a test
 that rests on exchangeability (`exchangeability`) takes that for one. Records are permuted within their classes: rank
 sums of statistics of single records (van Elteren 1960), and the number of private records whose nearest neighbour is
 private (Schilling 1986; Henze 1988).

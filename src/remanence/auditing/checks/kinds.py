@@ -1,7 +1,7 @@
 """Whether private and held-out records are of one kind, by the records alone: what no model is asked about.
 
-Held-out records that are darker, noisier, shifted or from elsewhere are told from the private ones by anything, and
-near copies of private records hide what leaks of these. Both look like a result.
+Held-out records that are darker, noisier, shifted or from elsewhere are distinguished from the private ones by
+anything, and near copies of private records hide what leaks of these. Both look like a result.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ _OF_IMAGES = ("brightness", "contrast", "difference of adjacent pixels")
 
 
 def check_kind(private: Data, held_out: Data) -> list[Check]:
-    """A warning where private and held-out records of a class are told apart without the model."""
+    """A warning where private and held-out records of a class are distinguished without the model."""
     if Subjects.from_groups(private, held_out) is not None:
         private, held_out = (_one_each(data) for data in (private, held_out))
     private, held_out = (evenly(distinct(data), _MAX_RECORDS) for data in (private, held_out))
