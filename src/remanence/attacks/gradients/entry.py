@@ -1,5 +1,5 @@
-"""The fully connected layer that the records of a gradient release enter, for attacks that divide its gradients, and a
-check that there is something to divide."""
+"""The fully connected layer that the records of a gradient release enter, for attacks that divide its gradients, and
+whether there is something to divide."""
 
 from collections.abc import Iterable
 from math import prod
@@ -49,3 +49,11 @@ def check_gradient(release: KnowsGradient, names: Iterable[str]) -> None:
         if not bool(release.gradient[name].any()):
             message = f"`gradient` of `{name}` is zero, and shows nothing of the records: request it again"
             raise BadInput(message, code="empty", argument="gradient")
+
+
+def check_labels(release: KnowsGradient, records: int) -> None:
+    """Refuse labels that are not those of all records."""
+    if release.labels is not None and release.labels.shape != (records,):
+        shape = tuple(release.labels.shape)
+        message = f"`labels` must be one for each of the {records} records, got {shape}: give all of them, or none"
+        raise BadInput(message, code="shape-mismatch", argument="labels")

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.func import grad, vjp, vmap
 from torch.nn.functional import one_hot
 
-from remanence.attacks.gradients.entry import check_gradient, entry_layer
+from remanence.attacks.gradients.entry import check_gradient, check_labels, entry_layer
 from remanence.bounds import clamp, within
-from remanence.errors import BadInput, NotEnoughKnowledge
+from remanence.errors import NotEnoughKnowledge
 from remanence.models import apply
 from remanence.models.normalisation import InputNormalisation
 from remanence.releases import KnowsGradient
@@ -36,6 +36,8 @@ _FEW_CLASSES = 10  # of more, fewer records at once
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Record:
+    """A record that was found, with the errors by which its gradient is subtracted."""
+
     x: Tensor  # as the layer takes it in: flat, and normalised where the network normalises records
     label: Tensor
     errors: Tensor  # (neurons,)
@@ -68,10 +70,7 @@ class InputLayer:
         bias = release.gradient[f"{name}.bias"]
         check_gradient(release, [f"{name}.bias"])
         outputs = apply(release.model, release.at, release.at[f"{name}.bias"].new_zeros(1, *release.shape)).shape[-1]
-        if release.labels is not None and release.labels.shape != (release.batch_size,):
-            shape, count = tuple(release.labels.shape), release.batch_size
-            message = f"`labels` must be one for each of the {count} records, got {shape}: give all of them, or none"
-            raise BadInput(message, code="shape-mismatch", argument="labels")
+        check_labels(release, release.batch_size)
         classes = torch.arange(count_classes(release.loss, outputs), device=bias.device)
         return cls(
             release=release,

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
+from remanence.attacks.gradients.entry import check_labels
 from remanence.attacks.gradients.tensor.decomposition import decompose
 from remanence.attacks.gradients.tensor.identifiability import (
     check_determined,
@@ -259,10 +260,7 @@ def _labels(release: KnowsGradient, layer: WideLayer, x: Tensor) -> tuple[Tensor
     distances = _label_distances(release, layer, x)
     if release.labels is None:
         return torch.arange(len(x), device=x.device), distances.argmin(0)
-    if release.labels.shape != x.shape[:1]:
-        shape = tuple(release.labels.shape)
-        message = f"`labels` must be one for each of the {len(x)} records, got {shape}: give all of them, or none"
-        raise BadInput(message, code="shape-mismatch", argument="labels")
+    check_labels(release, len(x))
     from scipy.optimize import linear_sum_assignment
 
     order = linear_sum_assignment(distances[release.labels].cpu().numpy())[1]
