@@ -69,9 +69,7 @@ class Convention:
         """(n,): equation 13 as printed."""
         c1, c2 = (c.double()[:, None, None, None] for c in self._constants(truth))
         a, b = candidates.double(), truth.double()
-        centre_a, centre_b = (
-            x.mean((1, 2, 3), keepdim=True) for x in (a, b)
-        )  # a constant image has a variance of zero
+        centre_a, centre_b = (x.mean((1, 2, 3), keepdim=True) for x in (a, b))  # constant images have no variance
         a, b = a - centre_a, b - centre_b
         moments = self._smoothed(torch.cat([a, b, a.square(), b.square(), a * b])).chunk(5)
         mean_a, mean_b = moments[:2]
