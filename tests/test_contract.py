@@ -38,6 +38,7 @@ from remanence.attacks import (
     Stationarity,
     Stein,
     Surrogate,
+    TrainingInversion,
     Whitening,
     with_search,
 )
@@ -141,6 +142,19 @@ ROWS = [
         activation=nn.ReLU,
     ),
     Row(with_search(Linearised(candidates=3), steps=5), 3, fine_tuned, weights_only, "`initial`"),
+    Row(
+        TrainingInversion(rounds=(1,), steps=2, descent_steps=3),
+        *(1, all_but_one, fine_tuned, "`fixed`"),
+        deterministic=True,
+    ),
+    Row(
+        TrainingInversion(rounds=(1,), steps=2, descent_steps=3),
+        1,
+        all_but_one,
+        fine_tuned,
+        "`fixed`",
+        deterministic=True,
+    ),
     Row(Differencing(), 1, all_but_one, fine_tuned, "`fixed`", deterministic=True, standardised=True),
     Row(GLM(), 1, all_but_one, fine_tuned, "`fixed`", hidden=(), deterministic=True),
     Row(NewtonStep(), 1, versions, fine_tuned, "`before`", hidden=(), deterministic=True),

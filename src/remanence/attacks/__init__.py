@@ -30,6 +30,7 @@ from remanence.attacks.one_unknown.glm import GLM
 from remanence.attacks.one_unknown.losses import ImageLoss
 from remanence.attacks.one_unknown.mnemonist import FittedMnemonist, Importance, Mnemonist
 from remanence.attacks.one_unknown.reconn import FittedRecoNN, RecoNN
+from remanence.attacks.one_unknown.training_inversion import TrainingInversion
 from remanence.attacks.versions.newton_step import NewtonStep
 from remanence.attacks.weights.features import ConvStationarity
 from remanence.attacks.weights.kkt import KKT, KKTRun
@@ -54,7 +55,7 @@ from remanence.shadow.features import WeightFeatures
 
 ATTACKS = (
     *(GradientMatching, FirstLayer, Stein, RecoNN, Mnemonist, GLM, Differencing, KKT, Stationarity, SimuDy),
-    *(ConvStationarity, Linearised, NewtonStep, RGAP, SPEAR),
+    *(ConvStationarity, Linearised, NewtonStep, RGAP, SPEAR, TrainingInversion),
 )
 
 __all__ = [
@@ -103,6 +104,7 @@ __all__ = [
     "Stein",
     "Surrogate",
     "TotalVariation",
+    "TrainingInversion",
     "WeightFeatures",
     "Whitening",
     "WideLayer",

@@ -19,7 +19,7 @@ from remanence.engine.base import GenericEngine
 from remanence.engine.chooser import engine_for
 from remanence.models import activations
 from remanence.training import Optimizer, Training
-from remanence.types import Params
+from remanence.types import Data, Params
 
 State: TypeAlias = tuple[Tensor, ...]  # weights in the coordinates of `Dynamics`, then the optimizer's moments of each
 Inputs: TypeAlias = tuple[Tensor, ...]  # what steps need of the records
@@ -83,6 +83,7 @@ class GenericDynamics:
     initial: Params
     final: Params
     trained: tuple[str, ...]  # the names that `updated_names` gives
+    fixed: Data | None = None  # records that come before those that are given: nothing is propagated to them
 
     def set_progress(self, progress: float) -> None:
         pass
@@ -97,13 +98,29 @@ class GenericDynamics:
         return x
 
     def gradient(self, weights: Params, inputs: Inputs, y: Tensor, batch: Tensor | None) -> Params:
-        (x,) = inputs
-        x, y = (x, y) if batch is None else (x[batch], y[batch])
+        (x,), params = inputs, self.initial | weights
         engine = engine_for(self.model, self.training, x.shape[1:])
         if isinstance(engine, GenericEngine):
             engine = replace(engine, names=self.trained)
-        grads = engine.gradient(self.initial | weights, x, y)
-        return {name: grads[name] for name in weights}
+        parts = [part for part in self._parts(x, y, batch) if len(part[0])]
+        grads, total = [engine.gradient(params, *part) for part in parts], sum(len(part[0]) for part in parts)
+        if len(parts) == 1:
+            return {name: grads[0][name] for name in weights}
+        fractions = [len(part[0]) / total for part in parts]
+        return {
+            name: sum((f * g[name] for f, g in zip(fractions, grads, strict=True)), torch.zeros_like(p))
+            for name, p in weights.items()
+        }
+
+    def _parts(self, x: Tensor, y: Tensor, batch: Tensor | None) -> list[tuple[Tensor, Tensor]]:
+        """The records of a batch: the fixed ones, and those that are given."""
+        if self.fixed is None:
+            return [(x, y) if batch is None else (x[batch], y[batch])]
+        if batch is None:
+            return [(self.fixed.x, self.fixed.y), (x, y)]
+        count = len(self.fixed)
+        known, given = batch[batch < count], batch[batch >= count] - count
+        return [(self.fixed.x[known], self.fixed.y[known]), (x[given], y[given])]
 
     def compare(self, weights: Params, inputs: Inputs) -> Vectors:
         target = self._update({name: self.final[name] for name in weights})
@@ -130,6 +147,7 @@ class Unrolled:
     dynamics: Dynamics
     batches: tuple[Tensor | None, ...]
     segment: int
+    known: int = 0  # records that the dynamics hold besides those that are given
 
     def __call__(self, x: Tensor, y: Tensor) -> tuple[Params, Inputs]:
         """The final weights of a training on records `x` with labels `y`, which may be probabilities (n, classes)."""
@@ -161,8 +179,8 @@ class Unrolled:
                 return step.index + 1
         return None
 
-    def _steps(self, records: int) -> list["_Step"]:
-        pairs = zip(self.batches, self.training.optimizers(records), strict=False)
+    def _steps(self, given: int) -> list["_Step"]:
+        pairs = zip(self.batches, self.training.optimizers(self.known + given), strict=False)
         return [_Step(index=i, batch=batch, optimizer=optimizer) for i, (batch, optimizer) in enumerate(pairs)]
 
     def _initial(self, x: Tensor) -> tuple[list[str], State]:

@@ -6,7 +6,7 @@ the worse half of the others; where all have diverged, `Diverged` says so.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -19,7 +19,7 @@ from remanence.bounds import width
 from remanence.engine import elementwise
 from remanence.engine.cuda import changed_by, precision, replayed, torch_optimizer
 from remanence.errors import BadInput, Diverged
-from remanence.progress import track
+from remanence.progress import SOON, track
 from remanence.search import checkpoint as checkpoints
 from remanence.search.objective import Objective, Variable, Variables
 from remanence.search.scales import coarser, gradient_at_scale, upsampled
@@ -315,9 +315,16 @@ def _by_lbfgs(objective: Objective, optimizer: LBFGS, steps: int, label: str) ->
             value, grads = one.value_and_grad(_unflattened(flat, initial))
             return float(value), _flattened(grads, names)
 
+        taken = track(range(steps + 1), total=steps, label=f"{label}, L-BFGS", after=SOON, may_stop=True)
+
+        def halt(_: "NDArray[np.float64]", taken: Iterator[int] = taken) -> None:
+            if next(taken, None) is None:  # the time is over: SciPy ends with what it has
+                raise StopIteration
+
         options: dict[str, Any] = {"maxiter": steps, "maxcor": optimizer.history, "ftol": 0.0, "gtol": 0.0}
         start = _flattened(initial, names)
-        ended = minimize(evaluate, start, jac=True, method="L-BFGS-B", bounds=Bounds(low, high), options=options)
+        box = Bounds(low, high)
+        ended = minimize(evaluate, start, jac=True, method="L-BFGS-B", bounds=box, options=options, callback=halt)
         found.append(_unflattened(ended.x, initial))
     values = {name: torch.cat([each[name] for each in found]) for name in names}
     for name, variable in variables.items():

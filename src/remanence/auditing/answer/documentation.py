@@ -47,6 +47,10 @@ REFERENCES: Final[dict[str, Reference]] = {
     "GLM": Reference(text="Balle, Cherubin, Hayes, IEEE S&P 2022, convex models", year=2022),
     "NewtonStep": Reference(text="Bertran et al., NeurIPS 2024", year=2024),
     "RecoNN": Reference(text="Balle, Cherubin, Hayes, IEEE S&P 2022", year=2022),
+    "TrainingInversion": Reference(
+        text="the adversary of Balle, Cherubin, Hayes, IEEE S&P 2022, by simulation after Tian et al., ICLR 2025",
+        year=2025,
+    ),
     "Mnemonist": Reference(text="Shahin Shamsabadi et al., UAI 2023", year=2023),
     "KKT": Reference(text="Haim et al., NeurIPS 2022; Buzaglo et al., NeurIPS 2023", year=2023),
     "Stationarity": Reference(text="after Buzaglo et al., NeurIPS 2023, with multipliers of our own", year=2023),

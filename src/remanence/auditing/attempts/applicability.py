@@ -34,6 +34,7 @@ from remanence.attacks import (
     SimuDy,
     Stationarity,
     Stein,
+    TrainingInversion,
     with_search,
 )
 from remanence.auditing.attempts.refusals import missing_knowledge, refusal_words
@@ -117,11 +118,23 @@ _KINDS = (  # cheapest first, as far as that can be said without a release
     _Kind(attack=KKT, needs=KnowsFinal, knowledge=WEIGHTS, settings=kkt),
     _Kind(attack=Linearised, needs=KnowsTraining, knowledge=BASE, settings=lambda release, n: Linearised(candidates=n)),
     _Kind(attack=SimuDy, needs=KnowsTraining, knowledge=BASE, settings=simudy),
+    _Kind(
+        attack=TrainingInversion,
+        needs=KnowsAllButOne,
+        knowledge=OTHERS,
+        settings=lambda release, n: TrainingInversion(),
+    ),
     _Kind(attack=RecoNN, needs=KnowsFixed, knowledge=OTHERS, settings=reconstructor),
     _Kind(attack=Mnemonist, needs=KnowsAllButOne, knowledge=OTHERS, settings=lambda release, n: Mnemonist()),
 )
 
-_SIMULATING = (Linearised, SimuDy, RecoNN, Mnemonist)  # train networks as the release says that its own was trained
+_SIMULATING = (
+    Linearised,
+    SimuDy,
+    TrainingInversion,
+    RecoNN,
+    Mnemonist,
+)  # train networks as the release says that its own was trained
 
 
 @sdpa_kernel(SDPBackend.MATH)  # the only attention that can be differentiated twice, as attacks have to
