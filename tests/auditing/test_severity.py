@@ -189,7 +189,7 @@ def test_exact_copies_are_said_to_be_such(found: int, copies: int, p: float, sai
     assert ("exact cop" in sentence) == bool(said)
 
 
-@pytest.mark.parametrize("name", ["update", "normalize", "outputs", "accuracy", "rounding"])
+@pytest.mark.parametrize("name", ["update", "normalize", "outputs", "accuracy", "rounding", "lookup"])
 def test_where_the_attacks_searched_in_vain_nothing_found_says_nothing(name: str) -> None:
     warned = [Check(name=name, status="warning", text="it does not fit")]
     assert severity([RAN], [], ALL, warned) == "inconclusive"
