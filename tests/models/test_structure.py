@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from networks import CNNS, IMAGES, MLPS, REFUSED, SHAPE, Equal, Net, ResNet
+from networks import CNNS, IMAGES, MLPS, REFUSED, SHAPE, Doubled, Equal, Net, ResNet, Scaled
 from refusals import refused
 from torch import nn
 
@@ -20,10 +20,11 @@ from remanence.models import (
     apply_to_batch,
     first_linear,
     mlp,
+    normalized,
     parse,
     replace_relu,
 )
-from remanence.models.operations import Activation
+from remanence.models.operations import Activation, Normalisation
 
 EQUAL = MLPS | CNNS
 
@@ -138,6 +139,26 @@ def test_relu_is_replaced_however_it_is_written(name: str) -> None:
 def test_relu_is_replaced_in_what_cannot_be_traced() -> None:
     model = nn.Sequential(REFUSED["a branch on values"][0], nn.ReLU())
     assert isinstance(replace_relu(model, nn.Softplus())[1], nn.Softplus)
+
+
+@pytest.mark.parametrize("written", [Scaled, Doubled])
+def test_numbers_in_the_forward_pass_normalise_as_buffers_do(written: type[nn.Module]) -> None:
+    model = written().double()
+    equal = normalized(nn.Sequential(nn.Flatten(), model.fc), (0.5,), (0.25,))
+    structure, expected = (parse(each, SHAPE) for each in (model, equal))
+    assert isinstance(structure, MLP)
+    assert isinstance(expected, MLP)
+    params, data = dict(model.state_dict()), records(SHAPE)
+    of_equal = dict(equal.double().state_dict())
+    torch.testing.assert_close(structure.inputs(params, data.x), expected.inputs(of_equal, data.x))
+    assert isinstance(structure.record_norm, Normalisation)
+    back = structure.record_norm.inverse(params, structure.record_norm(params, data.x))
+    torch.testing.assert_close(back, data.x)
+    engine = engine_for(model, Training(), SHAPE)
+    assert isinstance(engine, MLPEngine)
+    value = nn.functional.cross_entropy(model(data.x.clone()), data.y)
+    found, theirs = engine.gradient(params, data.x, data.y), torch.autograd.grad(value, list(model.parameters()))
+    torch.testing.assert_close(list(found.values()), list(theirs))
 
 
 class Counting(nn.Module):
