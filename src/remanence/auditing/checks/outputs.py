@@ -14,6 +14,7 @@ from remanence.types import Data, Params
 
 _BATCH = 256
 _SUM = 1e-3  # of probabilities, from 1
+_NEAR, _LEVEL = 0.5, 1e-4  # of the targets' variance: the squared error of outputs; of the test that they are targets
 
 
 def checked_logits(model: Any, params: Params, x: Tensor) -> Tensor:
@@ -97,6 +98,25 @@ def released_loss(release: Any) -> Any:
     """The loss that the release was trained with, None where it does not tell."""
     training = getattr(release, "training", None)
     return getattr(release, "loss", None) if training is None else training.loss
+
+
+def fitted_loss(release: Any, outputs: Tensor, labels: Tensor) -> Any:
+    """The loss that the release was trained with, by what it tells; but where its one output is plainly no log odds,
+    the squared error from the targets 0 and 1. So it is where the `outputs` of the private records are near these, and
+    a limit of 1/2 between the classes is right on far more of them than one of 0 (McNemar's test)."""
+    from scipy.stats import binomtest
+
+    loss, of_targets = released_loss(release), SquaredError(values=(0.0, 1.0))
+    stated = isinstance(loss, SquaredError) and loss != SquaredError()
+    if stated or outputs.shape[1] != 1 or int(labels.max()) > 1 or activation_of(outputs) is not None:
+        return loss
+    if losses_of(outputs, labels, of_targets).mean() > _NEAR * labels.to(outputs).var(correction=0):
+        return loss
+    usual, other = (is_correct(outputs, labels, each) for each in (None, of_targets))
+    gained, lost = int((other & ~usual).sum()), int((usual & ~other).sum())
+    if gained <= 2 * lost or binomtest(gained, gained + lost, 0.5, alternative="greater").pvalue > _LEVEL:
+        return loss
+    return of_targets
 
 
 def endpoints(release: Any) -> tuple[Params | None, Params | None]:
