@@ -22,7 +22,7 @@ from remanence.releases import (
     local_update,
     train_victim,
 )
-from remanence.training import SGD, AdamW, Training
+from remanence.training import SGD, Adam, AdamW, CrossEntropy, Training
 from remanence.types import Data
 
 
@@ -231,3 +231,20 @@ def test_membership_of_a_model_of_one_output_is_measured_by_the_loss_that_traine
     assert rows["membership by loss: AUC"].value == pytest.approx(wins, abs=0.02)
     warned = [check for check in preflight(release, private, others).checks if check.name == "outputs"]
     assert [check.status for check in warned] == (["warning"] if squared else [])
+
+
+def test_membership_of_a_training_with_label_smoothing_is_measured_by_the_smoothed_loss(digits: Data) -> None:
+    parts = split(as_images(digits), private=60, fixed=0, public=0, test=500, seed=0)
+    model = seeded(small_mlp)
+    initial, optimizer = weights(model), torch.optim.Adam(model.parameters(), 3e-3)
+    for _ in range(200):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(parts.private.x), parts.private.y, label_smoothing=0.3).backward()
+        optimizer.step()
+    training = Training(loss=CrossEntropy(label_smoothing=0.3), optimizer=Adam(lr=3e-3), epochs=200)
+    shown = {"model": model, "initial": initial, "final": weights(model), "shape": (1, 8, 8), "num_classes": 10}
+    values = []
+    for release in (FineTunedUnknownRecipe(**shown), FineTuned(**shown, training=training)):
+        rows = by_name(gather_evidence(release, parts.private, parts.test, seed=0, seconds=1)[0])
+        values.append(rows["membership by loss: AUC"].value or 0.0)
+    assert values[0] < 0.9 < 0.97 < values[1]

@@ -125,13 +125,13 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
     """Afterwards the modules hold what they held: a forward pass that counts its calls or stores activations would
     leave proxies of the trace in them."""
     held = [(vars(module), vars(module).copy()) for module in model.modules()]
-    held += [(values, values.copy()) for _, kept in held for values in kept.values() if isinstance(values, dict)]
+    held += [(values, values.copy()) for _, saved in held for values in saved.values() if isinstance(values, dict)]
     try:
         yield
     finally:
-        for values, kept in held:
+        for values, saved in held:
             values.clear()
-            values.update(kept)
+            values.update(saved)
 
 
 class _Tracer(fx.Tracer):

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy, softplus
 from remanence.errors import BadInput
 from remanence.models import apply, layer_of
 from remanence.releases import KnowsFinal
-from remanence.training import SquaredError
+from remanence.training import CrossEntropy, SquaredError
 from remanence.types import Data, Params
 
 _BATCH = 256
@@ -76,13 +76,14 @@ def losses(model: Any, params: Params, data: Data, loss: Any = None) -> Tensor:
 
 
 def losses_of(logits: Tensor, labels: Tensor, loss: Any = None) -> Tensor:
-    """(records,): the squared error where that is the `loss` of the training, otherwise the cross-entropy, in which one
-    output is the log odds of class 1."""
+    """(records,): the squared error where that is the `loss` of the training, otherwise the cross-entropy, with its
+    label smoothing, in which one output is the log odds of class 1."""
     if isinstance(loss, SquaredError):
         return loss.grad_logits(logits, labels)[..., 0].square() / 4
     if logits.shape[-1] == 1:
         return softplus(torch.where(labels == 1, -logits[:, 0], logits[:, 0]))
-    return cross_entropy(logits, labels, reduction="none")
+    smoothing = loss.label_smoothing if isinstance(loss, CrossEntropy) else 0.0
+    return cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
 
 
 def is_correct(logits: Tensor, labels: Tensor, loss: Any = None) -> Tensor:
