@@ -175,3 +175,28 @@ def test_labels_of_a_residual_client_in_training_mode(digits: Data) -> None:
         found = with_search(GradientMatching(features=FirstLayer(guesses=False)), steps=2).run(release, seed=0)
         assert found.y is not None
         assert sorted(found.y.tolist()) == sorted(batch.y.tolist())
+
+
+class Squares(nn.Module):
+    """What enters the linear layers has no weights, and is nothing that the parser knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.head = nn.Linear(64, 200), nn.Linear(200, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.hidden((2 * x.square() - 0.5).flatten(1))))  # type: ignore[no-any-return]
+
+
+def test_features_before_which_there_are_no_weights_are_matched_too(digits: Data) -> None:
+    batch = some_digits(digits, 0, 4)
+    with torch.device("meta"):
+        model = Squares()
+    release = release_of(model, weights(model), batch, loss=CrossEntropy())
+    split = split_gradient(release)
+    truth = (2 * batch.x.double().square() - 0.5).flatten(1)
+    torch.testing.assert_close(split.backbone(batch.x.double()), truth)
+    found = FirstLayer(guesses=False).run(replace(split.head, labels=batch.y), seed=0)
+    assert_exact(found, Data(x=truth, y=batch.y, num_classes=10, bounds=(-torch.inf, torch.inf)), within=1e-6)
+    attack = with_search(GradientMatching(features=FirstLayer(guesses=False)), steps=3, restarts=1)
+    assert len(attack.run(release, seed=0).x) == 4

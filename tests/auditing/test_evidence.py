@@ -7,6 +7,7 @@ import torch
 from auditing.nets import SmallCNN, as_images, fitted, published, seeded, small_mlp, weights
 
 from remanence.auditing.answer.report import Evidence
+from remanence.auditing.checks.preflight import preflight
 from remanence.auditing.evidence.intervals import auc_of_few, identified_at_fpr
 from remanence.auditing.evidence.membership import gather_evidence
 from remanence.data import Split, split
@@ -21,7 +22,7 @@ from remanence.releases import (
     local_update,
     train_victim,
 )
-from remanence.training import SGD, AdamW, Training
+from remanence.training import SGD, Adam, AdamW, CrossEntropy, Training
 from remanence.types import Data
 
 
@@ -205,3 +206,45 @@ def test_copies_are_no_further_evidence(digits: Data) -> None:
     once, _ = gather_evidence(model, few, images.test, seed=0)
     copied, _ = gather_evidence(model, few.take(torch.arange(20).repeat(10)), images.test, seed=0)
     assert once == copied
+
+
+@pytest.mark.parametrize("squared", [True, False])
+def test_membership_of_a_model_of_one_output_is_measured_by_the_loss_that_trained_it(squared: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(560, 30, generator=generator)
+    y = ((x @ torch.randn(30, generator=generator) + 2 * torch.randn(560, generator=generator)) > 0).long()
+    data = Data(x=x, y=y, num_classes=2, bounds=(-float("inf"), float("inf")))
+    private, others = data.take(slice(0, 60)), data.take(slice(60, 560))
+    model = seeded(lambda: small_mlp(30, 200, 1))
+    loss = torch.nn.functional.mse_loss if squared else torch.nn.functional.binary_cross_entropy_with_logits
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    for _ in range(300):
+        optimizer.zero_grad()
+        loss(model(private.x)[:, 0], private.y.float()).backward()
+        optimizer.step()
+    release = WeightsOnly(model=model, final=weights(model), shape=(30,), num_classes=2, bounds=data.bounds)
+    rows = by_name(gather_evidence(release, private, others, seed=0)[0])
+    with torch.no_grad():
+        each = [loss(model(part.x)[:, 0], part.y.float(), reduction="none").numpy() for part in (private, others)]
+    wins = (each[0][:, None] < each[1]).mean() + (each[0][:, None] == each[1]).mean() / 2
+    assert wins > 0.7
+    assert rows["membership by loss: AUC"].value == pytest.approx(wins, abs=0.02)
+    warned = [check for check in preflight(release, private, others).checks if check.name == "outputs"]
+    assert [check.status for check in warned] == (["warning"] if squared else [])
+
+
+def test_membership_of_a_training_with_label_smoothing_is_measured_by_the_smoothed_loss(digits: Data) -> None:
+    parts = split(as_images(digits), private=60, fixed=0, public=0, test=500, seed=0)
+    model = seeded(small_mlp)
+    initial, optimizer = weights(model), torch.optim.Adam(model.parameters(), 3e-3)
+    for _ in range(200):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(parts.private.x), parts.private.y, label_smoothing=0.3).backward()
+        optimizer.step()
+    training = Training(loss=CrossEntropy(label_smoothing=0.3), optimizer=Adam(lr=3e-3), epochs=200)
+    shown = {"model": model, "initial": initial, "final": weights(model), "shape": (1, 8, 8), "num_classes": 10}
+    values = []
+    for release in (FineTunedUnknownRecipe(**shown), FineTuned(**shown, training=training)):
+        rows = by_name(gather_evidence(release, parts.private, parts.test, seed=0, seconds=1)[0])
+        values.append(rows["membership by loss: AUC"].value or 0.0)
+    assert values[0] < 0.9 < 0.97 < values[1]

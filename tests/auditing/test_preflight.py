@@ -333,3 +333,30 @@ def test_probabilities_of_a_model_that_fits_cause_no_other_warning(images: Split
     assert status(found["sigmoid"], "normalize") is None
     for name in ("private_accuracy", "held_out_accuracy", "private_loss", "held_out_loss"):
         assert found["sigmoid"].numbers[name] == pytest.approx(found["logit"].numbers[name], rel=1e-3)
+
+
+class Brightness(nn.Module):
+    """Bright images are of class 1: right on about two thirds of classes that overlap."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(10.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.scale * (x.mean((1, 2, 3)) - 0.5)
+        return torch.stack([-z, z], dim=1)
+
+
+def test_records_in_the_order_of_their_classes_are_not_taken_for_another_preprocessing() -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def sorted_images(each: int) -> Data:
+        y = torch.arange(2).repeat_interleave(each)  # as from a folder of images
+        mean = 0.45 + 0.1 * y + 0.1 * torch.randn(2 * each, generator=generator)
+        x = mean[:, None, None, None] + 0.05 * torch.randn(2 * each, 1, 4, 4, generator=generator)
+        return Data(x=x.clamp(0, 1), y=y, num_classes=2)
+
+    private, held_out = sorted_images(200), sorted_images(500)
+    model = Brightness()
+    release = WeightsOnly(model=model, final=model.state_dict(), shape=(1, 4, 4), num_classes=2)
+    assert status(preflight(release, private, held_out), "normalize") == "ok"

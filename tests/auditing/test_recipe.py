@@ -116,3 +116,10 @@ def test_files_that_are_no_recipes_are_refused(tmp_path: Path) -> None:
     (tmp_path / "odd.toml").write_text("lr == 3")
     with refused("damaged-file", "recipe"):
         load_recipe(str(tmp_path / "odd.toml"))
+
+
+def test_label_smoothing_is_of_the_cross_entropy() -> None:
+    line = "sgd lr=0.1 epochs=1 batch=full label_smoothing=0.2"
+    assert load_recipe(line).training(outputs=10).loss == CrossEntropy(label_smoothing=0.2)
+    with refused("conflict", "label_smoothing"):
+        load_recipe(line).training(outputs=1)

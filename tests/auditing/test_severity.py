@@ -189,7 +189,7 @@ def test_exact_copies_are_said_to_be_such(found: int, copies: int, p: float, sai
     assert ("exact cop" in sentence) == bool(said)
 
 
-@pytest.mark.parametrize("name", ["update", "normalize", "outputs", "accuracy", "rounding"])
+@pytest.mark.parametrize("name", ["update", "normalize", "outputs", "accuracy", "rounding", "lookup"])
 def test_where_the_attacks_searched_in_vain_nothing_found_says_nothing(name: str) -> None:
     warned = [Check(name=name, status="warning", text="it does not fit")]
     assert severity([RAN], [], ALL, warned) == "inconclusive"
@@ -237,3 +237,11 @@ def test_where_no_attack_ran_the_advice_is_to_audit_again() -> None:
     for attacks in ((REFUSED,), (REFUSED, skipped)):
         assert not any("Keep this report" in each for each in advice("LocalUpdate", "inconclusive", attacks))
     assert "Keep this report" in advice("LocalUpdate", "none-found", (RAN, skipped))[0]
+
+
+def test_without_a_recipe_nothing_found_says_which_attacks_on_the_base_did_not_run() -> None:
+    refused = replace(REFUSED, name="SimuDy", reason="needs the training recipe: --recipe")
+    said = " ".join(advice("FineTunedUnknownRecipe", "none-found", (RAN, refused)))
+    assert "`--recipe`" in said
+    assert "SimuDy" in said
+    assert "--recipe" not in " ".join(advice("FineTuned", "none-found", (RAN, REFUSED)))

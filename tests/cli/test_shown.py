@@ -135,6 +135,7 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
     "option": (["list", "--jsn"], ["--jsn", "--json", "`remanence list --help`"]),
     "no recipe": (["run"], ["Missing argument 'RECIPE'", "`remanence run --help`"]),
     "no sub-command": (["data"], ["Missing command", "`remanence data --help`"]),
+    "no audit": (["audit"], ["`remanence audit` needs a command: model, update", "`remanence audit --help`"]),
     "recipe": (["run", "ball2022.mnist"], ["unknown recipe `ball2022.mnist`", "did you mean `balle2022.mnist`?"]),
     "paper": (
         ["run", "haim2022"],

@@ -262,6 +262,17 @@ class Scaled(nn.Module):
         return logits
 
 
+class Doubled(Scaled):
+    """The same in other words, in place."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = 2 * x.mul(2)
+        x -= 1
+        x += -1.0
+        logits: Tensor = self.fc(x.flatten(1))
+        return logits
+
+
 def sequence(*layers: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Flatten(), *layers)
 
@@ -275,7 +286,6 @@ with torch.device("meta"):
     REFUSED = {  # with a part of the reason
         "a branch on values": (Branching(), "cannot be traced"),
         "overwritten in place": (Overwriting(), "overwrites in place"),
-        "constants": (Scaled(), "register it as a buffer"),
         "softmax": (sequence(nn.Linear(64, 6), nn.Softmax(dim=1), nn.Linear(6, 10)), "a layer `2`, Softmax(dim=1)"),
         "layer norm": (sequence(nn.Linear(64, 6), nn.LayerNorm(6), nn.Linear(6, 10)), "a layer `2`, LayerNorm"),
         "a layer used twice": (shared(), "uses `1.weight` twice"),

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from networks import CNNS, IMAGES, MLPS, REFUSED, SHAPE, Equal, Net, ResNet
+from networks import CNNS, IMAGES, MLPS, REFUSED, SHAPE, Doubled, Equal, Net, ResNet, Scaled
 from refusals import refused
 from torch import nn
 
@@ -11,8 +11,20 @@ from remanence.attacks import Stationarity
 from remanence.engine import engine_for
 from remanence.engine.cnn import CNNEngine
 from remanence.engine.mlp import MLPEngine
-from remanence.models import CNN, MLP, Unsupported, apply, apply_operations, first_linear, mlp, parse, replace_relu
-from remanence.models.operations import Activation
+from remanence.models import (
+    CNN,
+    MLP,
+    Unsupported,
+    apply,
+    apply_operations,
+    apply_to_batch,
+    first_linear,
+    mlp,
+    normalized,
+    parse,
+    replace_relu,
+)
+from remanence.models.operations import Activation, Normalisation
 
 EQUAL = MLPS | CNNS
 
@@ -127,3 +139,64 @@ def test_relu_is_replaced_however_it_is_written(name: str) -> None:
 def test_relu_is_replaced_in_what_cannot_be_traced() -> None:
     model = nn.Sequential(REFUSED["a branch on values"][0], nn.ReLU())
     assert isinstance(replace_relu(model, nn.Softplus())[1], nn.Softplus)
+
+
+@pytest.mark.parametrize("written", [Scaled, Doubled])
+def test_numbers_in_the_forward_pass_normalise_as_buffers_do(written: type[nn.Module]) -> None:
+    model = written().double()
+    equal = normalized(nn.Sequential(nn.Flatten(), model.fc), (0.5,), (0.25,))
+    structure, expected = (parse(each, SHAPE) for each in (model, equal))
+    assert isinstance(structure, MLP)
+    assert isinstance(expected, MLP)
+    params, data = dict(model.state_dict()), records(SHAPE)
+    of_equal = dict(equal.double().state_dict())
+    torch.testing.assert_close(structure.inputs(params, data.x), expected.inputs(of_equal, data.x))
+    assert isinstance(structure.record_norm, Normalisation)
+    back = structure.record_norm.inverse(params, structure.record_norm(params, data.x))
+    torch.testing.assert_close(back, data.x)
+    engine = engine_for(model, Training(), SHAPE)
+    assert isinstance(engine, MLPEngine)
+    value = nn.functional.cross_entropy(model(data.x.clone()), data.y)
+    found, theirs = engine.gradient(params, data.x, data.y), torch.autograd.grad(value, list(model.parameters()))
+    torch.testing.assert_close(list(found.values()), list(theirs))
+
+
+class Counting(nn.Module):
+    """Counts its calls, keeps what it saw, and normalises its input in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+        self.register_buffer("mean", torch.full((4,), 0.3))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls = self.calls + 1
+        self.calls += 1
+        x -= self.mean
+        self.last = x
+        return self.head(x)
+
+
+def test_a_forward_pass_that_counts_its_calls_is_parsed_and_leaves_the_model_as_it_was() -> None:
+    model = Counting().eval()
+    before = {name: p.clone() for name, p in model.state_dict().items()}
+    structure = parse(model, (4,))
+    assert isinstance(structure, MLP)
+    assert structure.record_norm or structure.flat_norm
+    assert not hasattr(model, "last")
+    torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
+
+
+def test_records_stay_as_they_are_where_a_forward_pass_overwrites_its_input() -> None:
+    model, x = Counting().eval(), torch.rand(6, 4)
+    given, params = x.clone(), dict(model.state_dict())
+    expected = model(x.clone()).detach()
+    torch.testing.assert_close(apply(model, params, given).detach(), expected)
+    torch.testing.assert_close(given, x, rtol=0, atol=0)
+    leaf = x.clone().requires_grad_()
+    apply(model, params, leaf).sum().backward()
+    torch.testing.assert_close(leaf.grad, model.head.weight.sum(0).expand(6, 4))
+    batch = nn.Sequential(Counting(), nn.BatchNorm1d(3))
+    apply_to_batch(batch, dict(batch.state_dict()), given)
+    torch.testing.assert_close(given, x, rtol=0, atol=0)

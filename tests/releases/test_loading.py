@@ -131,6 +131,13 @@ def test_another_model_is_refused_with_the_first_differences(write: Callable[...
     )
 
 
+def test_weights_of_a_quantised_model_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    model = mlp()
+    scales = {f"{name}.zero_point": torch.zeros(()) for name, layer in model.named_modules() if name}
+    torch.save({**scales, "0._packed_params._packed_params": torch.ones(1)}, tmp_path / "int8.pt")
+    refused(tmp_path / "int8.pt", "shape-mismatch", "quantised model", expected=model)
+
+
 def test_paths_that_are_no_files_are_refused_without_waiting(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     os.mkfifo(tmp_path / "pipe")

@@ -117,8 +117,12 @@ def _lines(error: BaseException) -> tuple[list[str], int]:
     if isinstance(error, BadInput):
         return [str(error), *getattr(error, "__notes__", ())], 2
     if hasattr(error, "format_message"):  # typer's own, whose class it does not export
-        command = getattr(getattr(error, "ctx", None), "command_path", "remanence")
-        return [str(error.format_message()), f"`{command} --help` shows what can be given."], 2
+        context = getattr(error, "ctx", None)
+        command = getattr(context, "command_path", "remanence")
+        said = str(error.format_message())
+        if context is not None and said.startswith("Usage: "):  # a group without a command: the message is its help
+            said = f"`{command}` needs a command: {', '.join(context.command.list_commands(context))}"
+        return [said, f"`{command} --help` shows what can be given."], 2
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return ["interrupted"], exit_code()
     if isinstance(error, OSError):

@@ -66,7 +66,11 @@ def from_npz(path: Path | str, *, part: Part = "all") -> Data:
         )
         raise BadInput(message, code="shape-mismatch", argument="y")
     if every.dtype.kind not in "iu":
-        message = f"the labels of {path} must be integers, got {every.dtype}: number the classes from 0"
+        message = (
+            f"the labels of {path} must be integers, got {every.dtype}: number the classes from 0; a regression is "
+            "audited from Python, of scikit-learn by `from_sklearn`, of torch with the loss `SquaredError(values=...)` "
+            "and labels that number its targets"
+        )
         raise BadInput(message, code="wrong-type", argument="y")
     num_classes = count_classes(every.tolist(), str(path))
     bounds = _bounds(path, found["bounds"]) if "bounds" in names else None

@@ -43,8 +43,8 @@ class MLPEngine:
         """The gradients of several models: weights, flat records (models, records, features) and labels (models,
         records) have a leading dimension."""
         if (norm := self.structure.flat_norm) is not None:
-            x = x if norm.mean is None else x - params[norm.mean.name].view(len(x), 1, -1)
-            x = x if norm.std is None else x / params[norm.std.name].view(len(x), 1, -1)
+            x = x if norm.mean is None else x - norm.mean.stacked(params)
+            x = x if norm.std is None else x / norm.std.stacked(params)
         return self._from_inputs(params, x, y)
 
     def hvp(self, params: Params, x: Tensor, y: Tensor, direction: Params) -> HVP:

@@ -51,7 +51,7 @@ class Backbone:
     def embed(self, x: Tensor) -> Tensor:
         """The embeddings of any number of images, computed some at a time where the weights are, without a graph;
         they are of the device and dtype of the images."""
-        like = float_like(self.params)
+        like = float_like(self.params) if self.params else x
         return torch.cat([self(some.to(like)).to(x) for some in x.split(_AT_ONCE)])
 
     @property

@@ -30,7 +30,8 @@ def apply_to_batch(model: nn.Module, params: Params, x: Tensor) -> tuple[Tensor,
         parent, _, name = path.rpartition(".")
         setattr(copy.get_submodule(parent), name, by_batch[id(layer)])
     state = dict(untied(copy, params))  # of which `functional_call` exchanges what the forward pass assigned
-    logits = in_rows(functional_call(copy, state, (x,), tie_weights=False), len(x))
+    given = x.clone()  # a user's forward pass may normalise its input in place
+    logits = in_rows(functional_call(copy, state, (given,), tie_weights=False), len(x))
     buffers = {f"{path}.{name}" for path, layer in norms.items() for name, _ in layer.named_buffers()}
     tied = tied_names(copy)
     return logits, {name: state[tied.get(name, name)] for name in params if name in buffers}

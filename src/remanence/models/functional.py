@@ -30,7 +30,8 @@ def apply(model: nn.Module, params: Params, x: Tensor) -> Tensor:
                 "`batch_norm='training'`)"
             )
             raise BadInput(message, code="unsupported-model", argument="model")
-    return in_rows(functional_call(model, untied(model, params), (x,), tie_weights=False), len(x))
+    given = x.clone()  # a user's forward pass may normalise its input in place
+    return in_rows(functional_call(model, untied(model, params), (given,), tie_weights=False), len(x))
 
 
 def tied_names(model: nn.Module) -> dict[str, str]:

@@ -29,9 +29,10 @@ ACTIVATIONS: dict[Any, Callable[..., nn.Module]] = {  # functions whose further 
 SUMS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 DIFFERENCES = {operator.sub, operator.isub, torch.sub, "sub"}
 QUOTIENTS = {operator.truediv, operator.itruediv, torch.div, "div"}
+PRODUCTS = {operator.mul, operator.imul, torch.mul, "mul"}
 RESHAPES = {torch.flatten, torch.reshape, "flatten", "view", "reshape"}
 DROPOUTS = {F.dropout, F.dropout1d, F.dropout2d, F.alpha_dropout}
-_MUTATING = {operator.iadd, operator.isub, operator.itruediv, F.relu_, torch.relu_}
+_MUTATING = {operator.iadd, operator.isub, operator.itruediv, operator.imul, F.relu_, torch.relu_}
 _POOL = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
 
 
@@ -82,7 +83,7 @@ def module_shape(module: nn.Module, x: Tensor) -> tuple[int, ...] | None:
 def function_shape(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[int, ...] | None:
     """The shape of `target(*args, **kwargs)`; None where it is not known here."""
     tensors = [value for value in args if isinstance(value, Tensor)]
-    if any(target in known for known in (SUMS, DIFFERENCES, QUOTIENTS)) and tensors:
+    if any(target in known for known in (SUMS, DIFFERENCES, QUOTIENTS, PRODUCTS)) and tensors:
         largest = max(tensors, key=lambda t: (t.ndim, t.numel())).shape
         return tuple(largest) if all(t.expand(largest).shape == largest for t in tensors) else None
     if target in ACTIVATIONS or target in DROPOUTS:

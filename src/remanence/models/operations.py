@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
+import torch
 from torch import Tensor, nn
 
-from remanence.types import Params
+from remanence.types import Params, float_like
 
 
 @final
@@ -114,14 +115,35 @@ class Constant:
         value = params[self.name]
         return value if value.shape == self.shape else value.reshape(self.shape)
 
+    def stacked(self, params: Params) -> Tensor:
+        """The values (models, 1, features) of several models, whose `params` have a leading dimension."""
+        value = params[self.name]
+        return value.view(len(value), 1, -1)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Number:
+    """A number that is written in the forward pass, the same for all values of a record."""
+
+    number: float
+
+    def value(self, params: Params) -> Tensor:
+        value = torch.tensor(self.number, dtype=torch.float64)
+        return value.to(float_like(params)) if params else value
+
+    def stacked(self, params: Params) -> Tensor:
+        return self.value(params)
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Normalisation:
-    """(x - mean) / std, with buffers that are released with the weights and never trained; None: left out."""
+    """(x - mean) / std, by numbers, or by buffers that are released with the weights and never trained; None: left
+    out."""
 
-    mean: Constant | None
-    std: Constant | None
+    mean: Constant | Number | None
+    std: Constant | Number | None
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
         x = x if self.mean is None else x - self.mean.value(params)
@@ -138,7 +160,7 @@ class Normalisation:
 
     @property
     def buffers(self) -> tuple[str, ...]:
-        return tuple(constant.name for constant in (self.mean, self.std) if constant is not None)
+        return tuple(constant.name for constant in (self.mean, self.std) if isinstance(constant, Constant))
 
 
 @final
@@ -192,7 +214,7 @@ def _describe(operation: Operation) -> str:
         case Activation():
             return type(operation.module).__name__
         case Normalisation():
-            return f"normalisation by {' and '.join(operation.buffers)}"
+            return f"normalisation by {' and '.join(operation.buffers) or 'numbers'}"
         case Add():
             return f"({describe(operation.inner)}) + ({describe(operation.shortcut) or 'identity'})"
         case _:

@@ -127,6 +127,8 @@ def _from_function(trace: Trace, node: fx.Node, source: fx.Node) -> list[Operati
     if target in functions.DROPOUTS:
         given = dict(zip(("p", "training"), further, strict=False)) | dict(node.kwargs)
         return _dropped(node.name, training=bool(given.get("training", True)))
+    if (number := _by_number(trace, node)) is not None:
+        return [number]
     if target in functions.DIFFERENCES or target in functions.QUOTIENTS:
         return [_normalisation(trace, node)]
     if target is F.linear:
@@ -245,6 +247,26 @@ def _normalize(path: str, module: Normalize, shape: tuple[int, ...]) -> ops.Norm
         for name, buffer in (("mean", module.mean), ("std", module.std))
     )
     return ops.Normalisation(mean=mean, std=std)
+
+
+def _by_number(trace: Trace, node: fx.Node) -> ops.Normalisation | None:
+    """A sum, difference, product or quotient with a number; None where the node is something else."""
+    if len(node.args) != 2 or node.kwargs:
+        return None
+    one, other = node.args
+    if isinstance(one, int | float) and (node.target in functions.SUMS or node.target in functions.PRODUCTS):
+        one, other = other, one
+    if one not in trace.dependent or not isinstance(other, int | float):
+        return None
+    if node.target in functions.SUMS:
+        return ops.Normalisation(mean=ops.Number(number=-other), std=None)
+    if node.target in functions.DIFFERENCES:
+        return ops.Normalisation(mean=ops.Number(number=other), std=None)
+    if node.target in functions.QUOTIENTS and other:
+        return ops.Normalisation(mean=None, std=ops.Number(number=other))
+    if node.target in functions.PRODUCTS and other:
+        return ops.Normalisation(mean=None, std=ops.Number(number=1 / other))
+    return None
 
 
 def _normalisation(trace: Trace, node: fx.Node) -> ops.Normalisation:

@@ -23,6 +23,7 @@ from remanence.models.operations import (
     Linear,
     Norm,
     Normalisation,
+    Number,
     Operation,
     describe,
     parameter_names,
@@ -250,13 +251,31 @@ def _cnn(shape: tuple[int, ...], operations: Sequence[Operation]) -> CNN:
     return CNN(shape=shape, norm=norm, operations=tuple(remaining))
 
 
+def _joined(one: Normalisation, other: Normalisation) -> Normalisation | None:
+    """Two normalisations by numbers, one after the other, as one; None where they are by buffers."""
+    given = [each for norm in (one, other) for each in (norm.mean, norm.std) if each is not None]
+    if not all(isinstance(each, Number) for each in given):
+        return None
+    (mean, std), (further, scale) = (
+        (_number(norm.mean, otherwise=0.0), _number(norm.std, otherwise=1.0)) for norm in (one, other)
+    )
+    return Normalisation(mean=Number(number=mean + std * further), std=Number(number=std * scale))
+
+
+def _number(given: object, *, otherwise: float) -> float:
+    return given.number if isinstance(given, Number) else otherwise
+
+
 def _normalisation(operations: Sequence[Operation]) -> tuple[Normalisation | None, list[Operation]]:
     """The mean and the standard deviation that operations begin with, as one, and the remaining operations."""
     first = list(takewhile(lambda operation: isinstance(operation, Normalisation), operations))
     remaining = list(operations[len(first) :])
-    means = [each.mean for each in first if isinstance(each, Normalisation)]
-    stds = [each.std for each in first if isinstance(each, Normalisation)]
-    match list(zip(means, stds, strict=True)):
+    joined = list[Normalisation]()
+    for each in first:
+        assert isinstance(each, Normalisation)
+        both = _joined(joined[-1], each) if joined else None
+        joined = [*joined[:-1], both] if both is not None else [*joined, each]
+    match [(each.mean, each.std) for each in joined]:
         case []:
             return None, remaining
         case [(mean, std)]:

@@ -5,6 +5,8 @@ that depends on numbers, ends the graph early, and the reason is said.
 """
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from operator import getitem
@@ -83,7 +85,8 @@ def trace(model: nn.Module, shape: tuple[int, ...]) -> Trace:
         failure = "the net has forward hooks, which may change what its layers do"
     tracer = _Tracer()
     try:
-        tracer.trace(model, concrete_args=_defaults(model))
+        with _unchanged(model):
+            tracer.trace(model, concrete_args=_defaults(model))
     except NotRecognised as reason:
         failure = str(reason)
     except Exception as error:  # the code of a user's forward pass may raise anything under a trace
@@ -111,9 +114,24 @@ def trace(model: nn.Module, shape: tuple[int, ...]) -> Trace:
 def graph_of(model: nn.Module) -> fx.Graph | None:
     """The graph of the forward pass of `model`; None where it cannot be traced."""
     try:
-        return _Tracer().trace(model, concrete_args=_defaults(model))
+        with _unchanged(model):
+            return _Tracer().trace(model, concrete_args=_defaults(model))
     except Exception:  # the code of a user's forward pass may raise anything under a trace
         return None
+
+
+@contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    """Afterwards the modules hold what they held: a forward pass that counts its calls or stores activations would
+    leave proxies of the trace in them."""
+    held = [(vars(module), vars(module).copy()) for module in model.modules()]
+    held += [(values, values.copy()) for _, saved in held for values in saved.values() if isinstance(values, dict)]
+    try:
+        yield
+    finally:
+        for values, saved in held:
+            values.clear()
+            values.update(saved)
 
 
 class _Tracer(fx.Tracer):

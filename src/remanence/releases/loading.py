@@ -28,6 +28,7 @@ from remanence.releases._views import View
 
 Descriptions: TypeAlias = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 _MAX_COPIES = 16  # tied weights appear under several names; many more than that is a bomb
+_QUANTISED = (".zero_point", "._packed_params.dtype", "._packed_params._packed_params")  # names in state dicts of torch
 
 
 def load_weights(
@@ -136,9 +137,13 @@ def check_same_tensors(tensors: Descriptions, expected: Mapping[str, Tensor]) ->
         "different": [f"{shown(name)} (expected {_words(*wanted[name])}, got {_words(*got[name])})" for name in differ],
     }
     if faults := [f"{fault}: {listed(names)}" for fault, names in parts.items() if names]:
-        raise BadModelFile(
-            f"it is not of this model; {'; '.join(faults)}; give the file of this very model", code="shape-mismatch"
-        )
+        advice = "give the file of this very model"
+        if any(name.endswith(_QUANTISED) for name in got.keys() - wanted.keys()):
+            advice = (
+                "it is of a quantised model: give its weights as floats under the names of this model, as "
+                "`layer.weight().dequantize()` has them"
+            )
+        raise BadModelFile(f"it is not of this model; {'; '.join(faults)}; {advice}", code="shape-mismatch")
 
 
 def _kind(dtype: torch.dtype) -> str:

@@ -38,8 +38,14 @@ def _without_reconstruction(
         known = "the local training" if update else "the base model, the training recipe, the other records"
         missing = few[0] if few else f"give what an attacker may have ({known}) and what the attacks need."
         return (f"Do not take this for an answer, and audit again: {missing[0].lower()}{missing[1:]}", *more)
+    lacking = [row.name for row in attacks if row.status == "refused" and (row.reason or "").endswith("--recipe")]
+    recipe = (
+        f"Say how the model was trained (`--recipe`), as far as it is known: {', '.join(lacking)}, which compare it "
+        "with its base, did not run without.",
+    )
     return (
         "Keep this report with the release, and say in the model card what was tested and what was not.",
+        *(recipe if lacking else ()),
         *more,
         "Audit again when the model, its data, what is released or the known attacks change.",
     )

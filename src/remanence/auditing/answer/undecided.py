@@ -16,7 +16,14 @@ from remanence.metrics.power import reaches
 
 LEVEL: Final = 0.001  # of a whole audit, for each step of the scale
 FEW: Final = 10  # records: with fewer few tests of an audit reach that level, and 1 % has to do
-ASSUMED: Final = ("normalize", "outputs", "accuracy", "update", "rounding")  # checks of what attacks search with
+ASSUMED: Final = (
+    "normalize",
+    "outputs",
+    "accuracy",
+    "update",
+    "rounding",
+    "lookup",
+)  # checks of what attacks search with
 KIND: Final = "kind"  # the check of whether private and held-out records are of one kind
 NEAR_COPIES: Final = "near-copies"  # the check of whether held-out records are near copies of private ones
 _OF_ANOTHER_KIND: Final = (

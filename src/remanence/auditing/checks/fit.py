@@ -11,6 +11,7 @@ from remanence.auditing.checks.outputs import (
     activation_of,
     before_activation,
     endpoints,
+    fitted_loss,
     is_correct,
     logits_of,
     losses_of,
@@ -47,8 +48,8 @@ def check_fit(
     params = after if after is not None else before
     assert params is not None
     private, held_out = distinct(private), distinct(held_out)
-    loss = released_loss(release)
     outputs = [logits_of(release.model, params, data.x) for data in (private, held_out)]
+    loss = fitted_loss(release, outputs[0], private.y)
     activation = activation_of(torch.cat(outputs), loss)
     logits = [before_activation(z, activation) for z in outputs]
     right = [is_correct(z, data.y, loss) for z, data in zip(logits, (private, held_out), strict=True)]
@@ -66,6 +67,8 @@ def check_fit(
     where = "" if after is not None else " at the weights before the update"
     said = f"private records {accuracy[0]:.0%}, loss {mean[0]:.3g}; held-out ones {accuracy[1]:.0%}, {mean[1]:.3g}"
     warned = [] if activation is None else [_probabilities(activation)]
+    if after is not None and loss != released_loss(release):
+        warned = [_targets()]
     given = [losses_of(z, data.y, loss) for z, data in zip(outputs, (private, held_out), strict=True)]  # as of a base
     regression = isinstance(loss, SquaredError) and len(loss.values) > _MAX_CLASSES
     better = min(_BETTER, (1 - chance) / 2)  # where one class is nearly all, half of the errors are fewer points
@@ -115,6 +118,17 @@ def _probabilities(activation: str) -> Check:
         f"The model puts out probabilities: attacks take outputs for logits, and with a {activation} at the end they "
         "search for the wrong thing and find less than an attacker would. Name a function that returns it without the "
         f"{activation}."
+    )
+    return Check(name="outputs", status="warning", text=text)
+
+
+def _targets() -> Check:
+    """The warning of one output that was trained to be 0 or 1 by a squared error."""
+    text = (
+        "The model's one output is near 0 or 1, the targets of a squared error: membership is measured by that, but "
+        "attacks take the output for the log odds of class 1, or for targets of -1 and 1, and find less than an "
+        "attacker would. Name a function that returns a wrapper whose `forward(x)` gives 2 * output - 1, and say "
+        '`loss = "mse"` in the recipe, with all that it takes to simulate the training.'
     )
     return Check(name="outputs", status="warning", text=text)
 

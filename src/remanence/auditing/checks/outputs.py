@@ -9,11 +9,12 @@ from torch.nn.functional import cross_entropy, softplus
 from remanence.errors import BadInput
 from remanence.models import apply, layer_of
 from remanence.releases import KnowsFinal
-from remanence.training import SquaredError
+from remanence.training import CrossEntropy, SquaredError
 from remanence.types import Data, Params
 
 _BATCH = 256
 _SUM = 1e-3  # of probabilities, from 1
+_NEAR, _LEVEL = 0.5, 1e-4  # of the targets' variance: the squared error of outputs; of the test that they are targets
 
 
 def checked_logits(model: Any, params: Params, x: Tensor) -> Tensor:
@@ -75,13 +76,14 @@ def losses(model: Any, params: Params, data: Data, loss: Any = None) -> Tensor:
 
 
 def losses_of(logits: Tensor, labels: Tensor, loss: Any = None) -> Tensor:
-    """(records,): the squared error where that is the `loss` of the training, otherwise the cross-entropy, in which one
-    output is the log odds of class 1."""
+    """(records,): the squared error where that is the `loss` of the training, otherwise the cross-entropy, with its
+    label smoothing, in which one output is the log odds of class 1."""
     if isinstance(loss, SquaredError):
         return loss.grad_logits(logits, labels)[..., 0].square() / 4
     if logits.shape[-1] == 1:
         return softplus(torch.where(labels == 1, -logits[:, 0], logits[:, 0]))
-    return cross_entropy(logits, labels, reduction="none")
+    smoothing = loss.label_smoothing if isinstance(loss, CrossEntropy) else 0.0
+    return cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
 
 
 def is_correct(logits: Tensor, labels: Tensor, loss: Any = None) -> Tensor:
@@ -97,6 +99,25 @@ def released_loss(release: Any) -> Any:
     """The loss that the release was trained with, None where it does not tell."""
     training = getattr(release, "training", None)
     return getattr(release, "loss", None) if training is None else training.loss
+
+
+def fitted_loss(release: Any, outputs: Tensor, labels: Tensor) -> Any:
+    """The loss that the release was trained with, by what it tells; but where its one output is plainly no log odds,
+    the squared error from the targets 0 and 1. So it is where the `outputs` of the private records are near these, and
+    a limit of 1/2 between the classes is right on far more of them than one of 0 (McNemar's test)."""
+    from scipy.stats import binomtest
+
+    loss, of_targets = released_loss(release), SquaredError(values=(0.0, 1.0))
+    stated = isinstance(loss, SquaredError) and loss != SquaredError()
+    if stated or outputs.shape[1] != 1 or int(labels.max()) > 1 or activation_of(outputs) is not None:
+        return loss
+    if losses_of(outputs, labels, of_targets).mean() > _NEAR * labels.to(outputs).var(correction=0):
+        return loss
+    usual, other = (is_correct(outputs, labels, each) for each in (None, of_targets))
+    gained, lost = int((other & ~usual).sum()), int((usual & ~other).sum())
+    if gained <= 2 * lost or binomtest(gained, gained + lost, 0.5, alternative="greater").pvalue > _LEVEL:
+        return loss
+    return of_targets
 
 
 def endpoints(release: Any) -> tuple[Params | None, Params | None]:

@@ -16,6 +16,7 @@ from remanence.auditing.checks.base import check_base
 from remanence.auditing.checks.dynamics import check_dynamics
 from remanence.auditing.checks.fit import check_descent, check_fit, check_update
 from remanence.auditing.checks.kinds import check_kind, check_near_copies
+from remanence.auditing.checks.lookups import check_lookups
 from remanence.auditing.checks.outputs import checked_logits, endpoints
 from remanence.auditing.checks.preprocessing import check_preprocessing
 from remanence.auditing.checks.records import check_disjoint, check_labels, evenly
@@ -64,6 +65,7 @@ def _looked_at(
     records = len(private)
     private, held_out = (evenly(data, limit) for data in (private, held_out))
     checks += check_fit(release, before, after, private, held_out, numbers)
+    checks += check_lookups(release, params, private, held_out)
     logits = not any(check.name == "outputs" for check in checks)
     if after is not None and logits and not hasattr(release.model, "encoder"):  # one that holds its preprocessing
         more, found = check_preprocessing(release, after, private, held_out)

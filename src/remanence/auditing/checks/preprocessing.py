@@ -6,6 +6,7 @@ BatchNorm kept of what it saw in training.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -15,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from remanence.auditing.answer.report import Check
 from remanence.auditing.checks.outputs import is_correct, logits_of, losses_of, released_loss
+from remanence.auditing.checks.records import evenly
 from remanence.auditing.inputs.sources import raw_units
 from remanence.models import MLP, Unsupported, normalisation_of, parse
 from remanence.models.layers import broadcast_shape
@@ -88,7 +90,7 @@ def check_preprocessing(
     release: Any, params: Params, private: Data, held_out: Data
 ) -> tuple[list[Check], dict[str, float | None]]:
     """Whether another preprocessing fits the model much better than the stated one, with what to state instead."""
-    private, held_out = (data.take(slice(0, _RECORDS)) for data in (private, held_out))
+    private, held_out = (evenly(data, _RECORDS) for data in (private, held_out))
     both, stated = concat([private, held_out]), _stated(release, params)
     fit = _fit(release, params, private, held_out, None, stated)
     numbers = {
@@ -96,7 +98,10 @@ def check_preprocessing(
         "input_std": float(both.x.std(correction=0)),
         "batchnorm_shift": fit.shift,
     }
-    fits = [(other, _fit(release, params, private, held_out, other, stated)) for other in hypotheses(both)]
+    fits = list[tuple[Normalising, _Fit]]()
+    for other in hypotheses(both):
+        with suppress(Exception):  # a forward pass may refuse other inputs, as embeddings of categories do
+            fits.append((other, _fit(release, params, private, held_out, other, stated)))
     tests: tuple[tuple[Callable[[_Fit, _Fit], bool], Literal["warning", "note"]], ...]
     tests = (_fits_better, "warning"), (_may_fit_better, "note")
     for better, status in tests:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from remanence.auditing.answer.report import Evidence
-from remanence.auditing.checks.outputs import endpoints, losses, losses_of, released_loss
+from remanence.auditing.checks.outputs import endpoints, fitted_loss, logits_of, losses, losses_of
 from remanence.auditing.checks.records import distinct
 from remanence.auditing.evidence.intervals import auc_of_few, identified_at_fpr
 from remanence.auditing.evidence.labels import Group, labels_of, without_value
@@ -87,7 +87,8 @@ def by_loss(release: Any, private: Data, held_out: Data) -> Scored:
     """Membership by the loss of a record (Yeom et al. 2018): members have lower ones."""
     _, after = endpoints(release)
     assert after is not None
-    ours, theirs = (-losses(release.model, after, data, released_loss(release)) for data in (private, held_out))
+    loss = _loss(release, after, private)
+    ours, theirs = (-losses(release.model, after, data, loss) for data in (private, held_out))
     return Scored(ours, theirs, "by the loss, which is lower for members")
 
 
@@ -97,12 +98,17 @@ def by_loss_drop(release: Any, private: Data, held_out: Data) -> Scored:
     before, after = endpoints(release)
     assert before is not None
     assert after is not None
-    loss = released_loss(release)
+    loss = _loss(release, after, private)
     ours, theirs = (
         losses(release.model, before, data, loss) - losses(release.model, after, data, loss)
         for data in (private, held_out)
     )
     return Scored(ours, theirs, "by how far training lowered the loss from that of the base")
+
+
+def _loss(release: Any, params: Params, private: Data) -> Any:
+    """The loss that the release tells, or its outputs do."""
+    return fitted_loss(release, logits_of(release.model, params, private.x), private.y)
 
 
 def by_gradient(release: KnowsUpdate, private: Data, held_out: Data) -> Scored:

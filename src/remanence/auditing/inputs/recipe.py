@@ -23,7 +23,7 @@ from remanence.training import SGD, Adam, AdamW, CrossEntropy, Logistic, Optimiz
 from remanence.training.losses import Loss
 
 Pairs: TypeAlias = tuple[tuple[int, float], ...]  # from that epoch on, the learning rate times this factor
-FIELDS = ("optimizer", "lr", "momentum", "epochs", "batch_size", "weight_decay", "schedule", "loss")
+FIELDS = ("optimizer", "lr", "momentum", "epochs", "batch_size", "weight_decay", "schedule", "loss", "label_smoothing")
 _NEEDED = ("optimizer", "lr", "epochs", "batch_size")
 _OTHER_NAMES = {
     **{"batch": "batch_size", "bs": "batch_size", "wd": "weight_decay", "decay": "weight_decay"},
@@ -57,6 +57,7 @@ class Recipe:
     weight_decay: float | None = None
     schedule: str | Pairs | None = None
     loss: str | None = None
+    label_smoothing: float | None = None
     source: str = field(default="", compare=False)  # what it was read from
 
     @property
@@ -72,6 +73,11 @@ class Recipe:
             raise BadInput(message, code="not-enough-knowledge", argument=self.missing[0])
         assert self.epochs is not None
         loss = _LOSSES[self.loss] if self.loss else CrossEntropy() if outputs > 1 else Logistic()
+        if self.label_smoothing:
+            if not isinstance(loss, CrossEntropy):
+                message = "`label_smoothing` of the recipe is of the cross-entropy alone: leave it out"
+                raise BadInput(message, code="conflict", argument="label_smoothing")
+            loss = CrossEntropy(label_smoothing=self.label_smoothing)
         return Training(
             optimizer=self._optimizer(),
             epochs=self.epochs,
@@ -235,4 +241,5 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "weight_decay": _number(0),
     "schedule": _schedule,
     "loss": _choice(*_LOSSES),
+    "label_smoothing": _number(0, 1),
 }

@@ -14,7 +14,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from remanence.bounds import UNIT, Bounds, sample
+from remanence.bounds import UNIT, Bounds, centre, sample
 from remanence.engine import loss_gradient, updated_names
 from remanence.errors import BadInput
 from remanence.models import apply, running_statistics
@@ -122,7 +122,11 @@ def _typical_length(
     """The norm of the gradient of records of noise, one of each class or more."""
     count = max(_NOISE_RECORDS, num_classes)
     x = sample(count, *shape, bounds=bounds, generator=torch.Generator().manual_seed(0)).to(_like(params))
-    grads = loss_gradient(model, params, x, balanced(count, num_classes).to(x.device), loss=loss)
+    labels = balanced(count, num_classes).to(x.device)
+    try:
+        grads = loss_gradient(model, params, x, labels, loss=loss)
+    except Exception:  # of a forward pass that takes no noise, as embeddings of categories do not
+        grads = loss_gradient(model, params, torch.full_like(x, centre(bounds)), labels, loss=loss)
     return float(torch.stack([grads[name].norm() for name in names]).norm())
 
 
