@@ -96,8 +96,10 @@ def test_a_regression_needs_the_other_records(estimator: Any) -> None:
         LogisticRegression(C=0.5, tol=1e-10, max_iter=10_000),
         LogisticRegression(solver="liblinear", tol=1e-10, max_iter=10_000),
         LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10),
+        LogisticRegressionCV(Cs=[0.01, 0.5], cv=3, tol=1e-10, max_iter=10_000),
+        LogisticRegressionCV(Cs=[0.01, 0.5], cv=3, solver="liblinear", tol=1e-10, max_iter=10_000),
     ],
-    ids=["lbfgs", "liblinear", "no penalty"],
+    ids=["lbfgs", "liblinear", "no penalty", "cross-validated", "cross-validated by liblinear"],
 )
 def test_the_unknown_record_of_a_logistic_regression_comes_back(estimator: Any) -> None:
     x, y = (part[np.random.default_rng(0).permutation(569)] for part in CANCER)
@@ -208,6 +210,9 @@ def test_what_cannot_be_read_is_refused() -> None:
     scaled = fitted(make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced")), x, y)
     with refused("unsupported-training", "fixed"):
         from_sklearn(scaled, fixed=(x, y))
+    averaged = fitted(LogisticRegressionCV(Cs=[0.1, 1.0], cv=2, max_iter=50, refit=False), x, y)
+    with refused("unsupported-training", "fixed"):
+        from_sklearn(averaged, fixed=(x, y))
     with refused("wrong-type", "fixed"):
         from_sklearn(scaled, fixed=x)
     release = from_sklearn(scaled)
