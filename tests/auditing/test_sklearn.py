@@ -20,6 +20,7 @@ from sklearn.svm import LinearSVC
 
 from remanence import AllButOneUnknownInit, Data, WeightsOnly, audit, from_sklearn
 from remanence.attacks import GLM, Differencing
+from remanence.auditing.checks.preflight import preflight
 from remanence.auditing.inputs.records import as_data
 from remanence.auditing.inputs.sklearn import covering
 from remanence.models import apply
@@ -88,6 +89,22 @@ def test_a_regression_needs_the_other_records(estimator: Any) -> None:
     with refused("not-enough-knowledge", "fixed") as caught:
         from_sklearn(fitted(make_pipeline(StandardScaler(), estimator), x, y), like=x)
     assert "fixed=(X, y)" in str(caught.value)
+
+
+def test_the_preflight_of_a_regression_speaks_of_target_values() -> None:
+    x, y = load_diabetes(return_X_y=True, scaled=False)
+    release = from_sklearn(Ridge().fit(x[:101], y[:101]), fixed=(x[:100], y[:100]))
+    release = covering(release, (x, y))
+    private, others = (as_data((x[rows], y[rows]), release, "truth") for rows in (slice(100, 101), slice(101, None)))
+    nearest = np.unique(y[:100])[np.abs(np.unique(y[:100]) - y[100]).argmin()]
+    checks = preflight(release, private, others).checks
+    said = {check.name: check.text for check in checks}
+    values = len(np.unique(torch.cat([private.y, others.y])))
+    assert said["labels"].startswith(f"{values} target values")
+    assert said["held-out"].endswith(f"with target value {nearest:g}.")
+    assert not [text for text in said.values() if "class" in text]
+    assert private.columns is not None
+    assert private.columns.describe_label(int(private.y[0])) == f"{nearest:g}"
 
 
 @pytest.mark.parametrize(
