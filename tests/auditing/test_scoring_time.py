@@ -38,7 +38,7 @@ def test_the_time_of_few_records_is_scaled_to_all(monkeypatch: pytest.MonkeyPatc
     assert time.seconds(30) == pytest.approx(0.3 + 7.4 + 1.5)
     assert time.seconds(400) == pytest.approx(0.3 + 7.4 + 2.0)  # as many as there are records
     assert clock[0] < 5
-    assert time.of(KNOWN).total == pytest.approx(50 + 0.3 + 7.4 + 2.0)  # where the attack does not say how many
+    assert time.add_to(KNOWN).total == pytest.approx(50 + 0.3 + 7.4 + 2.0)  # where the attack does not say how many
 
 
 def test_scores_that_are_refused_are_expected_to_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,7 +127,7 @@ def audit(
     asked = applicable(release, records=len(private), attacks=attacks, seed=seed)
     if any(each.status != "refused" for each in asked):
         scoring = ScoringTime.measure(private, others)
-        asked = tuple(scoring.of(each) for each in asked)
+        asked = tuple(scoring.add_to(each) for each in asked)
     running = [
         each.name if each.total is None else f"{each.name} ({minutes(each.total)})"
         for each in asked

@@ -54,7 +54,7 @@ class ScoringTime:
         pairs = min(candidates, self.private)
         return self.start + self.per_record * (self.private + self.held_out) + self.per_pair * pairs
 
-    def of(self, one: Applicability) -> Applicability:
+    def add_to(self, one: Applicability) -> Applicability:
         """The attack with the time of its scores, of as many candidates as private records where it does not say."""
         return replace(one, scoring=self.seconds(getattr(one.attack, "candidates", None) or self.private))
 
@@ -63,6 +63,6 @@ def _timed(private: Data, others: Data, pairs: int, records: int) -> float:
     """The seconds of scoring so many candidates, each of which has a record."""
     truth, unrelated = evenly(private, pairs), evenly(others, records - pairs)
     some = evenly(unrelated, pairs)
-    begun = perf_counter()
+    start = perf_counter()
     evaluate(Reconstruction(x=some.x, y=some.y, objective=0.0), truth, unrelated=unrelated)
-    return perf_counter() - begun
+    return perf_counter() - start
