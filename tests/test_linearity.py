@@ -17,7 +17,7 @@ from remanence.models import apply, initial_params, mlp
 from remanence.training import UntilStationary
 
 
-@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh, nn.Softsign])  # the last by autograd
 @pytest.mark.parametrize("batch_size", [None, 10])
 def test_it_is_the_mean_over_all_pairs_of_epochs(
     parts: Split, activation: type[nn.Module], batch_size: int | None

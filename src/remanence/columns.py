@@ -65,7 +65,7 @@ class Column:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """The columns of a table, the names of its label column and of the classes."""
+    """The columns of a table, the names of its label column and of the classes, or a regression's target values."""
 
     columns: tuple[Column, ...]
     label: str = "label"
@@ -93,7 +93,7 @@ class Columns:
         return [{name: values[row] for name, values in raw.items()} for row in range(len(x))]
 
     def describe_label(self, y: int) -> str:
-        """The name of class `y`."""
+        """The name of class `y`, or the target value that it stands for."""
         return self.classes[y] if 0 <= y < len(self.classes) else str(y)
 
 

@@ -10,7 +10,7 @@ from refusals import refused
 from scipy.optimize import minimize_scalar
 from stationary import private
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, max_pool2d
 
 from remanence import SGD, Data, Training, Victim, WeightsOnly, load, train_victim
 from remanence.attacks import LBFGS, ConvStationarity, TotalVariation, with_search
@@ -179,6 +179,28 @@ def released(model: nn.Module, shape: tuple[int, ...] = SHAPE, classes: int = 5)
     return WeightsOnly(model=model, final=initial_params(model, seed=0), shape=shape, num_classes=classes)
 
 
+def pooled() -> nn.Sequential:
+    """Fully connected layers on pooled records: no weights before the first of them, and no MLP."""
+    return nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 6), nn.ReLU(), nn.Linear(6, 5)).to("meta")
+
+
+def tied() -> nn.Sequential:
+    """An MLP of which two layers have one matrix of weights: neither an MLP here, nor are there convolutions."""
+    layers = (nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 5))
+    layers[2].weight = layers[0].weight
+    return nn.Sequential(nn.Flatten(), *layers)
+
+
+def test_images_are_searched_through_layers_without_weights() -> None:
+    attack = with_search(ConvStationarity(candidates=4), steps=2, restarts=1)
+    found = attack.run(released(pooled()), seed=0)
+    assert found.x.shape == (4, *SHAPE)
+    parts = split_release(released(pooled()))
+    x = images(3).float()
+    assert torch.equal(parts.backbone.embed(x), max_pool2d(x, 2).flatten(1))
+    assert parts.backbone.params == {}
+
+
 REFUSED = {
     "one linear layer": (
         network(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)),
@@ -191,6 +213,7 @@ REFUSED = {
         network(nn.Flatten(), nn.Linear(512, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 5)).eval(),
         "BatchNorm `6` after `5`",
     ),
+    "tied": (tied(), "`3.weight` is shared by two layers"),
 }
 
 

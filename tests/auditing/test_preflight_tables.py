@@ -70,7 +70,7 @@ class CustomSequential(nn.Module):
         (4, 40, "warning", "40 held-out records are too few for any list of the 4 private records beyond chance"),
         (4, 400, "note", "2 of the 4 private records must leak before any can be listed, as 400 are held out"),
         (4, 1600, "", ""),
-        (1, 500, "warning", "hold out 266 or more of class 0."),
+        (1, 500, "warning", "hold out 266 or more with label 0."),
     ],
 )
 def test_so_few_held_out_records_that_none_can_be_listed(private: int, held_out: int, status: str, said: str) -> None:

@@ -161,10 +161,10 @@ def test_a_verdict_does_not_deny_what_one_attack_lists() -> None:
 def test_with_few_held_out_records_the_verdict_says_how_many_it_takes() -> None:
     said = verdict([RAN], [], "inconclusive", FEW)
     assert said.startswith("Inconclusive: 40 held-out records are too few for any list of the 100 private records")
-    assert said.endswith("hold out 24 or more of class 3, 7.")
+    assert said.endswith("hold out 24 or more with label 3, 7.")
     assert "No record was found" not in said
     every, one = replace(FEW, lacking=tuple(range(9))), replace(FEW, records=1, lacking=(), subjects=True)
-    assert verdict([RAN], [], "inconclusive", every).endswith("24 or more of each class.")
+    assert verdict([RAN], [], "inconclusive", every).endswith("24 or more with each label.")
     assert "for any list of the private subject beyond" in verdict([RAN], [], "inconclusive", one)
     members = verdict([RAN], [RATE, replace(AUC, p=1e-6)], "membership", FEW)
     assert members.startswith("Whether records come back is undecided: 40 held-out records are too few for any list")

@@ -31,7 +31,9 @@ def records(n: int, seed: int) -> Data:
     return Data(x=x, y=y, num_classes=10)
 
 
-def tried(attack: Any, seconds: float | None, *, allowed: float, reason: str | None = None) -> Attempt:
+def tried(
+    attack: Any, seconds: float | None, *, allowed: float, reason: str | None = None, scoring: float = 0.0
+) -> Attempt:
     """The attack on the gradient of 24 records, in at most the seconds `allowed`."""
     batch, model = records(24, 0), mlp((50,), 10, hidden=(200,), activation=nn.ReLU)
     release = release_of(model, initial_params(model, seed=0), batch, loss=CrossEntropy())
@@ -43,12 +45,13 @@ def tried(attack: Any, seconds: float | None, *, allowed: float, reason: str | N
         attack=attack,
         release=release,
         seconds=seconds,
+        scoring=scoring,
     )
     return attempt_test(one, batch, records(60, 1), allowed, Steps(None), 0)
 
 
 def test_an_attack_that_the_clock_stopped_says_so() -> None:
-    one = tried(SPEAR(samples=MANY), None, allowed=0.3)
+    one = tried(SPEAR(samples=MANY), None, allowed=1.0)
     assert (one.row.status, one.stopped, one.row.shortened) == ("ran", True, True)
     assert one.row.reason == "stopped early, to keep the budget"
 
@@ -68,6 +71,13 @@ def test_a_search_with_fewer_steps_says_so_beside_what_makes_it_weaker(told: str
     assert before == (told or "")
     assert words.startswith(f"{round(0.8 * 0.05 * attack.search.steps)} of {attack.search.steps} steps, ")
     assert words.endswith("to keep the budget")
+
+
+@pytest.mark.parametrize(("scoring", "searching"), [(0.5, 1.5), (1.4, 1.0), (100.0, 1.0)])
+def test_a_search_has_the_time_that_its_scores_leave_and_half_at_least(scoring: float, searching: float) -> None:
+    attack = GradientMatching()
+    one = tried(attack, 30.0, allowed=2.0, scoring=scoring)
+    assert (one.row.reason or "").startswith(f"{int(0.8 * searching / 30 * attack.search.steps)} of ")
 
 
 def test_what_was_shortened_is_said_wherever_the_attack_is_counted() -> None:

@@ -20,6 +20,7 @@ from sklearn.svm import LinearSVC
 
 from remanence import AllButOneUnknownInit, Data, WeightsOnly, audit, from_sklearn
 from remanence.attacks import GLM, Differencing
+from remanence.auditing.checks.preflight import preflight
 from remanence.auditing.inputs.records import as_data
 from remanence.auditing.inputs.sklearn import covering
 from remanence.models import apply
@@ -90,14 +91,32 @@ def test_a_regression_needs_the_other_records(estimator: Any) -> None:
     assert "fixed=(X, y)" in str(caught.value)
 
 
+def test_the_preflight_of_a_regression_speaks_of_target_values() -> None:
+    x, y = load_diabetes(return_X_y=True, scaled=False)
+    release = from_sklearn(Ridge().fit(x[:101], y[:101]), fixed=(x[:100], y[:100]))
+    release = covering(release, (x, y))
+    private, others = (as_data((x[rows], y[rows]), release, "truth") for rows in (slice(100, 101), slice(101, None)))
+    nearest = np.unique(y[:100])[np.abs(np.unique(y[:100]) - y[100]).argmin()]
+    checks = preflight(release, private, others).checks
+    said = {check.name: check.text for check in checks}
+    values = len(np.unique(torch.cat([private.y, others.y])))
+    assert said["labels"].startswith(f"{values} target values")
+    assert said["held-out"].endswith(f"with target value {nearest:g}.")
+    assert not [text for text in said.values() if "class" in text]
+    assert private.columns is not None
+    assert private.columns.describe_label(int(private.y[0])) == f"{nearest:g}"
+
+
 @pytest.mark.parametrize(
     "estimator",
     [
         LogisticRegression(C=0.5, tol=1e-10, max_iter=10_000),
         LogisticRegression(solver="liblinear", tol=1e-10, max_iter=10_000),
         LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10),
+        LogisticRegressionCV(Cs=[0.01, 0.5], cv=3, tol=1e-10, max_iter=10_000),
+        LogisticRegressionCV(Cs=[0.01, 0.5], cv=3, solver="liblinear", tol=1e-10, max_iter=10_000),
     ],
-    ids=["lbfgs", "liblinear", "no penalty"],
+    ids=["lbfgs", "liblinear", "no penalty", "cross-validated", "cross-validated by liblinear"],
 )
 def test_the_unknown_record_of_a_logistic_regression_comes_back(estimator: Any) -> None:
     x, y = (part[np.random.default_rng(0).permutation(569)] for part in CANCER)
@@ -208,6 +227,9 @@ def test_what_cannot_be_read_is_refused() -> None:
     scaled = fitted(make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced")), x, y)
     with refused("unsupported-training", "fixed"):
         from_sklearn(scaled, fixed=(x, y))
+    averaged = fitted(LogisticRegressionCV(Cs=[0.1, 1.0], cv=2, max_iter=50, refit=False), x, y)
+    with refused("unsupported-training", "fixed"):
+        from_sklearn(averaged, fixed=(x, y))
     with refused("wrong-type", "fixed"):
         from_sklearn(scaled, fixed=x)
     release = from_sklearn(scaled)

@@ -10,6 +10,7 @@ from refusals import refused
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from remanence.auditing.attempts.applicability import applicable
 from remanence.auditing.checks.preflight import preflight
 from remanence.auditing.inputs.weights import load_release_weights
 from remanence.auditing.pipeline import audit
@@ -69,6 +70,17 @@ def test_an_audit_of_tied_weights_runs_and_says_so(images: Split) -> None:
     assert len(notes) == 1
     assert "`two.weight` to `one.weight`" in notes[0]
     assert [row.status for row in report.answer.attacks] == ["ran"]
+
+
+def test_no_attack_on_weights_fails_at_tied_ones(images: Split) -> None:
+    release = published(seeded(Tied), images.private)
+    asked = applicable(release, records=4, attacks=("Stationarity", "ConvStationarity", "KKT"))
+    assert {each.name: each.status for each in asked} == {
+        "KKT": "runs",
+        "Stationarity": "refused",
+        "ConvStationarity": "refused",
+    }
+    assert not [each for each in asked if "failed" in (each.reason or "")]
 
 
 def test_names_of_one_tensor_with_different_values_stop(images: Split) -> None:

@@ -34,6 +34,7 @@ from remanence.auditing.answer.words import progress_line
 from remanence.auditing.attempts.applicability import Applicability, applicable, in_evaluation_mode
 from remanence.auditing.attempts.resuming import Steps
 from remanence.auditing.attempts.running import attempt, count_found, minutes
+from remanence.auditing.attempts.scoring import ScoringTime
 from remanence.auditing.attempts.stand_in import attack_stand_ins, awaits_stand_ins, shows_weights_alone
 from remanence.auditing.checks.preflight import preflight
 from remanence.auditing.countermeasures.axes import DEFAULT, Sweep
@@ -124,8 +125,11 @@ def audit(
     if not comparable:
         evidence, figures = undecided_evidence(evidence), ()
     asked = applicable(release, records=len(private), attacks=attacks, seed=seed)
+    if any(each.status != "refused" for each in asked):
+        scoring = ScoringTime.measure(private, others)
+        asked = tuple(scoring.add_to(each) for each in asked)
     running = [
-        each.name if each.seconds is None else f"{each.name} ({minutes(each.seconds)})"
+        each.name if each.total is None else f"{each.name} ({minutes(each.total)})"
         for each in asked
         if each.status != "refused"
     ]
@@ -148,7 +152,7 @@ def audit(
     findings = {row.name: one.finding for row, one in zip(rows, tried, strict=True) if one.finding is not None}
     evidence += column_evidence(release, private, others, findings, rows)
     step = severity(rows, evidence, found, ready.checks)
-    estimates = tuple(Estimate(name=each.name, seconds=each.seconds) for each in asked if each.status != "refused")
+    estimates = tuple(Estimate(name=each.name, seconds=each.total) for each in asked if each.status != "refused")
     helps = (
         countermeasures_for(
             release,

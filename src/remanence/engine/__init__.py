@@ -3,7 +3,7 @@
 from remanence.engine.base import Engine, GenericEngine, batch_gradient, loss_gradient, on_batches, only
 from remanence.engine.chooser import engine_for
 from remanence.engine.cuda import precision
-from remanence.engine.driver import train, train_each, trajectory
+from remanence.engine.driver import follow, train, train_each, trajectory
 from remanence.engine.surrogate import Surrogate
 from remanence.engine.unroll import Dynamics, Unrolled, updated_names
 from remanence.engine.unroll_mlp import SpanDynamics
@@ -17,6 +17,7 @@ __all__ = [
     "Unrolled",
     "batch_gradient",
     "engine_for",
+    "follow",
     "loss_gradient",
     "on_batches",
     "only",

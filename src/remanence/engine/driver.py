@@ -77,16 +77,24 @@ def train_each(training: Training, model: nn.Module, initial: Sequence[Params], 
 
 def trajectory(training: Training, model: nn.Module, initial: Params, data: Data, *, seed: int = 0) -> list[Params]:
     """The weights before each step, without the noise of DP-GD."""
-    passed, gradient = [], on_batches(engine_for(model, training, data.shape).gradient, data.x, data.y)
+    passed = list[Params]()
+    follow(passed.append, training, model, initial, data, seed=seed)
+    return passed
 
-    def recorded(params: Params, batch: Tensor | None) -> Params:
-        passed.append(params)
+
+def follow(
+    visit: Callable[[Params], None], training: Training, model: nn.Module, initial: Params, data: Data, *, seed: int = 0
+) -> None:
+    """Show `visit` the weights of a `trajectory` one after another, none of which is stored."""
+    gradient = on_batches(engine_for(model, training, data.shape).gradient, data.x, data.y)
+
+    def shown(params: Params, batch: Tensor | None) -> Params:
+        visit(params)
         return gradient(params, batch)
 
     noiseless = replace(training, privacy=training.privacy and replace(training.privacy, noise=0.0))
     batches = _shown_batches(training, len(data), seed)
-    noiseless.descend(recorded, initial, batches, records=len(data), noise_seed=0)
-    return passed
+    noiseless.descend(shown, initial, batches, records=len(data), noise_seed=0)
 
 
 def train_full_batch(

@@ -60,7 +60,7 @@ def classes_not_held_out(finding: Finding) -> Caveat | None:
         return None
     count = int(torch.isin(finding.truth.y.cpu(), torch.tensor(missing)).sum())
     text = (
-        f"No record of class {', '.join(map(str, missing))} was held out: {count} private records cannot be tested "
+        f"No record with label {', '.join(map(str, missing))} was held out: {count} private records cannot be tested "
         "and count as not found. Hold out 20 records or more of each."
     )
     return Caveat(code="classes-not-held-out", text=text)

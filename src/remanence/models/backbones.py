@@ -17,7 +17,7 @@ from torch.nn.functional import adaptive_avg_pool2d
 from remanence.errors import BadInput, check_above
 from remanence.models.functional import apply
 from remanence.models.lpips import SHAPES, STRIDES, alexnet_outputs, load_lpips
-from remanence.types import Data, Params, float_like
+from remanence.types import Data, Params
 
 _SIDES = (1, 1, 1, 1, 2)  # of the grid of means of each stage of AlexNet
 _AT_ONCE = 512  # images
@@ -51,7 +51,7 @@ class Backbone:
     def embed(self, x: Tensor) -> Tensor:
         """The embeddings of any number of images, computed some at a time where the weights are, without a graph;
         they are of the device and dtype of the images."""
-        like = float_like(self.params) if self.params else x
+        like = next(filter(Tensor.is_floating_point, self.params.values()), x)  # pooling alone has no weights
         return torch.cat([self(some.to(like)).to(x) for some in x.split(_AT_ONCE)])
 
     @property

@@ -24,7 +24,7 @@ from remanence.progress import track
 from remanence.search import Adam, Search, TotalVariation, Variable, Variables, minimise
 from remanence.seeds import derive_seed
 from remanence.training import Optimizer
-from remanence.types import Data, float_like
+from remanence.types import Data
 
 _MIN_STD = 0.1  # of a feature over that of all: an error in one that is nearly constant must not count for much
 _LIMIT = 10.0  # of standardised features
@@ -80,7 +80,7 @@ class EmbeddingInversion:
         if len(public) < 2:
             message = f"`public` must hold two images or more to learn a decoder from, got {len(public)}"
             raise BadInput(message, code="too-few", argument="public")
-        like = float_like(backbone.params)
+        like = next(filter(Tensor.is_floating_point, backbone.params.values()), public.x)
         x = public.x.to(like)
         embeddings = backbone.embed(x)
         features = Features.from_embeddings(embeddings)

@@ -122,7 +122,7 @@ class ConvStationarity:
                 "records of a class apart"
             )
         if why := residual.why_no_layers(parts.head.model, parts.head.shape):
-            raise _unsupported(f"after its convolutions {why}")
+            raise _unsupported(f"from its first fully connected layer on {why}: use KKT")
         return parts
 
 

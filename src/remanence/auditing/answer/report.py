@@ -128,7 +128,7 @@ class Check:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What one attack is expected to take."""
+    """What one attack and its scores are expected to take."""
 
     name: str
     seconds: float | None

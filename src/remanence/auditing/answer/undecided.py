@@ -34,7 +34,7 @@ _NEAR_COPIES: Final = (
     "held-out records are near copies of private ones, which hide what leaks of these (see the warning on "
     "`near-copies`), leave them out and audit again"
 )
-_NAMED = 5  # classes at most
+_NAMED = 5  # labels at most
 
 
 def level_of(records: int, *, tests: int = 1) -> float:
@@ -108,15 +108,28 @@ def too_few(test: AuditTest, *, noun: str = "records") -> str:
     return few_held_out(test.records, test.held_out, test.needed, test.lacking, noun=noun)
 
 
-def few_held_out(records: int, held_out: int, needed: int, lacking: Sequence[int], *, noun: str = "records") -> str:
-    """The clause of `too_few`, of so many private and held-out records."""
+def few_held_out(
+    records: int,
+    held_out: int,
+    needed: int,
+    lacking: Sequence[int],
+    *,
+    noun: str = "records",
+    targets: Sequence[float] | None = None,
+) -> str:
+    """The clause of `too_few`, of so many private and held-out records; labels stand for the `targets` of a
+    regression."""
     singular, which = noun.removesuffix("s"), ""
-    if len(lacking) > _NAMED:
-        which = " of each class"
-    elif lacking:
-        which = f" of class {', '.join(map(str, lacking))}"
+    if lacking:
+        kind = "label" if targets is None else "target value"
+        which = f" with {kind} {named_labels(lacking, targets)}" if len(lacking) <= _NAMED else f" with each {kind}"
     private = f"the {records:,} private {noun}" if records > 1 else f"the private {singular}"
     return (
         f"{count(held_out, f'held-out {singular}')} are too few for any list of {private} beyond chance, "
         f"whatever leaks; hold out {needed:,} or more{which}"
     )
+
+
+def named_labels(labels: Sequence[int], targets: Sequence[float] | None) -> str:
+    """Labels as a list, those of a regression by the `targets` that they stand for."""
+    return ", ".join(str(label) if targets is None else f"{targets[label]:.6g}" for label in labels)

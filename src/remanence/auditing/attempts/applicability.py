@@ -87,7 +87,13 @@ class Applicability:
     attack: Attack[Any] | ShadowAttack | None = None
     release: Any = None
     seconds: float | None = None  # an estimate; None: not known before it runs
+    scoring: float = 0.0  # an estimate of the seconds that its scores take besides
     reconstruction: Reconstruction | None = None  # where asking took as long as running
+
+    @property
+    def total(self) -> float | None:
+        """The seconds that the attack and its scores are expected to take."""
+        return None if self.seconds is None else self.seconds + self.scoring
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.status}" + (f" ({self.reason})" if self.reason else "")
@@ -128,13 +134,8 @@ _KINDS = (  # cheapest first, as far as that can be said without a release
     _Kind(attack=Mnemonist, needs=KnowsAllButOne, knowledge=OTHERS, settings=lambda release, n: Mnemonist()),
 )
 
-_SIMULATING = (
-    Linearised,
-    SimuDy,
-    TrainingInversion,
-    RecoNN,
-    Mnemonist,
-)  # train networks as the release says that its own was trained
+# train networks as the release says that its own was trained
+_SIMULATING = (Linearised, SimuDy, TrainingInversion, RecoNN, Mnemonist)
 
 
 @sdpa_kernel(SDPBackend.MATH)  # the only attention that can be differentiated twice, as attacks have to

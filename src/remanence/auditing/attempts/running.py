@@ -26,10 +26,11 @@ from remanence.shadow import build_bank
 from remanence.types import Data, Reconstruction
 
 _MIN_FRACTION = 0.02  # of the steps of a search: with words it is skipped rather than shortened
-_RESERVE = 0.8  # of the time left that a shortened search takes; scoring needs some
+_RESERVE = 0.8  # of the time left that a shortened search takes: estimates are rough
+_SEARCHING = 0.5  # of the time of an attack that its search has at least, however long scoring takes
 _MAX_SHADOWS = 1000
-_MAX_SCORED = 1000  # records: more are sampled for the scores
-_MAX_NULL = 2000  # held-out records that reconstructions are compared with
+MAX_SCORED = 1000  # records: more are sampled for the scores
+MAX_NULL = 2000  # held-out records that reconstructions are compared with
 
 
 @final
@@ -61,7 +62,7 @@ class _Reconstructed:
 
 
 def attempt(one: Applicability, private: Data, others: Data, allowed: float, steps: Steps, seed: int) -> Attempt:
-    """`one` attack, run in at most the seconds `allowed` and scored, which may take longer: a row in any case."""
+    """`one` attack, run and scored in about the seconds `allowed`: a row in any case."""
 
     def scored(attack: Any, found: _Reconstructed) -> _Scored:
         finding = attack_cases(
@@ -100,6 +101,7 @@ def _attempted(
     row = AttackRow(name=one.name, status="refused", reason=one.reason, knowledge=one.knowledge)
     if one.status == "refused" or one.attack is None:
         return Attempt(row=row)
+    allowed = max(allowed - one.scoring, _SEARCHING * allowed)
     attack, words = _within(one, allowed, steps) if one.reconstruction is None else (one.attack, None)
     if attack is None:
         return Attempt(row=replace(row, status="skipped", reason=words))
@@ -142,12 +144,12 @@ def _within(one: Applicability, allowed: float, chosen: Steps) -> tuple[Any, str
 def _reconstructed(one: Applicability, attack: Any, others: Data, seconds: float, seed: int) -> _Reconstructed:
     """What the attack reconstructs in at most so many `seconds`."""
     public, unrelated = others.take(slice(0, 0)), others
-    if len(others) > _MAX_NULL:
-        unrelated = others.take(_sampled(len(others), _MAX_NULL, seed))
+    if len(others) > MAX_NULL:
+        unrelated = others.take(_sampled(len(others), MAX_NULL, seed))
     if isinstance(attack, ShadowAttack):
         order = _sampled(len(others), len(others), seed)
         half = min(_MAX_SHADOWS, len(others) // 2)
-        public, unrelated = others.take(order[:half]), others.take(order[half:][:_MAX_NULL])
+        public, unrelated = others.take(order[:half]), others.take(order[half:][:MAX_NULL])
     start, found, stopped = perf_counter(), one.reconstruction, False
     if found is None:
         with time_limit(seconds) as limit:
@@ -166,7 +168,7 @@ def _reconstructed(one: Applicability, attack: Any, others: Data, seconds: float
 def _scored(private: Data, seed: int) -> Data:
     """The records that are scored, each once."""
     truth = distinct(private)
-    return truth if len(truth) <= _MAX_SCORED else truth.take(_sampled(len(truth), _MAX_SCORED, seed))
+    return truth if len(truth) <= MAX_SCORED else truth.take(_sampled(len(truth), MAX_SCORED, seed))
 
 
 @final

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from remanence.auditing.answer.report import Check
-from remanence.auditing.answer.undecided import few_held_out, level_of
+from remanence.auditing.answer.undecided import few_held_out, level_of, named_labels
 from remanence.auditing.checks.outputs import released_loss
 from remanence.metrics.exchangeability import FDR
 from remanence.metrics.power import power_of, unscored
@@ -20,28 +20,36 @@ IN_BOTH = 0.05  # of the records of a set: more stop an audit
 
 
 def check_labels(private: Data, held_out: Data, outputs: int, release: Any) -> list[Check]:
-    """Labels beside the outputs: out of their range, from 1, of one class only, without held-out ones of a class."""
-    loss, labels = released_loss(release), torch.cat([private.y, held_out.y])
+    """Labels beside the outputs: out of their range, from 1, of one class only, without held-out ones of a class; of a
+    regression they stand for target values."""
+    loss, labels, targets = released_loss(release), torch.cat([private.y, held_out.y]), targets_of(release)
     classes = len(loss.values) if isinstance(loss, SquaredError) else max(outputs, 2)
+    one, several = ("class", "classes") if targets is None else ("target value", "target values")
     if int(labels.max()) >= classes:
         from_one = int(labels.min()) == 1 and int(labels.max()) == classes
         advice = "they count from 1, subtract 1" if from_one else "give the labels that the model was trained with"
         text = (
-            f"Labels go up to {int(labels.max())}, and the model tells {classes} classes, 0..{classes - 1}: {advice}."
+            f"Labels go up to {int(labels.max())}, and the model tells {classes} {several}, 0..{classes - 1}: {advice}."
         )
         return [Check(name="labels", status="stop", text=text)]
     if len(labels.unique()) < 2:
-        text = f"All records are of class {int(labels[0])}: give records of two classes or more."
+        text = f"All records are of {one} {named_labels(labels[:1].tolist(), targets)}: give records of two or more."
         return [Check(name="labels", status="stop", text=text)]
     alone = sorted(set(private.y.tolist()) - set(held_out.y.tolist()))
     if alone:
         count = int(sum((private.y == label).sum() for label in alone))
         text = (
-            f"No record of class {', '.join(map(str, alone))} was held out: the {count} private records of it have "
+            f"No record of {one} {named_labels(alone, targets)} was held out: the {count} private records of it have "
             "nothing to be compared with, and the rank test cannot list them. Hold out some."
         )
         return [Check(name="labels", status="warning", text=text)]
-    return [Check(name="labels", status="ok", text=f"{len(labels.unique())} classes, {outputs} outputs.")]
+    return [Check(name="labels", status="ok", text=f"{len(labels.unique())} {several}, {outputs} outputs.")]
+
+
+def targets_of(release: Any) -> tuple[float, ...] | None:
+    """The target values that labels stand for in a regression; None for a classifier."""
+    loss = released_loss(release)
+    return loss.values if isinstance(loss, SquaredError) and len(loss.values) > 2 else None
 
 
 def check_disjoint(release: Any, private: Data, held_out: Data, numbers: dict[str, float | None]) -> list[Check]:
@@ -68,12 +76,12 @@ def check_disjoint(release: Any, private: Data, held_out: Data, numbers: dict[st
                 status = "stop" if shared >= IN_BOTH * count else "warning"
                 text = f"{shared} of {count} records of `{name}` are among those that the attacker has: leave them out."
                 checks.append(Check(name=name, status=status, text=text))
-    return [*checks, *check_power(private, held_out)]
+    return [*checks, *check_power(private, held_out, targets_of(release))]
 
 
-def check_power(private: Data, held_out: Data) -> list[Check]:
+def check_power(private: Data, held_out: Data, targets: Sequence[float] | None = None) -> list[Check]:
     """A warning where too few records are held out for any list of the private ones, with the number that several
-    attacks need, and a note where many of them must leak before any is listed."""
+    attacks need, and a note where many of them must leak before any is listed; labels stand for `targets`."""
     private = distinct(private)
     pool = unscored(torch.cat([private.y, held_out.y]).cpu(), private=len(private))
     if (subjects := Subjects.from_groups(private, held_out)) is not None:
@@ -83,13 +91,14 @@ def check_power(private: Data, held_out: Data) -> list[Check]:
     )
     theirs, noun = len(pool.labels) - pool.private, "records" if subjects is None else "subjects"
     if alone.needed:
-        text = few_held_out(pool.private, theirs, several.needed, several.lacking, noun=noun)
+        text = few_held_out(pool.private, theirs, several.needed, several.lacking, noun=noun, targets=targets)
         return [Check(name="held-out", status="warning", text=f"{text[0].upper()}{text[1:]}.")]
     if alone.smallest_list <= max(1, _COARSE * alone.records):
         return []
     text = (
         f"{alone.smallest_list} of the {alone.records} private {noun} must leak before any can be listed, as "
-        f"{theirs:,} are held out: hold out more, of each class, to see fewer."
+        f"{theirs:,} are held out: hold out more, of each {'class' if targets is None else 'target value'}, to see "
+        "fewer."
     )
     return [Check(name="held-out", status="note", text=text)]
 

@@ -133,11 +133,12 @@ def encoder_for(estimator: Any, transformer: Any, rows: Sequence[Any], targets: 
         for c in columns_of(features, low.tolist(), high.tolist())
     )
     classes = tuple(getattr(estimator, "classes_", np.array([])).tolist())
+    names = map(str, classes) if targets is None else (f"{target:.6g}" for target in targets)
     return Encoder(
         transformer=transformer,
         low=low,
         high=high,
-        columns=Columns(columns=columns, classes=tuple(map(str, classes))),
+        columns=Columns(columns=columns, classes=tuple(names)),
         classes=classes,
         targets=targets,
     )

@@ -38,9 +38,9 @@ def from_sklearn(estimator: Any, fixed: Any = None, *, like: Any = None) -> Weig
     """A fitted estimator, or a Pipeline that ends with one, as a release: its weights alone, or with `fixed`, a pair
     (X, y) of raw rows and labels, all training records but one, which a regression needs.
 
-    Known are LogisticRegression, SGDClassifier with log_loss, MLPClassifier, Ridge and LinearRegression behind scalers,
-    OneHotEncoder, SimpleImputer and ColumnTransformer. `like` are raw rows whose ranges are those of the records; by
-    default `fixed`, else what a scaler says, else [0, 1].
+    Known are LogisticRegression (CV too), SGDClassifier with log_loss, MLPClassifier, Ridge and LinearRegression behind
+    scalers, OneHotEncoder, SimpleImputer and ColumnTransformer. `like` are raw rows whose ranges are those of the
+    records; by default `fixed`, else what a scaler says, else [0, 1].
     """
     from sklearn.pipeline import Pipeline
     from sklearn.utils.validation import check_is_fitted
@@ -272,13 +272,20 @@ def _perceptron(estimator: Any, n: int) -> _Recipe:
 
 
 def _decay(estimator: Any) -> float:
-    """1 / C of a LogisticRegression, 0 without a penalty."""
+    """1 / C of a LogisticRegression, 0 without a penalty; C is what a LogisticRegressionCV chose for its last fit."""
     penalty = getattr(estimator, "penalty", "l2")
-    if penalty is None or penalty == "none" or np.isinf(estimator.C):
+    if hasattr(estimator, "C_"):
+        c, l1_ratio = estimator.C_, estimator.l1_ratio_
+        if not estimator.refit or len(np.unique(c)) > 1:
+            raise _untrainable(estimator, "refit=False, whose weights are means over folds, or a C for each class")
+    else:
+        c, l1_ratio = estimator.C, estimator.l1_ratio
+    inverse = float(np.ravel(c)[0])
+    if penalty is None or penalty == "none" or np.isinf(inverse):
         return 0.0
-    if penalty in ("l1", "elasticnet") or (penalty == "deprecated" and estimator.l1_ratio):
+    if penalty in ("l1", "elasticnet") or (penalty == "deprecated" and any(np.ravel(l1_ratio))):
         raise _untrainable(estimator, "an L1 penalty")
-    return 1 / float(estimator.C)
+    return 1 / inverse
 
 
 def _untrainable(estimator: Any, what: str) -> BadInput:
