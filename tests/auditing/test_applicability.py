@@ -1,7 +1,7 @@
 """Which attacks apply: what is missing is said in plain words, and ordinary networks get what is honest."""
 
 from dataclasses import fields, replace
-from time import perf_counter
+from time import process_time
 
 import pytest
 import torch
@@ -134,11 +134,11 @@ def test_stein_keeps_a_limit_of_time_inside_its_equations(digits: Data) -> None:
         shape=batch.shape,
         loss=CrossEntropy(),
     )
-    start = perf_counter()
+    start = process_time()
     with time_limit(0.3):
         found = Stein().run(sent, seed=0)
     assert found.x.shape == batch.x.shape
-    assert perf_counter() - start < 3
+    assert process_time() - start < 3
 
 
 def test_a_head_that_was_tuned_alone_runs(images: Data) -> None:

@@ -3,7 +3,7 @@
 from functools import cache
 from math import sqrt
 from statistics import NormalDist
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import pytest
@@ -206,9 +206,9 @@ def test_one_epoch_cannot_be_stopped_early() -> None:
 
 
 def test_the_budget_is_kept() -> None:
-    start = perf_counter()
+    start = process_time()
     rows, figure = countermeasures(net(), RECIPE, digits(0, 400), digits(400, 600), budget=0.2, seed=0)
-    assert perf_counter() - start < 5
+    assert process_time() - start < 5
     assert {row.status for row in rows} & {"skipped"}
     assert all(row.reason for row in rows if row.status == "skipped")
     assert figure.x_label

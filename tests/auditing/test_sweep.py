@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from math import comb, inf
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import pytest
@@ -202,9 +202,9 @@ def test_what_one_attack_finds_by_itself_counts_in_a_sweep_too(monkeypatch: pyte
 
 def test_the_budget_of_a_sweep_is_kept() -> None:
     asked = applicable(sent(STEP), records=8, attacks=("FirstLayer", "GradientMatching"))
-    start = perf_counter()
+    start = process_time()
     rows = sweep_update(sent(STEP), part(0, 8), part(100, 900), DEFAULT, asked, budget=1.0, seed=0)
-    assert perf_counter() - start < 15
+    assert process_time() - start < 15
     assert len(rows) == 1 + sum(map(len, DEFAULT.values()))
 
 

@@ -1,5 +1,7 @@
 """The rank tests: exact under exchangeability, the same as scipy's where scipy has them, and safe with ties and NaN."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 import torch
@@ -95,6 +97,17 @@ def test_the_rank_of_a_record_is_counted() -> None:
     zeros = torch.zeros(100, dtype=torch.long)
     found = rank_test(_pool(torch.tensor([25.5, 30.0, 200.0]), held_out, zeros[:3], zeros), seed=0)
     assert found.records.tolist() == pytest.approx([76 / 101, 72 / 101, 1 / 101])
+
+
+@pytest.mark.parametrize("private", [3, 7])  # of 12 records: draws with and without repetitions that are few
+def test_the_p_value_of_all_records_is_that_of_every_choice_of_them(private: int) -> None:
+    scores, zeros = torch.randn(12, generator=torch.Generator().manual_seed(8)), torch.zeros(12, dtype=torch.long)
+    surprise = -np.log(1 - scores.argsort().argsort().numpy() / 12)
+    observed = surprise[:private].sum()
+    exact = np.mean([surprise[list(chosen)].sum() >= observed - 1e-9 for chosen in combinations(range(12), private)])
+    found = rank_test(_pool(scores[:private], scores[private:], zeros[:private], zeros[private:]), seed=0).together
+    assert 0.2 < exact < 0.8
+    assert found == pytest.approx(exact, abs=0.06)  # four standard deviations of 999 draws
 
 
 def test_small_classes_share_their_ranks_and_keep_their_own() -> None:

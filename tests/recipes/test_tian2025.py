@@ -7,7 +7,7 @@ import pytest
 import torch
 from smoke import measures, results
 
-from remanence.attacks import Linearised, SimuDy
+from remanence.attacks import Linearised, SimuDy, with_search
 from remanence.experiments import prepare, run_experiment
 from remanence.models import initial_params
 from remanence.search import solver
@@ -86,6 +86,7 @@ def test_searches_of_evaluations_are_resumed(
     name: str, searches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (experiment,) = RECIPES[f"tian2025.{name}"]("smoke")
+    experiment = replace(experiment, attack=with_search(experiment.attack, steps=10))
     first = run_experiment(experiment, seed=3, store=Store(folder=tmp_path))
     assert len(list(tmp_path.glob("search-*"))) == searches
     monkeypatch.setattr(solver.Stack, "step", None)  # no step is left to be taken

@@ -196,15 +196,26 @@ def _strata(pool: Pool) -> Iterator[tuple[Tensor, Tensor]]:
 
 def _sampled_sums(surprise: Tensor, rows: Tensor, draws: int, generator: torch.Generator) -> Tensor:
     """(draws,): the sums for private records that are drawn at random from all."""
-    size, block = surprise.shape[1], max(1, _AT_ONCE // surprise.shape[1])
-    sums = []
-    for start in range(0, draws, block):
-        order = torch.rand(min(block, draws - start), size, generator=generator).topk(len(rows), dim=1).indices
-        if len(surprise) > 1:  # topk sorts: which release a record goes to is drawn too
-            shuffled = torch.rand(order.shape, generator=generator).argsort(dim=1)
-            order = order.gather(1, shuffled)
-        sums.append(surprise[rows, order].sum(1))
-    return torch.cat(sums)
+    size, count = surprise.shape[1], len(rows)
+    sample, width = (_sample_few, count) if count**2 <= 2 * size else (_sample_many, size)
+    block = max(1, _AT_ONCE // width)
+    parts = (min(block, draws - start) for start in range(0, draws, block))
+    return torch.cat([surprise[rows, sample(part, size, count, generator)].sum(1) for part in parts])
+
+
+def _sample_few(draws: int, size: int, count: int, generator: torch.Generator) -> Tensor:
+    """(draws, count): different indices below `size` in random order; the draws in which one comes twice, which are few
+    where `count` is, are drawn again."""
+    index = torch.randint(size, (draws, count), generator=generator)
+    again = torch.arange(draws)
+    while len(again := again[(index[again].sort(dim=1).values.diff(dim=1) == 0).any(1)]):
+        index[again] = torch.randint(size, (len(again), count), generator=generator)
+    return index
+
+
+def _sample_many(draws: int, size: int, count: int, generator: torch.Generator) -> Tensor:
+    """The same for any `count`: the positions of the largest of random numbers, which topk gives by size."""
+    return torch.rand(draws, size, generator=generator).topk(count, dim=1).indices
 
 
 def rank_sum_test(private: Tensor, held_out: Tensor, private_labels: Tensor, held_out_labels: Tensor) -> float:

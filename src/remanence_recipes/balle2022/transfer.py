@@ -32,7 +32,7 @@ ABOUT = (
 def figure11_transfer(scale: Scale) -> Sequence[Experiment]:
     """Figure 11: a reconstructor trained for one fixed set, applied to another as it is, re-centred, fine-tuned."""
     counts = {"smoke": (10, 20), "small": (10, 100, 300), "full": (10, 100, 1000, 2000, 4000)}[scale]
-    public = {"smoke": 400, "small": 3000, "full": 58_000}[scale]
+    public = {"smoke": 240, "small": 3000, "full": 58_000}[scale]
     usual = informed(scale, "transfer", split=mnist_split(scale, public=public))
     budget = Budget(shadows=(44_000, 49_000)) if scale == "full" else None
     return [replace(usual, about=ABOUT, evaluations=(partial(_transfer, counts),), budget=budget)]

@@ -23,7 +23,7 @@ from remanence.seeds import derive_seed
 from remanence.training import SGD, Adam, Training
 from remanence.types import Data
 from remanence_recipes.curves import measured
-from remanence_recipes.evidence.sets import data_sets
+from remanence_recipes.evidence.sets import data_set, data_sets
 from remanence_recipes.records import first_of_each_class, resized, shuffled
 from remanence_recipes.weights_alone.target import sampled_runs
 
@@ -47,7 +47,7 @@ def attacks(scale: Scale) -> Sequence[Experiment]:
 def _measure(scale: Scale, name: str, run: Attacked, records: int, seed: int, device: torch.device) -> Outcome:
     trained_on, unseen = list[LeakTest](), list[LeakTest]()
     for i in track(range(VICTIMS[scale]), total=VICTIMS[scale], label="victims"):
-        data = shuffled(data_sets(scale)[name], derive_seed(seed, "victim", i))
+        data = shuffled(data_set(name), derive_seed(seed, "victim", i))
         data = resized(data, SIDE) if data.shape[1] > SIDE else data
         private, others = first_of_each_class(data, PER_CLASS)
         never, others = first_of_each_class(others, PER_CLASS)

@@ -21,7 +21,7 @@ from remanence.progress import track
 from remanence.seeds import derive_seed
 from remanence.types import Data
 from remanence_recipes.curves import measured, proportion
-from remanence_recipes.evidence.sets import data_sets
+from remanence_recipes.evidence.sets import data_set, data_sets
 
 RECORDS = (20, 100, 500)
 AUDITS: Mapping[Scale, int] = {"smoke": 40, "small": 100, "full": 200}  # of each set, number of records and kind
@@ -37,7 +37,7 @@ def level(scale: Scale) -> Sequence[Experiment]:
 
 def _measure(scale: Scale, name: str, seed: int, device: torch.device) -> Outcome:
     measures: list[Measure] = []
-    for kind, candidates, pool in _kinds(data_sets(scale)[name].to(device), seed):
+    for kind, candidates, pool in _kinds(data_set(name).to(device), seed):
         similar = [each.pairwise(candidates, pool.x).cpu() for each in similarities(pool)]
         for records in RECORDS:
             if len(pool) < 3 * records:

@@ -18,7 +18,7 @@ from remanence.metrics.statistics import binomial_proportion
 from remanence.progress import track
 from remanence.seeds import derive_seed
 from remanence_recipes.curves import figure_along, measured
-from remanence_recipes.evidence.sets import data_sets
+from remanence_recipes.evidence.sets import data_set, data_sets
 
 PRIVATE, HELD_OUT = 100, 1000
 Change = Callable[[Tensor, int], Tensor]
@@ -31,7 +31,7 @@ def power(scale: Scale) -> Sequence[Experiment]:
 
 
 def _measure(scale: Scale, name: str, seed: int, device: torch.device) -> Outcome:
-    data = data_sets(scale)[name].to(device)
+    data = data_set(name).to(device)
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed)).to(data.x.device)
     private = data.take(order[:PRIVATE])
     held_out = data.take(order[PRIVATE:-PRIVATE][:HELD_OUT])

@@ -1,14 +1,13 @@
 """The data sets that the test of a leak is tried on, as far as they are there: digits, photographs, clothes, faces, a
 table."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import torch
 
-from remanence.data import data_folders, distinct, load
-from remanence.errors import BadInput
+from remanence.data import data_folders, distinct, list_named, load
 from remanence.experiments import Scale
 from remanence.types import Data
 from remanence_recipes.records import shuffled
@@ -19,30 +18,29 @@ _RECORDS = 12_000  # at most of each set
 IMAGES = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "faces")
 
 
-@cache
-def data_sets(scale: Scale) -> Mapping[str, Data]:
-    """The sets by name: digits and a table, which need no files, and at larger scales those that are found.
+def data_sets(scale: Scale) -> Mapping[str, Callable[[], Data]]:
+    """The sets by name, each with what loads it: digits and a table, which need no files, and at larger scales those
+    that are found.
 
     `faces.npz` may hold several photographs `x` of each person `y` (of AT&T's faces, ten of each of 40); for what a
     face classifier learns, their class is the same for all.
     """
-    found = {"digits": load("digits"), "table": _table()}
+    found: dict[str, Callable[[], Data]] = {"digits": partial(load, "digits"), "table": _table}
     if scale != "smoke":
-        found |= {name: data for name in _NAMED if (data := _named(name)) is not None}
+        here = {listing.name for listing in list_named() if listing.present}
+        found |= {name: partial(load, name, part="train") for name in _NAMED if name in here}
         for name, file in _FILES.items():
             path = next((root / file for root in data_folders() if (root / file).is_file()), None)
             if path is not None and name not in found:
-                found[name] = replace(load(path), name=name)
-    if "faces" in found:
-        found["faces"] = one_class(found["faces"])
-    return {name: distinct(shuffled(data, 0).take(slice(0, _RECORDS))) for name, data in found.items()}
+                found[name] = partial(load, path)
+    return found
 
 
-def _named(name: str) -> Data | None:
-    try:
-        return load(name, part="train")
-    except BadInput:
-        return None
+@cache
+def data_set(name: str) -> Data:
+    """The records of one of the sets, each once, in a random order."""
+    data = replace(data_sets("full")[name](), name=name)
+    return distinct(shuffled(one_class(data) if name == "faces" else data, 0).take(slice(0, _RECORDS)))
 
 
 def one_class(data: Data) -> Data:

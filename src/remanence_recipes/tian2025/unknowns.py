@@ -89,7 +89,7 @@ def unknown_batch_size(scale: Scale) -> Sequence[Experiment]:
 
     The learning rate of the latter is chosen from a grid by the objective.
     """
-    records, attack = SIZES[scale][0], simudy(scale)
+    records, attack = SIZES[scale][0], simudy(scale, steps=40 if scale == "smoke" else None)
     training = replace(TRAINING, batch_size=max(1, records // 4), shuffled=False)
     return [
         Experiment(

@@ -6,7 +6,6 @@ Each function returns None where the layer is too small, or lacks what it needs,
 from hashlib import blake2b
 
 import torch
-from scipy.stats import spearmanr
 from torch import Tensor
 
 from remanence.diagnostics.inspection.layers import Layer
@@ -57,6 +56,8 @@ def graded_biases(layer: Layer) -> float | None:
         return None
     if len(layer.bias.unique()) < len(layer.bias) / 2:
         return None
+    from scipy.stats import spearmanr
+
     return abs(float(spearmanr(layer.bias.numpy(), range(len(layer.bias))).statistic))
 
 
