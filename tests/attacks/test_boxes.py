@@ -33,6 +33,7 @@ from remanence.attacks import (
     SimuDy,
     Stationarity,
     Stein,
+    TrainingInversion,
     with_search,
 )
 from remanence.bounds import Bounds
@@ -105,6 +106,7 @@ ROWS = [
     Row(NewtonStep(), 1, versions, 0.5, hidden=(), training=CONVERGED, fixed=100),
     Row(Differencing(), 1, all_but_one, 1e-3, fixed=40, standardises=True),
     Row(RECONN, 1, all_but_one, 0.5, hidden=(10,), fixed=20),
+    Row(TrainingInversion(labels=(0,)), 1, all_but_one, 1e-2, hidden=(10,), fixed=20),
     Row(Mnemonist(reconstructor=RECONN), 1, all_but_one, 0.6, hidden=(5,), fixed=20),
 ]
 by_attack = pytest.mark.parametrize("row", ROWS, ids=lambda row: type(row.attack).__name__)

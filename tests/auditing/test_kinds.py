@@ -110,6 +110,16 @@ def test_after_a_warning_ranks_and_membership_decide_nothing(digits: Data, overf
     assert len(failures(report, conditions)) == len(conditions)
 
 
+def test_where_no_attack_had_time_another_kind_is_said_and_nothing_is_distinguished(digits: Data) -> None:
+    parts = split(as_images(digits), private=60, fixed=0, public=300, test=800, seed=0)
+    noisy = changed(parts.test, OTHER["noisy"])
+    report = audit(published(seeded(small_mlp), parts.private), truth=parts.private, held_out=noisy, budget=0.01)
+    assert not any(row.status == "ran" for row in report.attacks)
+    assert report.verdict.startswith("Inconclusive: private and held-out records are not of one kind")
+    assert "no attack ran, for lack of time" in report.verdict
+    assert "distinguished" not in report.verdict
+
+
 def test_exact_copies_count_whatever_was_held_out(digits: Data) -> None:
     parts = split(as_images(digits), private=16, fixed=0, public=0, test=800, seed=0)
     model, batch = small_mlp(hidden=512), parts.private

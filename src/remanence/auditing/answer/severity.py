@@ -147,7 +147,7 @@ def _of_signs(
     if together is not None and not reaches(together.smallest_p, LEVEL):
         signs.append(("the attacks", together.p))
     by, p = min(signs, key=lambda each: each[1], default=("", 1.0))
-    if p * len(signs) <= SIGN:
+    if signs and p * len(signs) <= SIGN:
         return [
             f"Private records were distinguished from held-out ones by {by} (p {number(p)}), but not at the level of "
             "this audit."

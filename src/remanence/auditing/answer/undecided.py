@@ -51,9 +51,9 @@ def undecided(
 ) -> str:
     """Why it says nothing that the `attacks` found nothing, with the way out, as a clause; empty where it does say
     something."""
-    if together is None or not ran_on_release(attacks):
-        return no_attack([row.name for row in attacks if row.status == "skipped"])
     reasons = [] if is_comparable(checks) else [_OF_ANOTHER_KIND]
+    if together is None or not ran_on_release(attacks):
+        return "; ".join([*reasons, no_attack([row.name for row in attacks if row.status == "skipped"])])
     if any(check.name == NEAR_COPIES and check.status == "warning" for check in checks):
         reasons.append(_NEAR_COPIES)
     reasons += [too_few(together, noun=noun)] if together.needed else []
