@@ -148,3 +148,10 @@ def test_leading_directions_are_those_of_the_largest_eigenvalues_of_either_sign(
     assert torch.allclose(projector(leading_span(matrix, 2)), projector(turn[:, [1, 3]]), atol=1e-12)
     assert torch.allclose(leading_span(matrix, 1).abs(), turn[:, [1]].abs(), atol=1e-12)
     assert torch.allclose(projector(leading_span(matrix, 3)), projector(turn[:, [1, 2, 3]]), atol=1e-12)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_of_one_sign_they_are_those_with_the_sign_of_the_largest(sign: int) -> None:
+    turn = torch.linalg.qr(draw(5, 5, seed=0)).Q
+    matrix = sign * turn @ torch.diag(torch.tensor([0.5, -3.0, 1.0, 2.0, -0.1]).double()) @ turn.T
+    assert torch.allclose(projector(leading_span(matrix, 2, one_sign=True)), projector(turn[:, [1, 4]]), atol=1e-12)

@@ -25,6 +25,7 @@ from remanence.types import Reconstruction
 
 PAPERS = Stein.paper()
 BY_ONES = replace(PAPERS, contraction="ones")
+OF_ONE_SIGN = replace(PAPERS, contraction="ones, one sign")
 PLUGGED = replace(PAPERS, plug_in=2)
 HEAD = replace(PAPERS, source="head")
 SPAN = Stein(refine=False, norm=1.0, clamp=False)

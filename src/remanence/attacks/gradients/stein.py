@@ -45,7 +45,7 @@ from remanence.training import count_classes
 from remanence.types import Reconstruction, float_like
 
 Source: TypeAlias = Literal["rows", "head"]
-Contraction: TypeAlias = Literal["first moment", "ones"]
+Contraction: TypeAlias = Literal["first moment", "ones", "ones, one sign"]
 _STEPS, _SELECTIONS, _LAST_STEPS = 150, 2, 10  # on a subset; how often two selections of more rows follow; on these
 
 
@@ -230,14 +230,20 @@ class Stein:
     def _estimated_span(
         self, activation: Callable[[Tensor], Tensor], moments: Moments | MomentsInBlocks, count: int
     ) -> Tensor:
+        """The leading eigenvectors of the second moment, or of the contracted third.
+
+        The eigenvalues of the contracted one are residual c_3 (a . x): of one sign under a large bias on the output, if
+        a is ones and the entries of each record have a positive sum. Then those of the other sign are noise.
+        """
         if vanishes(2, hermite_coefficients(activation)):
-            return leading_span(moments.second_contracted(self._contracting(moments)), count)
+            one_sign = self.contraction == "ones, one sign"
+            return leading_span(moments.second_contracted(self._contracting(moments)), count, one_sign=one_sign)
         return leading_span(moments.second(), count)
 
     def _contracting(self, moments: Moments | MomentsInBlocks) -> Tensor:
         """The unit vector (d,) along which a moment is contracted: `a` of remarks 3 and 4."""
         first = moments.first
-        vector = torch.ones_like(first) if self.contraction == "ones" else first
+        vector = first if self.contraction == "first moment" else torch.ones_like(first)
         unit: Tensor = vector / vector.norm()
         return unit
 

@@ -154,8 +154,10 @@ def span_in_blocks(blocks: Callable[[], Iterable[Tensor]], count: int, *, seed: 
     return basis @ vectors[:count].T
 
 
-def leading_span(symmetric_matrix: Tensor, count: int) -> Tensor:
-    """(d, count): the eigenvectors with the largest eigenvalues in absolute value."""
+def leading_span(symmetric_matrix: Tensor, count: int, *, one_sign: bool = False) -> Tensor:
+    """(d, count): the eigenvectors with the largest eigenvalues in absolute value; with `one_sign`, of those that have
+    the sign of the largest."""
     values, vectors = torch.linalg.eigh(symmetric_matrix)
-    leading: Tensor = vectors[:, values.abs().argsort(descending=True)[:count]]
+    sizes = values * values[values.abs().argmax()].sign() if one_sign else values.abs()
+    leading: Tensor = vectors[:, sizes.argsort(descending=True)[:count]]
     return leading
