@@ -22,6 +22,7 @@ from remanence_recipes.ablations import (
     ordinary,
     query_point,
     reconn,
+    training_inversion,
 )
 from remanence_recipes.balle2022 import difficulty, on_cifar10, on_mnist, stability, transfer, zero_gradients
 from remanence_recipes.buzaglo2023 import figures, published
@@ -51,7 +52,7 @@ _PAPERS = (
 _FEDERATED = (federated, trainings, convolutional_clients, text)
 _ABLATIONS = (
     *(first_layer_span, knowledge, mnemonist, reconn, defenses, query_point, batch_size, embeddings, heads),
-    *(mnemonist_readings, convolutions, ordinary),
+    *(mnemonist_readings, convolutions, ordinary, training_inversion),
 )
 RECIPES: dict[str, Recipe] = {
     name: recipe
