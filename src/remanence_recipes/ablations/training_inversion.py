@@ -1,6 +1,6 @@
 """Training inversion in the settings of Balle et al.: no shadow models, one simulated training after the other.
 
-remanence run ablations.training_inversion --scale full     two cores: a minute for a victim, ten of the paper's size
+remanence run ablations.training_inversion --scale full     two cores: two minutes for a victim, ten of the paper's size
 expected      a mean MSE below 1e-6 with ELU and below the printed 0.0182 with ReLU; about chance where the order of
               mini-batches is not known; more than that and less where weights are rounded to 16 bits
 """
@@ -21,9 +21,9 @@ from remanence_recipes.balle2022.on_cifar10 import cifar10_victims
 from remanence_recipes.balle2022.on_mnist import informed, mlp_with, mnist_split, mnist_training
 
 # Victims, and fixed records: as many as in the notebook of the authors, as in the paper, and few for the CNN.
-NOTEBOOK: Mapping[Scale, tuple[int, int]] = {"smoke": (2, 30), "small": (3, 200), "full": (6, 1000)}
-PAPER: Mapping[Scale, tuple[int, int]] = {"smoke": (1, 40), "small": (1, 1000), "full": (2, 10_000)}
-CNN: Mapping[Scale, tuple[int, int]] = {"smoke": (1, 20), "small": (1, 20), "full": (2, 50)}
+NOTEBOOK: Mapping[Scale, tuple[int, int]] = {"smoke": (2, 30), "small": (3, 200), "full": (3, 1000)}
+PAPER: Mapping[Scale, tuple[int, int]] = {"smoke": (1, 40), "small": (1, 1000), "full": (1, 10_000)}
+CNN: Mapping[Scale, tuple[int, int]] = {"smoke": (1, 20), "small": (1, 20), "full": (1, 50)}
 QUICK = TrainingInversion(rounds=(1,), steps=15, descent_steps=20)
 
 

@@ -119,11 +119,17 @@ CLAIMS = (
     PaperClaim(
         where="section 3, labels",
         text="Labels are recovered with the records: those of the planted vectors, at least nine in ten.",
+        criterion=LowerBound(quantities=measures(FIGURE_2, PLANTED, ["labels recovered, rows, x²+x³"]), bound=0.9),
+        assumes="each label by the residual that the gradient shows at the output, where 30 is added to it as in "
+        "figure 2, so that the residuals of the two labels differ by 2 of 31",
+    ),
+    PaperClaim(
+        where="section 3, labels",
+        text="The same where the server adds 5, which remark 1 leaves to it.",
         criterion=LowerBound(
             quantities=measures("wang2023.output_bias", "labels", ["labels recovered, bias 5"]), bound=0.9
         ),
-        assumes="each label by the residual that the gradient shows at the output, to which 5 is added. With the 30 of "
-        "figure 2 the residuals of the two labels differ by 2 of 31, and 0.68 are right",
+        assumes="each label by the residual that the gradient shows at the output",
     ),
     PaperClaim(
         where="section 3, labels",
