@@ -166,12 +166,18 @@ def results(paper: str) -> str:
 
 
 def measures(file: str) -> str:
-    """The measures of every experiment of one file, a column for each; of a single experiment a row for each."""
+    """The measures of every experiment of one file, a column for each; of a single experiment a row for each. Of an
+    attack without measures they are the records found and the mean score."""
     found = dict(read_results())[file]
-    names = list(dict.fromkeys(each.name for result in found for each in result.measures))
+
+    def of(result: Result) -> list[str]:
+        scores = [] if result.attack is None else ["found", f"mean {result.attack.scores.primary}"]
+        return [each.name for each in result.measures] or scores
+
+    names = list(dict.fromkeys(name for result in found for name in of(result)))
 
     def cells(result: Result) -> dict[str, str]:
-        return {each.name: _cell(row(file, result, each.name)) for each in result.measures}
+        return {name: _cell(row(file, result, name)) for name in of(result)}
 
     if len(found) == 1:
         return table(("measure", found[0].label), cells(found[0]).items())

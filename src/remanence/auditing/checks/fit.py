@@ -49,7 +49,7 @@ def check_fit(
     assert params is not None
     private, held_out = distinct(private), distinct(held_out)
     outputs = [logits_of(release.model, params, data.x) for data in (private, held_out)]
-    loss = fitted_loss(release, outputs[0], private.y)
+    loss = fitted_loss(release, torch.cat(outputs), torch.cat([private.y, held_out.y]))
     activation = activation_of(torch.cat(outputs), loss)
     logits = [before_activation(z, activation) for z in outputs]
     right = [is_correct(z, data.y, loss) for z, data in zip(logits, (private, held_out), strict=True)]

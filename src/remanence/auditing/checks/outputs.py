@@ -14,7 +14,7 @@ from remanence.types import Data, Params
 
 _BATCH = 256
 _SUM = 1e-3  # of probabilities, from 1
-_NEAR, _LEVEL = 0.5, 1e-4  # of the targets' variance: the squared error of outputs; of the test that they are targets
+_FAR, _LEVEL = 1.5, 1e-4  # of the targets' variance: the squared error of outputs; of the test that they are targets
 
 
 def checked_logits(model: Any, params: Params, x: Tensor) -> Tensor:
@@ -103,19 +103,21 @@ def released_loss(release: Any) -> Any:
 
 def fitted_loss(release: Any, outputs: Tensor, labels: Tensor) -> Any:
     """The loss that the release was trained with, by what it tells; but where its one output is plainly no log odds,
-    the squared error from the targets 0 and 1. So it is where the `outputs` of the private records are near these, and
-    a limit of 1/2 between the classes is right on far more of them than one of 0 (McNemar's test)."""
+    the squared error from the targets 0 and 1. So it is where the `outputs` are not as far from these as log odds are,
+    and a limit of 1/2 between the classes is right more often than one of 0 (McNemar's test).
+
+    The records are private and held-out ones alike: chosen by the private ones alone, a loss would favour them."""
     from scipy.stats import binomtest
 
     loss, of_targets = released_loss(release), SquaredError(values=(0.0, 1.0))
     stated = isinstance(loss, SquaredError) and loss != SquaredError()
     if stated or outputs.shape[1] != 1 or int(labels.max()) > 1 or activation_of(outputs) is not None:
         return loss
-    if losses_of(outputs, labels, of_targets).mean() > _NEAR * labels.to(outputs).var(correction=0):
+    if losses_of(outputs, labels, of_targets).mean() > _FAR * labels.to(outputs).var(correction=0):
         return loss
     usual, other = (is_correct(outputs, labels, each) for each in (None, of_targets))
     gained, lost = int((other & ~usual).sum()), int((usual & ~other).sum())
-    if gained <= 2 * lost or binomtest(gained, gained + lost, 0.5, alternative="greater").pvalue > _LEVEL:
+    if not gained or binomtest(gained, gained + lost, 0.5, alternative="greater").pvalue > _LEVEL:
         return loss
     return of_targets
 

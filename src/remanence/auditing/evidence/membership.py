@@ -87,7 +87,7 @@ def by_loss(release: Any, private: Data, held_out: Data) -> Scored:
     """Membership by the loss of a record (Yeom et al. 2018): members have lower ones."""
     _, after = endpoints(release)
     assert after is not None
-    loss = _loss(release, after, private)
+    loss = _loss(release, after, private, held_out)
     ours, theirs = (-losses(release.model, after, data, loss) for data in (private, held_out))
     return Scored(ours, theirs, "by the loss, which is lower for members")
 
@@ -98,7 +98,7 @@ def by_loss_drop(release: Any, private: Data, held_out: Data) -> Scored:
     before, after = endpoints(release)
     assert before is not None
     assert after is not None
-    loss = _loss(release, after, private)
+    loss = _loss(release, after, private, held_out)
     ours, theirs = (
         losses(release.model, before, data, loss) - losses(release.model, after, data, loss)
         for data in (private, held_out)
@@ -106,9 +106,10 @@ def by_loss_drop(release: Any, private: Data, held_out: Data) -> Scored:
     return Scored(ours, theirs, "by how far training lowered the loss from that of the base")
 
 
-def _loss(release: Any, params: Params, private: Data) -> Any:
+def _loss(release: Any, params: Params, private: Data, held_out: Data) -> Any:
     """The loss that the release tells, or its outputs do."""
-    return fitted_loss(release, logits_of(release.model, params, private.x), private.y)
+    x, y = torch.cat([private.x, held_out.x]), torch.cat([private.y, held_out.y])
+    return fitted_loss(release, logits_of(release.model, params, x), y)
 
 
 def by_gradient(release: KnowsUpdate, private: Data, held_out: Data) -> Scored:
