@@ -30,7 +30,8 @@ QUICK = TrainingInversion(rounds=(1,), steps=15, descent_steps=20)
 def training_inversion(scale: Scale) -> Sequence[Experiment]:
     """The one unknown record by simulating the training: ELU, ReLU, a CNN, and what the attack has to know."""
     training = mnist_training(scale, optimizer=SGD(lr=0.1, momentum=0.9), tf32=False)
-    batches = replace(training, batch_size=NOTEBOOK[scale][1] // 10, epochs=training.epochs // 10)
+    size = NOTEBOOK[scale][1] // 10 + 1  # so that the unknown one, which comes last, is not alone
+    batches = replace(training, batch_size=size, epochs=training.epochs // 10)
 
     def inverted(label: str, sizes: tuple[int, int] = NOTEBOOK[scale], **victims: Any) -> Experiment:
         private, fixed = sizes
