@@ -404,3 +404,20 @@ def test_fixed_records_that_the_dynamics_hold_train_as_those_that_are_given(net:
     ]
     torch.testing.assert_close(grads[1], grads[0][7:])
     assert grads[1].abs().max() > 0
+
+
+def test_first_segments_of_fixed_records_alone_have_no_gradient() -> None:
+    """The record that is given comes last, and its gradient is that of one graph."""
+    data = some(10)
+    made, fixed, last = victim(NETS["mlp with relu"], data, BATCHED), data.take(slice(0, 9)), data.x[9:]
+    batches = tuple(torch.arange(10).split(4))
+    assert not bool((batches[0] >= 9).any())  # else the test shows nothing
+    grads = []
+    for segment in (1, len(batches)):
+        record, dynamics = last.clone().requires_grad_(), replace(generic(made), fixed=fixed)
+        steps = Unrolled(training=BATCHED, dynamics=dynamics, batches=batches, segment=segment, known=9)
+        weights, _ = steps(record, data.y[9:])
+        total = sum((p * made.initial[name]).sum() for name, p in weights.items())
+        grads.append(torch.autograd.grad(total, record)[0])
+    torch.testing.assert_close(grads[0], grads[1])
+    assert grads[0].abs().max() > 0

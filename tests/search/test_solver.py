@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from remanence import SGD, Adam, RMSProp
 from remanence.errors import Diverged
+from remanence.progress import time_limit
 from remanence.search import (
     LBFGS,
     Constant,
@@ -55,6 +56,18 @@ class Bowl:
 def bowl(*rows: float, **settings: object) -> Bowl:
     target = torch.tensor(rows, dtype=torch.float64)[:, None].expand(-1, 3).contiguous()
     return Bowl(target=target, variable=Variable(init=torch.zeros_like(target), **settings))
+
+
+def test_a_limit_of_time_leaves_quasi_newton_steps_with_what_they_have() -> None:
+    """One step of the first of two restarts."""
+    made = bowl(1.0, 2.0)
+    with time_limit(0.0) as limit:
+        found = minimise(made, Search(optimizer=LBFGS(), steps=50))
+    assert limit.reached
+    assert found.restarts.tolist() == [0]
+    expected = minimise(bowl(1.0), Search(optimizer=LBFGS(), steps=1))
+    assert torch.equal(found.variables["x"], expected.variables["x"])
+    assert float(found.value) < float(made.target[0].square().sum())
 
 
 @pytest.mark.parametrize("optimizer", [Adam(lr=0.05), SGD(lr=0.1, momentum=0.5), RMSProp(lr=0.02), LBFGS()], ids=repr)

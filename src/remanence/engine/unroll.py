@@ -233,6 +233,8 @@ class _Recomputed(torch.autograd.Function):
         again = [t.detach().requires_grad_(want) for t, want in zip(ctx.saved_tensors, wanted, strict=True)]
         with torch.enable_grad():
             pairs = [(out, grad) for out, grad in zip(ctx.run(*again), grads, strict=True) if out.requires_grad]
+        if not pairs:  # the first steps, on batches of fixed records alone
+            return (None, *(None for _ in wanted))
         outputs, grad_outputs = zip(*pairs, strict=True)
         inputs = [t for t in again if t.requires_grad]
         grad_inputs = iter(torch.autograd.grad(outputs, inputs, grad_outputs, allow_unused=True))
@@ -248,8 +250,8 @@ def segment_length(model: nn.Module, shape: Sequence[int], *, steps: int, batch:
     weights = like.element_size() * sum(p.numel() for p in model.parameters())
     graph = graph_bytes(model, shape, batch=batch, like=like)
     if steps * graph <= USABLE_FRACTION * free_memory(like.device):
-        return steps
-    return min(steps, max(1, round(sqrt(steps * copies * weights / graph))))
+        return max(1, steps)
+    return max(1, min(steps, round(sqrt(steps * copies * weights / graph))))
 
 
 def graph_bytes(model: nn.Module, shape: Sequence[int], *, batch: int, like: Tensor) -> int:

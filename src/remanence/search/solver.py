@@ -300,7 +300,7 @@ def _by_lbfgs(objective: Objective, optimizer: LBFGS, steps: int, label: str) ->
     variables = objective.init()
     count = len(next(iter(variables.values())).init)
     names, found = list(variables), list[Variables]()
-    for restart in track(range(count), total=count, label=label):
+    for restart in track(range(count), total=count, label=label, may_stop=True):
         one = objective.select(torch.tensor([restart]))
         initial = {name: variables[name].init[restart : restart + 1] for name in names}
         bounds = [variables[name].bounds or (-torch.inf, torch.inf) for name in names]
@@ -315,10 +315,11 @@ def _by_lbfgs(objective: Objective, optimizer: LBFGS, steps: int, label: str) ->
             value, grads = one.value_and_grad(_unflattened(flat, initial))
             return float(value), _flattened(grads, names)
 
-        taken = track(range(steps + 1), total=steps, label=f"{label}, L-BFGS", after=SOON, may_stop=True)
+        taken = track(range(steps), total=steps, label=f"{label}, L-BFGS", after=SOON, may_stop=True)
+        next(taken, None)  # the first step begins
 
         def halt(_: "NDArray[np.float64]", taken: Iterator[int] = taken) -> None:
-            if next(taken, None) is None:  # the time is over: SciPy ends with what it has
+            if next(taken, None) is None:  # no steps or no time are left: SciPy ends with what it has
                 raise StopIteration
 
         options: dict[str, Any] = {"maxiter": steps, "maxcor": optimizer.history, "ftol": 0.0, "gtol": 0.0}
@@ -330,7 +331,8 @@ def _by_lbfgs(objective: Objective, optimizer: LBFGS, steps: int, label: str) ->
     for name, variable in variables.items():
         if variable.bounds is not None:
             values[name].clamp_(*variable.bounds)
-    return _solution(objective, values, torch.arange(count))
+    restarts = torch.arange(len(found))
+    return _solution(objective if len(found) == count else objective.select(restarts), values, restarts)
 
 
 def _flattened(values: Variables, names: list[str]) -> "NDArray[np.float64]":

@@ -21,12 +21,12 @@ from torch import Tensor
 from remanence.bounds import Bounds, clamp
 from remanence.engine import Unrolled, updated_names
 from remanence.engine.unroll import GenericDynamics, segment_length
-from remanence.errors import check_min
+from remanence.errors import BadInput, Diverged, check_min
 from remanence.progress import track
 from remanence.releases import KnowsAllButOne, require
 from remanence.releases.checks import check_endpoints
 from remanence.search import L2, LBFGS, Adam, Search, Variable, Variables, between, given, minimise
-from remanence.types import Reconstruction, float_like
+from remanence.types import Data, Reconstruction, float_like
 
 _HISTORY = 30  # of L-BFGS: a step costs several trainings, so that its memory is not what to save on
 _DESCENT = Search(optimizer=Adam(lr=0.03, beta1=0.8, beta2=0.99))
@@ -49,21 +49,30 @@ class TrainingInversion:
 
     def __post_init__(self) -> None:
         check_min(self, labels=0, rounds=1, steps=1, descent_steps=0)
+        if self.labels is not None and not self.labels:
+            message = "`labels` of TrainingInversion must hold those that the record may have, got none: None is any"
+            raise BadInput(message, code="out-of-range", argument="labels")
 
     def run(self, release: KnowsAllButOne, *, seed: int) -> Reconstruction:
         require(release, KnowsAllButOne, by=type(self).__name__)
         check_endpoints(release)
-        start = _Candidate.from_release(release, seed=seed)
+        like = float_like(release.final)
+        fixed = _checked(release.fixed.to(like.device, like.dtype))
+        start = _Candidate.from_release(release, fixed, seed=seed)
         classes = release.num_classes
         labels = range(classes) if self.labels is None else given(self.labels, len(self.labels), classes).tolist()
-        found = [start.with_label(label, release) for label in labels]
-        for steps in self.rounds if len(found) > 1 else ():
+        found = [start.with_label(label, fixed) for label in labels]
+        rounds = [*(self.rounds if len(found) > 1 else ()), self.steps]
+        for steps in track(rounds, total=len(rounds), label="rounds of labels", may_stop=True):
             tried = track(found, total=len(found), label="labels of the record", may_stop=True)
-            improved = [each.improved(_by_lbfgs(steps)) for each in tried]
-            found = sorted(improved, key=_objective)[: ceil(len(improved) / 4)]
-        best = min((each.improved(_by_lbfgs(self.steps)) for each in found), key=_objective)
+            found = sorted((each.improved(_by_lbfgs(steps)) for each in tried), key=_objective)
+            found = found[: ceil(len(found) / 4)]
+        best = found[0]
         if self.descent_steps and best.objective > _STALLED:
             best = min(best, best.improved(replace(_DESCENT, steps=self.descent_steps)), key=_objective)
+        if best.objective == inf:
+            message = "the simulated training diverges with every record that was tried: is it that of the victim?"
+            raise Diverged(message, code="diverged", argument="training")
         return Reconstruction(x=best.x, y=best.label, objective=best.objective)
 
 
@@ -84,29 +93,31 @@ class _Candidate:
     capturable: bool = False  # on a CUDA device every step is launched: its segments are run again in the backward pass
 
     @classmethod
-    def from_release(cls, release: KnowsAllButOne, *, seed: int) -> "_Candidate":
+    def from_release(cls, release: KnowsAllButOne, fixed: Data, *, seed: int) -> "_Candidate":
         """The mean of the fixed records."""
-        unrolled, fixed = _unrolled(release, seed), release.fixed
+        unrolled = _unrolled(release, fixed, seed)
         batches = tuple(batch if batch is None else batch[batch < len(fixed)] for batch in unrolled.batches)
         without = replace(unrolled, batches=batches, known=len(fixed) + 1)
         return cls(
             unrolled=unrolled,
-            scale=_distance(without, fixed.x[:0], fixed.y[:0]).detach(),
+            scale=_scale(without, fixed),
             bounds=release.bounds,
             x=clamp(fixed.x.mean(0, keepdim=True), release.bounds),
             label=fixed.y[:1],
         )
 
-    def with_label(self, label: int, release: KnowsAllButOne) -> "_Candidate":
+    def with_label(self, label: int, fixed: Data) -> "_Candidate":
         """The mean of the fixed records with this label, or of all where there is none."""
-        fixed = release.fixed
         of_label = fixed.x[fixed.y == label]
         x = clamp(of_label.mean(0, keepdim=True), self.bounds) if len(of_label) else self.x
         return replace(self, x=x, label=torch.full_like(self.label, label))
 
     def improved(self, search: Search) -> "_Candidate":
-        """The candidate where a search from this one ends."""
-        found = minimise(self, search, label=f"training inversion ({self.unrolled.describe()})")
+        """The candidate where a search from this one ends; this one where it diverges."""
+        try:
+            found = minimise(self, search, label=f"training inversion ({self.unrolled.describe()})")
+        except Diverged:
+            return self
         variables, _ = found.best()
         return replace(self, x=clamp(variables["x"], self.bounds).detach(), objective=float(found.value.min()))
 
@@ -123,13 +134,26 @@ class _Candidate:
     def value_and_grad(self, v: Variables) -> tuple[Tensor, Variables]:
         x = v["x"][0].detach().requires_grad_()
         value = _distance(self.unrolled, x, self.label) / self.scale
+        if not value.requires_grad:
+            message = (
+                "the final weights have no derivative with respect to the record: records of whole numbers, such as "
+                "tokens or categories alone, or no steps, cannot be searched for by descent"
+            )
+            raise BadInput(message, code="unsupported-model", argument="model")
         (grad,) = torch.autograd.grad(value, x)
         return value.detach()[None], {"x": grad[None]}
 
 
-def _unrolled(release: KnowsAllButOne, seed: int) -> Unrolled:
-    """The training of the release on its fixed records, and on a record after them."""
-    training, fixed, like = release.training.expected, release.fixed, float_like(release.final)
+def _checked(fixed: Data) -> Data:
+    if not len(fixed):
+        message = "`fixed` must hold the other training records, got none: where they are unknown, use SimuDy"
+        raise BadInput(message, code="out-of-range", argument="fixed")
+    return fixed
+
+
+def _unrolled(release: KnowsAllButOne, fixed: Data, seed: int) -> Unrolled:
+    """The training of the release on the `fixed` records, and on a record after them."""
+    training, like = release.training.expected, float_like(release.final)
     records = len(fixed) + 1
     batches = tuple(b if b is None else b.to(like.device) for b in training.batches(records, seed))
     dynamics = GenericDynamics(
@@ -138,7 +162,7 @@ def _unrolled(release: KnowsAllButOne, seed: int) -> Unrolled:
         initial=release.initial,
         final=release.final,
         trained=updated_names(release.model, release.initial, release.final),
-        fixed=fixed.to(like.device, like.dtype),
+        fixed=fixed,
     )
     segment = segment_length(
         release.model,
@@ -149,6 +173,22 @@ def _unrolled(release: KnowsAllButOne, seed: int) -> Unrolled:
         like=like,
     )
     return Unrolled(training=training, dynamics=dynamics, batches=batches, segment=segment, known=len(fixed))
+
+
+@torch.no_grad()
+def _scale(without: Unrolled, fixed: Data) -> Tensor:
+    """What the record changed, by the training without it."""
+    scale = _distance(without, fixed.x[:0], fixed.y[:0])
+    if not scale.isfinite():
+        message = "the simulated training diverges on the fixed records: is its learning rate that of the victim?"
+        raise Diverged(message, code="diverged", argument="training")
+    if not scale:
+        message = (
+            "the training on the `fixed` records alone ends at the released weights: the record left no trace in "
+            "them, or is it among `fixed`?"
+        )
+        raise BadInput(message, code="conflict", argument="fixed")
+    return scale
 
 
 def _distance(unrolled: Unrolled, x: Tensor, y: Tensor) -> Tensor:
