@@ -113,7 +113,7 @@ def test_a_cnn_of_ones_own_gets_a_row_for_each_attack_and_its_membership(example
     answer = audited.answer("cnn-audit")
     assert answer["severity"] == "membership"
     assert {row["status"] for row in answer["attacks"]} <= {"ran", "refused", "skipped"}
-    assert len({row["name"] for row in answer["attacks"] if row["subject"] == "release"}) == 15
+    assert len({row["name"] for row in answer["attacks"] if row["subject"] == "release"}) == 16
     assert all(row["reason"] for row in answer["attacks"] if row["status"] != "ran")
     assert by_name(answer["evidence"])["membership by loss: AUC"]["low"] > 0.6
     assert by_name(answer["preflight"]["checks"])["normalize"]["status"] == "ok"

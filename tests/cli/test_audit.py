@@ -308,8 +308,3 @@ def test_weights_that_are_swapped_are_warned_of(call: Call, files: Path) -> None
     assert "swapped" in said.err
     assert "preflight-warning" in [caveat["code"] for caveat in answer["caveats"]]
     assert answer["severity"] in ("some-records", "many-records") or "swapped" in answer["advice"][0]
-
-
-def test_bare_audit_is_help(call: Call) -> None:
-    said = call("audit")
-    assert "Usage" in said.out + said.err

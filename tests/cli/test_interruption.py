@@ -36,6 +36,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "nets", raising=False)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # beside the module
     digits = load("digits")
     for name, part in (("private", slice(0, 8)), ("others", slice(8, 208))):
         np.savez(tmp_path / f"{name}.npz", x=digits.take(part).x.numpy(), y=digits.take(part).y.numpy())

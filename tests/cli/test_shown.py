@@ -159,7 +159,7 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
     ),
     "attack of another net": (
         ["audit", "data", "--data", "digits", "--net", "cnn", "--attack", "Stein"],
-        ["Stein is not run by `audit --net cnn`, which runs GradientMatching, RecoNN: "],
+        ["Stein is not run by `audit --net cnn`, which runs GradientMatching, RecoNN, TrainingInversion: "],
     ),
     "data set": (["audit", "data", "--data", "digit"], ["unknown data set `digit`", "did you mean `digits`?"]),
     "set to fetch": (["data", "fetch", "minst"], ["unknown data set `minst`", "did you mean `mnist`?"]),

@@ -100,7 +100,7 @@ def _of_mlp(
             epochs.append([(h, delta / scale) for h, delta in zip(activations.inputs, deltas, strict=True)])
 
         follow_epochs(visit)
-        for record in range(len(x)):
+        for record in track(range(len(x)), total=len(x), label="how linear the training is", after=SOON):
             gram = x.new_zeros(())
             for index, layer in enumerate(layers):
                 h, deltas = (torch.stack([epoch[index][part][record] for epoch in epochs]) for part in (0, 1))
