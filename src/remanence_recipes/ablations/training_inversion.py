@@ -37,8 +37,9 @@ def training_inversion(scale: Scale) -> Sequence[Experiment]:
         private, fixed = sizes
         divided = mnist_split(scale, private=private, fixed=fixed, public=0)
         usual = informed(scale, label, **{"split": divided, "training": training, **victims})
+        # true MNIST records of seed 3 were looked at when the steps and rates were set: quote another seed
         attack = QUICK if scale == "smoke" else TrainingInversion()
-        return replace(usual, attack=attack, budget=None, tuned_on_truth=False)
+        return replace(usual, attack=attack, budget=None, tuned_on_truth=True)
 
     private, fixed = CNN[scale]
     return [

@@ -38,8 +38,8 @@ _STALLED = 1e-3  # objective
 class TrainingInversion:
     """The record, and its label, whose training with the fixed records ends at the released weights.
 
-    The objective is the squared distance from the released weights, in units of what the record changed: near 0 where
-    the record is found, near 1 where nothing is.
+    The objective is the squared distance from the released weights, in units of what the record changed: rounding where
+    the record is found. A low one alone is no proof: other records may explain most of the change.
     """
 
     labels: tuple[int, ...] | None = None  # that the record may have; None: any
