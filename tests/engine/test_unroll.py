@@ -15,7 +15,7 @@ from remanence import DPGD, SGD, Adam, Training, Victim, train_victim
 from remanence.engine import engine_for, on_batches, unroll, unroll_cnn
 from remanence.engine.cnn_structure import relu_names
 from remanence.engine.surrogate import Surrogate, SurrogateState
-from remanence.engine.unroll import Dynamics, GenericDynamics, Unrolled, segment_length, updated_names
+from remanence.engine.unroll import Dynamics, GenericDynamics, Unrolled, segment_length
 from remanence.engine.unroll_cnn import CNNDynamics
 from remanence.engine.unroll_mlp import SpanDynamics
 from remanence.models import Standardise, apply, centred_mlp, initial_params, mlp, resnet, vgg
@@ -53,10 +53,7 @@ def with_norms(net: Net, training: Training) -> Victim:
 
 
 def generic(made: Victim) -> GenericDynamics:
-    trained = updated_names(made.model, made.initial, made.final)
-    return GenericDynamics(
-        model=made.model, training=made.training, initial=made.initial, final=made.final, trained=trained
-    )
+    return GenericDynamics.from_release(made.model, made.training, made.initial, made.final)
 
 
 def span(made: Victim) -> SpanDynamics:

@@ -8,17 +8,14 @@ import torch
 from simulating import EASY, HARD, NETS, some, victim
 
 from remanence import DPGD, SGD, Training, Victim
-from remanence.engine import Unrolled, updated_names
+from remanence.engine import Unrolled
 from remanence.engine.unroll import GenericDynamics
 
 BATCHED = replace(HARD, optimizer=SGD(lr=0.03), epochs=3, lr_schedule=((2, 0.5),))
 
 
 def generic(made: Victim) -> GenericDynamics:
-    trained = updated_names(made.model, made.initial, made.final)
-    return GenericDynamics(
-        model=made.model, training=made.training, initial=made.initial, final=made.final, trained=trained
-    )
+    return GenericDynamics.from_release(made.model, made.training, made.initial, made.final)
 
 
 @pytest.mark.parametrize("training", [EASY, BATCHED, replace(EASY, privacy=DPGD(clip=0.1, noise=0.0))], ids=repr)

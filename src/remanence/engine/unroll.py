@@ -85,6 +85,14 @@ class GenericDynamics:
     trained: tuple[str, ...]  # the names that `updated_names` gives
     fixed: Data | None = None  # records that come before those that are given: nothing is propagated to them
 
+    @classmethod
+    def from_release(
+        cls, model: nn.Module, training: Training, initial: Params, final: Params, *, fixed: Data | None = None
+    ) -> "GenericDynamics":
+        """Of the parameters that the victim's training changed."""
+        trained = updated_names(model, initial, final)
+        return cls(model=model, training=training, initial=initial, final=final, trained=trained, fixed=fixed)
+
     def set_progress(self, progress: float) -> None:
         pass
 

@@ -89,8 +89,8 @@ class Simulation:
         closed_form = distance is None or isinstance(distance, ByProducts)  # others may depend on the weights' order
         closed_form = closed_form and not _frozen(release)  # where all layers are trained
         used = Surrogate() if surrogate == "auto" else surrogate
+        endpoints = release.model, training, release.initial, release.final
         if closed_form and in_basis is not True:
-            endpoints = release.model, training, release.initial, release.final
             cnn = CNNDynamics.from_release(*endpoints, records=records, shape=release.shape)
             if cnn is not None:
                 cnn = cnn.with_surrogate(used, x) if used else cnn
@@ -104,13 +104,7 @@ class Simulation:
             raise BadInput(problem, code="unsupported-model", argument=field)
         if span is not None and used is not None:
             span = replace(span, surrogate=SurrogateState.initial(used, like.new_ones(())))
-        dynamics: Dynamics = span or GenericDynamics(
-            model=release.model,
-            training=training,
-            initial=release.initial,
-            final=release.final,
-            trained=updated_names(release.model, release.initial, release.final),
-        )
+        dynamics: Dynamics = span or GenericDynamics.from_release(*endpoints)
         segment = self.segment or segment_length(release.model, release.shape, like=like, **sizes)
         return Unrolled(training=training, dynamics=dynamics, batches=batches, segment=segment)
 

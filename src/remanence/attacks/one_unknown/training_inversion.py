@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from remanence.bounds import Bounds, clamp
-from remanence.engine import Unrolled, updated_names
+from remanence.engine import Unrolled
 from remanence.engine.unroll import GenericDynamics, segment_length
 from remanence.errors import BadInput, Diverged, check_min
 from remanence.progress import track
@@ -156,14 +156,8 @@ def _unrolled(release: KnowsAllButOne, fixed: Data, seed: int) -> Unrolled:
     training, like = release.training.expected, float_like(release.final)
     records = len(fixed) + 1
     batches = tuple(b if b is None else b.to(like.device) for b in training.batches(records, seed))
-    dynamics = GenericDynamics(
-        model=release.model,
-        training=training,
-        initial=release.initial,
-        final=release.final,
-        trained=updated_names(release.model, release.initial, release.final),
-        fixed=fixed,
-    )
+    endpoints = release.model, training, release.initial, release.final
+    dynamics = GenericDynamics.from_release(*endpoints, fixed=fixed)
     segment = segment_length(
         release.model,
         release.shape,
